@@ -1,0 +1,37 @@
+# Two commands do everything on a fresh Debian or Ubuntu machine: `make demo` and `make test`.
+BIN := .venv/bin
+
+.PHONY: help demo test test-slow lint format bench setup clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+demo: .venv/installed  ## Build the paper-size policy, stream observations through it, print its budget and timings
+	$(BIN)/chameleon demo
+
+test: .venv/installed lint  ## Lint, type-check and run the tests (a few minutes)
+	$(BIN)/pytest
+
+test-slow: .venv/installed  ## Also run the tests that are marked slow
+	$(BIN)/pytest --slow
+
+lint: .venv/installed  ## Ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: .venv/installed  ## Let ruff put the code in order
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: .venv/installed  ## Measure speed, ours and others' in one run; writes docs/results/
+	$(BIN)/python -m benchmarks.cpu
+
+setup: .venv/installed  ## Install everything into .venv
+
+.venv/installed: pyproject.toml constraints.txt scripts/setup
+	scripts/setup
+	@touch $@
+
+clean:  ## Remove the virtual environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

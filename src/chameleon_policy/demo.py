@@ -1,0 +1,110 @@
+"""`chameleon demo`: the paper-size policy at work on random observations."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from chameleon_policy.policy import ChameleonPolicy, Features, Observation, parameter_budget
+from chameleon_policy.policy.presets import budget_features, preset
+from chameleon_policy.report.budget_table import budget_table
+
+CONTROL_HZ = 7.5
+FEWER_SAMPLING_STEPS = 8
+
+Result = TypeVar("Result")
+
+
+def random_observation(features: Features, batch_size: int, generator: torch.Generator) -> Observation:
+    """An observation of the right shape with nothing in it."""
+    language = features.language
+    return Observation(
+        images={
+            view.name: torch.randint(
+                256, (batch_size, view.height, view.width, 3), dtype=torch.uint8, generator=generator
+            )
+            for view in features.views
+        },
+        proprioception=torch.randn(batch_size, features.proprioception, generator=generator),
+        objects=(
+            torch.randn(batch_size, features.objects.count, features.objects.size, generator=generator)
+            if features.objects
+            else None
+        ),
+        instruction=torch.randn(batch_size, language.width, generator=generator) if language else None,
+    )
+
+
+class Stopwatch:
+    """Collects durations under names."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+
+    def time(self, name: str, function: Callable[[], Result]) -> Result:
+        """Run `function` and keep how long it took."""
+        start = time.perf_counter()
+        result = function()
+        self.seconds.setdefault(name, []).append(time.perf_counter() - start)
+        return result
+
+
+def stream_demo(control_steps: int, seed: int) -> None:
+    """Build, stream, and print the budget table and the step timings."""
+    if control_steps < 1:
+        raise ValueError(f"--control-steps must be at least 1, got {control_steps}")
+    console = Console()
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    features = budget_features()
+    with console.status("Building the policy of the paper ..."):
+        policy = ChameleonPolicy(preset("paper"), features, with_control_jepa=False).eval()
+    console.print(budget_table(parameter_budget(policy), beside_paper=True))
+
+    watch = Stopwatch()
+    state = policy.initial_state()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        for step in progress.track(range(control_steps), description="Streaming observations"):
+            observation = random_observation(features, 1, generator)
+            before = state
+            state = watch.time("observe", lambda o=observation, s=before: policy.observe(o, s))
+            if step % (features.horizon // 2) == 0:
+                watch.time("act", lambda s=state: policy.act(s, generator=generator))
+                watch.time("act, fewer steps", lambda s=state: policy.act(s, steps=FEWER_SAMPLING_STEPS))
+    console.print(_timing_table(watch, policy))
+    console.print(f"Memory after {control_steps} steps: {state.nbytes / 2**20:.1f} MiB, the same as after the first.")
+
+
+def _timing_table(watch: Stopwatch, policy: ChameleonPolicy) -> Table:
+    """Median and slowest time of each operation, and what a control step costs on average."""
+    executed = policy.features.horizon // 2
+    steps = policy.config.sampling_steps
+    rows = {
+        "observe: one control step into memory": watch.seconds["observe"],
+        f"act: one chunk, {steps} Euler steps": watch.seconds["act"],
+        f"act: one chunk, {FEWER_SAMPLING_STEPS} Euler steps": watch.seconds["act, fewer steps"],
+    }
+    device = f"{torch.get_num_threads()} CPU threads"
+    table = Table(title=f"Step timings, one robot, two {policy.features.views[0].height}-pixel views, {device}")
+    for column in ("operation", "median", "slowest"):
+        table.add_column(column, justify="left" if column == "operation" else "right")
+    for label, seconds in rows.items():
+        table.add_row(label, f"{1e3 * statistics.median(seconds):.1f} ms", f"{1e3 * max(seconds):.1f} ms")
+    table.add_section()
+    for name, sampling in (("act", steps), ("act, fewer steps", FEWER_SAMPLING_STEPS)):
+        amortised = statistics.median(watch.seconds["observe"]) + statistics.median(watch.seconds[name]) / executed
+        table.add_row(
+            f"control step with a chunk every {executed} ({sampling} Euler steps)",
+            f"{1e3 * amortised:.1f} ms",
+            f"{1 / amortised:.1f} Hz",
+        )
+    table.add_row("the paper's control tick", f"{1e3 / CONTROL_HZ:.1f} ms", f"{CONTROL_HZ} Hz")
+    return table

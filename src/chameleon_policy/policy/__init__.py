@@ -1,0 +1,41 @@
+"""The Chameleon policy, in plain PyTorch.
+
+Read in this order: features -> observation -> event_tokens -> ssm -> memory -> control_jepa -> action_flow -> chameleon.
+
+Dimension letters, everywhere: B batch, T time, V views, N tokens, D width, H horizon, A action, P proprioception.
+(In `ssm.py`, S streams and P channels of a head.) The mapping from the paper's symbols is in `docs/notation.md`.
+"""
+
+from chameleon_policy.policy.budget import Budget, parameter_budget
+from chameleon_policy.policy.chameleon import ChameleonPolicy, Loss
+from chameleon_policy.policy.config import ObjectiveConfig, PolicyConfig, SSMConfig
+from chameleon_policy.policy.event_tokens import Augmentation
+from chameleon_policy.policy.features import Features, Language, ObjectSlots, View
+from chameleon_policy.policy.language import InstructionEncoder
+from chameleon_policy.policy.normalizer import Range, Statistics
+from chameleon_policy.policy.observation import EpisodeBatch, Observation
+from chameleon_policy.policy.presets import PRESETS, preset
+from chameleon_policy.policy.state import MemoryState
+
+__all__ = [
+    "PRESETS",
+    "Augmentation",
+    "Budget",
+    "ChameleonPolicy",
+    "EpisodeBatch",
+    "Features",
+    "InstructionEncoder",
+    "Language",
+    "Loss",
+    "MemoryState",
+    "ObjectSlots",
+    "ObjectiveConfig",
+    "Observation",
+    "PolicyConfig",
+    "Range",
+    "SSMConfig",
+    "Statistics",
+    "View",
+    "parameter_budget",
+    "preset",
+]

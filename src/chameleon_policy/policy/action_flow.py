@@ -1,0 +1,105 @@
+"""The action head: rectified flow from noise to an action chunk, conditioned on the working state.
+
+| symbol  | name here      | shape   | equation |
+|---------|----------------|---------|----------|
+| h_t     | working        | B D     | 10       |
+| C_t     | policy tokens  | B n_c D | 14       |
+| A_0     | noise          | B H A   | 15       |
+| tau     | flow_time      | B       | 15       |
+| A_tau   | noised         | B H A   | 15       |
+| A-hat   | endpoint       | B H A   | 16       |
+
+Decisions
+- Time runs from tau = 0 (noise) to tau = 1 (action): A_tau = (1 - tau) A_0 + tau A.
+- The network predicts the clean endpoint. An Euler step with n steps left is A <- A + (A-hat - A) / n, so the last step
+  lands on the endpoint.
+- Policy tokens see one another; action tokens see policy tokens and one another. The condition thus never depends on the
+  noise, and its keys and values are computed once per chunk instead of once per Euler step.
+- Flow time is added to the action tokens; their place in the chunk is a fixed sinusoid.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from chameleon_policy.policy.attention import KeysValues, TransformerBlock
+from chameleon_policy.policy.config import PolicyConfig
+
+Source = Literal["gaussian", "zero"]
+
+# Flow time lies in [0, 1]; the sinusoid's periods are made for numbers of this order.
+FLOW_TIME_SCALE = 1000.0
+
+
+def sinusoid(positions: Tensor, width: int) -> Tensor:
+    """Sine and cosine features (... width) of positions (...)."""
+    half = width // 2
+    frequencies = torch.exp(-math.log(10_000.0) / half * torch.arange(half, device=positions.device))
+    angles = positions[..., None] * frequencies.to(positions.dtype)
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+class ActionFlow(nn.Module):
+    """Phi_act of Eq. 1: a transformer F_theta(A_tau, tau, C_t) and the Euler sampler around it."""
+
+    def __init__(self, config: PolicyConfig, action: int, horizon: int) -> None:
+        super().__init__()
+        self.width, self.action, self.horizon = config.width, action, horizon
+        self.policy_tokens = nn.Linear(config.width, config.policy_tokens * config.width, bias=False)
+        self.action_in = nn.Linear(action, config.width)
+        self.flow_time = nn.Sequential(
+            nn.Linear(config.width, config.feedforward_ratio * config.width),
+            nn.GELU(),
+            nn.Linear(config.feedforward_ratio * config.width, config.width),
+        )
+        self.blocks = nn.ModuleList(
+            TransformerBlock(config.width, config.heads, config.feedforward_ratio) for _ in range(config.head_layers)
+        )
+        self.norm = nn.LayerNorm(config.width)
+        self.action_out = nn.Linear(config.width, action)
+
+    def condition(self, working: Tensor) -> list[KeysValues]:
+        """C_t = W_h h_t, Eq. 14, as every block's keys and values: (B D) to one pair per block."""
+        tokens = self.policy_tokens(working).unflatten(-1, (-1, self.width))
+        context = []
+        for block in self.blocks:
+            tokens, keys_values = block(tokens)
+            context.append(keys_values)
+        return context
+
+    def endpoint(self, noised: Tensor, flow_time: Tensor, context: list[KeysValues]) -> Tensor:
+        """A-hat = F_theta(A_tau, tau, C_t), Eq. 16: (B H A) and (B) to (B H A)."""
+        places = sinusoid(torch.arange(self.horizon, device=noised.device, dtype=noised.dtype), self.width)
+        time_token = self.flow_time(sinusoid(FLOW_TIME_SCALE * flow_time, self.width))
+        tokens = self.action_in(noised) + places + time_token.unsqueeze(-2)
+        for block, keys_values in zip(self.blocks, context, strict=True):
+            tokens, _ = block(tokens, keys_values)
+        return self.action_out(self.norm(tokens))
+
+    def forward(self, working: Tensor, chunk: Tensor, flow_time_power: float) -> Tensor:
+        """Predicted clean chunk for a randomly noised one, Eqs. 15-16: (B D) and the normalised (B H A) to (B H A)."""
+        flow_time = torch.rand(len(chunk), dtype=chunk.dtype, device=chunk.device) ** flow_time_power
+        mix = flow_time[:, None, None]
+        noised = (1 - mix) * torch.randn_like(chunk) + mix * chunk
+        return self.endpoint(noised, flow_time, self.condition(working))
+
+    def sample(self, working: Tensor, steps: int, source: Source, generator: torch.Generator | None) -> Tensor:
+        """Normalised action chunks (B H A) for working states (B D), by Euler integration from the source."""
+        if steps < 1:
+            raise ValueError(f"steps: expected at least 1 Euler step, got {steps}")
+        shape = (len(working), self.horizon, self.action)
+        if source == "gaussian":
+            chunk = torch.randn(shape, dtype=working.dtype, device=working.device, generator=generator)
+        elif source == "zero":
+            chunk = working.new_zeros(shape)
+        else:
+            raise ValueError(f"source: expected one of {', '.join(get_args(Source))}, got {source!r}")
+        context = self.condition(working)
+        for step in range(steps):
+            flow_time = torch.full((len(chunk),), step / steps, dtype=chunk.dtype, device=chunk.device)
+            chunk = chunk + (self.endpoint(chunk, flow_time, context) - chunk) / (steps - step)
+        return chunk

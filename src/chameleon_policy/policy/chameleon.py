@@ -1,0 +1,259 @@
+"""The Chameleon policy: observation -> event tokens -> memory layers -> working state -> action chunk (Eq. 1).
+
+One model with two faces:
+
+    training   loss(batch)                    whole padded episodes at once
+    control    observe(observation, state)    every control step; returns the next memory state
+               act(state)                     when a chunk of actions is due
+
+Decisions
+- The memory is a value. `observe` returns a new `MemoryState` and keeps nothing; starting an episode is making a state.
+- Memory advances on every control step, also while a chunk is being executed.
+- Control and training run the same code: a control step is a sequence of length one.
+- Observations come in and actions go out in the robot's units; normalisation happens inside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from chameleon_policy.policy import saving
+from chameleon_policy.policy.action_flow import ActionFlow, Source
+from chameleon_policy.policy.config import PolicyConfig, to_json
+from chameleon_policy.policy.control_jepa import ControlJEPA
+from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
+from chameleon_policy.policy.features import Features
+from chameleon_policy.policy.memory import ControlContext, LayerOutput, MemoryLayer
+from chameleon_policy.policy.normalizer import Normalizer, Statistics
+from chameleon_policy.policy.observation import EpisodeBatch, Observation, check_observation
+from chameleon_policy.policy.state import MemoryState
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The objective of Eq. 17 and what it is made of."""
+
+    total: Tensor
+    """L = action + alpha * control_jepa."""
+    parts: dict[str, Tensor]
+    """Detached: `action` (Eq. 16), `control_jepa` (Eq. 13) and its terms `alignment` and `variance`."""
+    state: MemoryState
+    """Memory after the batch, detached: pass it on with the next window of the same episodes."""
+
+
+class ChameleonPolicy(nn.Module):
+    """A visuomotor policy that remembers.
+
+    `with_control_jepa` adds the training-only branch (predictor and EMA target); without it `loss` is refused.
+    """
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        features: Features,
+        statistics: Statistics | None = None,
+        *,
+        with_control_jepa: bool = True,
+    ) -> None:
+        super().__init__()
+        self.config, self.features = config, features
+        self.statistics = statistics or Statistics()
+        self.event_tokens = EventTokens(config, features, self.statistics)
+        self.memory = nn.ModuleList(MemoryLayer(config) for _ in range(config.layers))
+        self.action_flow = ActionFlow(config, features.action, features.horizon)
+        self.normalize_action = Normalizer(features.action, self.statistics.action, "action")
+        self.control_jepa: ControlJEPA | None = None
+        if with_control_jepa:
+            self.add_control_jepa()
+        description = json.dumps([to_json(config), to_json(features)], sort_keys=True)
+        self.signature = hashlib.sha256(description.encode()).hexdigest()[:16]
+
+    @property
+    def _control_context(self) -> ControlContext:
+        """The last layer's control-context path, which Control-JEPA's target follows."""
+        module = self.memory[-1].get_submodule("recall.control_context")
+        assert isinstance(module, ControlContext)
+        return module
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.action_flow.action_out.weight.device
+
+    # Control
+
+    def initial_state(self, batch_size: int = 1) -> MemoryState:
+        """The memory before the first observation, for `batch_size` robots."""
+        if batch_size < 1:
+            raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+        layers = [layer.initial_state(batch_size, self.features.tokens) for layer in self._layers]
+        return MemoryState(
+            layers=tuple(layers),
+            working=self.action_flow.action_out.weight.new_zeros(batch_size, self.config.width),
+            steps=torch.zeros(batch_size, dtype=torch.int64, device=self.device),
+            signature=self.signature,
+        )
+
+    @torch.no_grad()
+    def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
+        """Take in one control step (no time axis) and return the memory after it. Call it on EVERY control step."""
+        self._check_state(state, len(observation.proprioception))
+        check_observation(observation, self.features, (len(state),))
+        tokens = self.event_tokens(observation.to(self.device).map(lambda tensor: tensor.unsqueeze(1)))
+        return self.remember(tokens, state)[1]
+
+    @torch.no_grad()
+    def act(
+        self,
+        state: MemoryState,
+        *,
+        steps: int | None = None,
+        source: Source = "gaussian",
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The next H actions (B H A) in the robot's units, for the moment that was observed last.
+
+        `steps` is the number of Euler steps (default: the configuration's, 50 in the paper), `source` where the flow
+        starts ("zero" makes sampling deterministic), and `generator` fixes the noise.
+        """
+        self._check_state(state, len(state))
+        if bool((state.steps == 0).any()):
+            raise ValueError("act: this state has not observed anything yet; call observe(observation, state) first")
+        chunk = self.action_flow.sample(
+            state.working, self.config.sampling_steps if steps is None else steps, source, generator
+        )
+        return self.normalize_action.inverse(chunk)
+
+    # Training
+
+    def loss(
+        self,
+        batch: EpisodeBatch,
+        state: MemoryState | None = None,
+        augmentation: Augmentation | None = None,
+        *,
+        check_values: bool = True,
+    ) -> Loss:
+        """L = L_act + alpha L_CJEP, Eq. 17, over whole padded episodes.
+
+        For the windows of a long episode pass the previous window's `Loss.state` and one `draw_augmentation` for all of
+        them. In training mode crops and proprioceptive noise are random; in eval mode crops are centred and there is no
+        noise on the input. `check_values=False` leaves out the checks that wait for the device.
+        """
+        if self.control_jepa is None:
+            raise ValueError(
+                "loss: this policy was loaded or built for control, without its training branch; "
+                "use ChameleonPolicy.from_pretrained(path, with_control_jepa=True)"
+            )
+        batch.check(self.features, values=check_values)
+        episodes = len(batch.valid)
+        if state is None:
+            state = self.initial_state(episodes)
+        self._check_state(state, episodes)
+        if self.training and augmentation is None:
+            augmentation = self.draw_augmentation(episodes)
+        tokens = self.event_tokens(batch.observation, augmentation if self.training else None)
+        outputs, state = self.remember(tokens, state)
+        action = self._action_loss(outputs[-1].working, batch)
+        alignment, variance = self.control_jepa(outputs[-1].working, outputs[-1].bound, batch.valid)
+        objective = self.config.objective
+        control_jepa = alignment + objective.variance_weight * variance
+        total = action + objective.control_jepa_weight * control_jepa
+        parts = {"action": action, "control_jepa": control_jepa, "alignment": alignment, "variance": variance}
+        return Loss(total, {name: part.detach() for name, part in parts.items()}, state.detach())
+
+    def draw_augmentation(self, episodes: int) -> Augmentation:
+        """Draw what stays the same through an episode: one crop per view, one proprioceptive offset."""
+        return self.event_tokens.draw_augmentation(episodes)
+
+    def update_target(self) -> None:
+        """Move Control-JEPA's EMA target; call it once after every optimizer step."""
+        if self.control_jepa is not None:
+            self.control_jepa.update_target(self._control_context)
+
+    def add_control_jepa(self) -> None:
+        """Add the training-only branch, its target a copy of the online control-context path."""
+        self.control_jepa = ControlJEPA(self.config, self._control_context).to(self.device)
+
+    def _action_loss(self, working: Tensor, batch: EpisodeBatch) -> Tensor:
+        """L_act, Eq. 16: mean squared error of the clean chunk in normalised units, over the valid positions."""
+        objective, horizon = self.config.objective, self.features.horizon
+        time = working.shape[1]
+        missing = max(0, time + horizon - 1 - batch.actions.shape[1])
+        actions = self.normalize_action(batch.actions.to(self.normalize_action.scale.dtype))
+        actions = nn.functional.pad(actions, (0, 0, 0, missing))
+        actions_valid = nn.functional.pad(batch.valid if batch.actions_valid is None else batch.actions_valid, (0, missing))
+        chunks = actions.unfold(1, horizon, 1)[:, :time].transpose(-1, -2)  # B T H A
+        counted = actions_valid.unfold(1, horizon, 1)[:, :time] & batch.valid.unsqueeze(-1)  # B T H
+        if objective.action_steps is not None:
+            weights = batch.valid if batch.emphasis is None else batch.emphasis * batch.valid
+            chosen = torch.multinomial(weights.float(), objective.action_steps, replacement=True)
+            episode = torch.arange(len(working), device=working.device).unsqueeze(1)
+            working, chunks, counted = working[episode, chosen], chunks[episode, chosen], counted[episode, chosen]
+        chunks = chunks.flatten(0, 1)
+        predicted = self.action_flow(working.flatten(0, 1), chunks, objective.flow_time_power)
+        weight = counted.flatten(0, 1).unsqueeze(-1).to(chunks.dtype)
+        squared_error = (predicted.to(chunks.dtype) - chunks).square() * weight
+        return squared_error.sum() / (weight.sum() * self.features.action).clamp(min=1)
+
+    # Both
+
+    @property
+    def _layers(self) -> list[MemoryLayer]:
+        return list(self.memory)  # type: ignore[arg-type]
+
+    def remember(self, tokens: Tensor, state: MemoryState) -> tuple[list[LayerOutput], MemoryState]:
+        """Event tokens (B T N D) through the memory layers: every layer's output, and the memory after the last step."""
+        outputs: list[LayerOutput] = []
+        for index, layer in enumerate(self._layers):
+            last = index == self.config.layers - 1
+            output: LayerOutput = layer(tokens, state.layers[index], write_back=not last)
+            outputs.append(output)
+            if output.tokens is not None:
+                tokens = output.tokens
+        state = MemoryState(
+            layers=tuple(output.state for output in outputs),
+            working=outputs[-1].working[:, -1],
+            steps=state.steps + tokens.shape[1],
+            signature=self.signature,
+        )
+        return outputs, state
+
+    def _check_state(self, state: MemoryState, batch_size: int) -> None:
+        if state.signature != self.signature:
+            raise ValueError(
+                f"state: it belongs to a policy of another architecture (signature {state.signature}, this policy has "
+                f"{self.signature}); make one with policy.initial_state({batch_size})"
+            )
+        if state.working.device != self.device:
+            raise ValueError(
+                f"state: it is on {state.working.device}, the policy on {self.device}; move it with "
+                f'state.to("{self.device}")'
+            )
+        if len(state) != batch_size:
+            raise ValueError(
+                f"state: it holds the memory of {len(state)} episodes, the observation has {batch_size}; slice it "
+                f"(state[i:j]), join several (MemoryState.cat), or make one with policy.initial_state({batch_size})"
+            )
+
+    # Saving
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write `config.json`, `normalizer.json` and `model.safetensors`, without the training-only branch."""
+        saving.save(self, Path(directory))
+
+    @classmethod
+    def from_pretrained(
+        cls, path_or_hub_id: str | Path, *, device: torch.device | str = "cpu", with_control_jepa: bool = False
+    ) -> ChameleonPolicy:
+        """Load a policy from a directory or from the Hugging Face hub, in eval mode.
+
+        Every key must match. `with_control_jepa=True` adds a fresh training branch for fine-tuning.
+        """
+        return saving.load(cls, path_or_hub_id, torch.device(device), with_control_jepa=with_control_jepa)

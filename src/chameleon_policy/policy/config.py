@@ -1,0 +1,188 @@
+"""How large the policy is and how it is trained; what the data look like stands in `features.py`.
+
+Every class here is frozen, keyword-only and checked on construction. `from_json` reads one back and refuses a key that
+it does not know, so that a misspelt option cannot silently become a default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+ConfigT = TypeVar("ConfigT")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SSMConfig:
+    """One Mamba2-style selective state-space layer."""
+
+    expand: int
+    """Inner width as a multiple of the model's width."""
+    state: int
+    """State dimension of every channel."""
+    head_dim: int = 64
+    """Channels that share one decay."""
+    convolution: int = 4
+    """Width of the causal convolution in front of the recurrence."""
+    half_life: tuple[float, float]
+    """Shortest and longest half-life at initialisation, in control steps; the heads are spread evenly in log between."""
+    chunk: int = 64
+    """Time steps that the parallel scan handles in one matrix product."""
+
+    def __post_init__(self) -> None:
+        for name in ("expand", "state", "head_dim", "convolution", "chunk"):
+            _require(getattr(self, name) >= 1, f"SSMConfig.{name} must be at least 1, got {getattr(self, name)}")
+        shortest, longest = self.half_life
+        _require(
+            0 < shortest <= longest,
+            f"SSMConfig.half_life must be (shortest, longest) with 0 < shortest <= longest, got {self.half_life}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig:
+    """Training only: the weights of Eqs. 13 and 17 and what is drawn at random while training."""
+
+    control_jepa_weight: float = 0.05
+    """alpha, Eq. 17."""
+    horizons: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    """K, Eq. 13."""
+    horizon_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 0.5, 0.5, 0.25)
+    """lambda_k, Eq. 13."""
+    variance_weight: float = 0.05
+    """lambda_var, Eq. 13."""
+    variance_target: float = 1.0
+    """gamma, the standard deviation below which the variance term acts."""
+    target_momentum: float = 0.99
+    """EMA momentum of the target branch."""
+    proprioception_noise: float = 0.1
+    """Standard deviation, in normalised units, of the noise on proprioception: one draw per episode plus one per step."""
+    flow_time_power: float = 1.0
+    """Flow time is u ** power with u uniform; above 1 it favours the noise end. The paper has 1."""
+    action_steps: int | None = None
+    """Time steps of each episode that carry the action loss, drawn anew each time; None means all of them."""
+
+    def __post_init__(self) -> None:
+        _require(
+            len(self.horizons) == len(self.horizon_weights) > 0,
+            f"ObjectiveConfig needs one weight per horizon, got {len(self.horizons)} horizons and "
+            f"{len(self.horizon_weights)} weights",
+        )
+        _require(min(self.horizons) >= 1, f"ObjectiveConfig.horizons must be at least 1, got {self.horizons}")
+        _require(
+            0 <= self.target_momentum <= 1,
+            f"ObjectiveConfig.target_momentum must lie in [0, 1], got {self.target_momentum}",
+        )
+        _require(
+            self.proprioception_noise >= 0,
+            f"ObjectiveConfig.proprioception_noise must not be negative, got {self.proprioception_noise}",
+        )
+        _require(
+            self.flow_time_power > 0, f"ObjectiveConfig.flow_time_power must be positive, got {self.flow_time_power}"
+        )
+        _require(
+            self.action_steps is None or self.action_steps >= 1,
+            f"ObjectiveConfig.action_steps must be at least 1 or None, got {self.action_steps}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig:
+    """The size of a Chameleon policy. Use a preset (`presets.py`) and `dataclasses.replace` what you want different."""
+
+    preset: str
+    """Name of the preset that this configuration started from."""
+    width: int
+    """d, the width of every token."""
+    heads: int = 8
+    """Attention heads, everywhere."""
+    layers: int = 2
+    """L, the number of memory layers."""
+    feedforward_ratio: int = 4
+    """Hidden width of every feed-forward sublayer, as a multiple of the width."""
+    encoder_channels: tuple[int, int, int, int] = (64, 128, 256, 512)
+    """Channels of the four stages of the per-view residual encoder."""
+    encoder_blocks: tuple[int, int, int, int] = (2, 2, 2, 2)
+    """Residual blocks of each stage; (2, 2, 2, 2) is ResNet-18."""
+    slow: SSMConfig
+    """SSM_slow, Eq. 6: carries the traces through the episode."""
+    fast: SSMConfig
+    """SSM_fast, Eq. 10: carries the working state."""
+    policy_tokens: int = 8
+    """n_c, Eq. 14."""
+    head_layers: int = 6
+    """Transformer layers of the action head."""
+    sampling_steps: int = 50
+    """Euler steps from noise to an action chunk, unless `act` is told otherwise."""
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("width", "heads", "layers", "feedforward_ratio", "policy_tokens", "head_layers", "sampling_steps"):
+            _require(getattr(self, name) >= 1, f"PolicyConfig.{name} must be at least 1, got {getattr(self, name)}")
+        _require(
+            self.width % self.heads == 0,
+            f"PolicyConfig.width ({self.width}) must be a multiple of PolicyConfig.heads ({self.heads})",
+        )
+        for name in ("slow", "fast"):
+            ssm: SSMConfig = getattr(self, name)
+            _require(
+                ssm.expand * self.width % ssm.head_dim == 0,
+                f"PolicyConfig.{name}: expand x width ({ssm.expand} x {self.width}) must be a multiple of head_dim "
+                f"({ssm.head_dim})",
+            )
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """The dataclass as plain dictionaries, lists, numbers and strings."""
+    return dataclasses.asdict(config)
+
+
+def from_json(cls: type[ConfigT], data: Any, where: str = "") -> ConfigT:
+    """Rebuild the dataclass `cls` from `to_json`'s output, naming any key that is unknown, missing or of a wrong type."""
+    where = where or cls.__name__
+    if not isinstance(data, dict):
+        raise ValueError(f"{where}: expected an object with named values, got {data!r}")
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in data:
+        if key not in fields:
+            close = difflib.get_close_matches(key, fields, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"{where}: unknown key {key!r}.{hint} Known keys: {', '.join(fields)}")
+    for name, spec in fields.items():
+        optional = spec.default is not dataclasses.MISSING or spec.default_factory is not dataclasses.MISSING
+        if name not in data and not optional:
+            raise ValueError(f"{where}: the key {name!r} is missing. Known keys: {', '.join(fields)}")
+    return cls(**{key: _decode(hints[key], value, f"{where}.{key}") for key, value in data.items()})
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        (kind,) = (a for a in arguments if a is not type(None))
+        return _decode(kind, value, where)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{where}: expected a list, got {value!r}")
+        variable_length = len(arguments) == 2 and arguments[1] is Ellipsis
+        if not variable_length and len(value) != len(arguments):
+            raise ValueError(f"{where}: expected {len(arguments)} values, got {len(value)}: {value!r}")
+        kinds = [arguments[0]] * len(value) if variable_length else arguments
+        return tuple(_decode(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+    if dataclasses.is_dataclass(kind):
+        return from_json(typing.cast(type[Any], kind), value, where)
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}")
+    return value

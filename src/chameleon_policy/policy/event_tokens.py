@@ -1,0 +1,142 @@
+"""Embodied event tokens: one moment, written as a set of tokens.
+
+| symbol | name here                | shape     | equation |
+|--------|--------------------------|-----------|----------|
+| X_t^v  | patch tokens of view v   | B T N_v D | 2        |
+| p_t    | proprioception token     | B T D     | 3        |
+| q_t    | language token           | B T D     | 3        |
+| Z_t^0  | event tokens             | B T N D   | 4        |
+
+Decisions
+- Object slots (state observations) become tokens of the same kind as patches, in the same place.
+- Every token knows its slot: a learned embedding per object slot, and per view one for each row and one for each column
+  of the patch grid. Without them binding and recall could not tell patches apart. Proprioception and language have a
+  projection of their own and need none.
+- A training crop is drawn once per episode and view. A crop that jitters in time would destroy motion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from chameleon_policy.policy.config import PolicyConfig
+from chameleon_policy.policy.features import Features, View
+from chameleon_policy.policy.normalizer import Normalizer, Statistics
+from chameleon_policy.policy.observation import Observation
+from chameleon_policy.policy.visual import PatchEncoder
+
+SLOT_EMBEDDING_STD = 1.0
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What is drawn once per episode: pass the same one for every window of a long episode."""
+
+    crop: Tensor
+    """B V 2 in [0, 1), on the CPU: where each view's crop lies in the free rows and columns."""
+    proprioception_offset: Tensor
+    """B P, in normalised units."""
+
+
+class SlotEmbedding(nn.Module):
+    """Where a patch lies in its view's grid: one embedding per row plus one per column."""
+
+    def __init__(self, view: View, width: int) -> None:
+        super().__init__()
+        rows, columns = view.grid
+        self.rows = nn.Parameter(SLOT_EMBEDDING_STD * torch.randn(rows, 1, width))
+        self.columns = nn.Parameter(SLOT_EMBEDDING_STD * torch.randn(1, columns, width))
+
+    def forward(self) -> Tensor:
+        """N_v D."""
+        return (self.rows + self.columns).flatten(0, 1)
+
+
+class EventTokens(nn.Module):
+    """Phi_evt of Eq. 1: an observation becomes Z_t^0 = [X_1 .. X_V, objects, p, q]."""
+
+    def __init__(self, config: PolicyConfig, features: Features, statistics: Statistics) -> None:
+        super().__init__()
+        self.features = features
+        self.noise = config.objective.proprioception_noise
+        width = config.width
+        self.encoders = nn.ModuleList(PatchEncoder(config) for _ in features.views)
+        self.slots = nn.ModuleList(SlotEmbedding(view, width) for view in features.views)
+        self.objects: nn.Linear | None = None
+        if features.objects is not None:
+            self.objects = nn.Linear(features.objects.size, width)
+            self.object_slots = nn.Parameter(SLOT_EMBEDDING_STD * torch.randn(features.objects.count, width))
+            self.normalize_objects = Normalizer(features.objects.size, statistics.objects, "objects")
+        elif statistics.objects is not None:
+            raise ValueError("statistics of objects were given, but the features have no objects; leave them out")
+        self.proprioception = nn.Linear(features.proprioception, width)
+        self.normalize_proprioception = Normalizer(
+            features.proprioception, statistics.proprioception, "proprioception"
+        )
+        self.language: nn.Linear | None = None
+        if features.language is not None:
+            self.language = nn.Linear(features.language.width, width)
+        else:
+            self.null_instruction = nn.Parameter(SLOT_EMBEDDING_STD * torch.randn(width))
+
+    def draw_augmentation(self, batch_size: int) -> Augmentation:
+        """Crop positions and proprioceptive offsets for `batch_size` episodes."""
+        weight = self.proprioception.weight
+        return Augmentation(
+            crop=torch.rand(batch_size, len(self.features.views), 2),
+            proprioception_offset=self.noise
+            * torch.randn(batch_size, self.features.proprioception, dtype=weight.dtype, device=weight.device),
+        )
+
+    def forward(self, observation: Observation, augmentation: Augmentation | None = None) -> Tensor:
+        """An observation with a time axis to event tokens (B T N D); without augmentation, crops are centred."""
+        weight = self.proprioception.weight
+        batch, time = observation.proprioception.shape[:2]
+        tokens = []
+        for index, (view, encoder, slots) in enumerate(
+            zip(self.features.views, self.encoders, self.slots, strict=True)
+        ):
+            position = torch.full((batch, 2), 0.5) if augmentation is None else augmentation.crop[:, index]
+            frames = to_unit_range(crop(observation.images[view.name], view, position), weight.dtype)
+            tokens.append(encoder(frames.flatten(0, 1)).unflatten(0, (batch, time)) + slots())
+        if self.objects is not None and observation.objects is not None:
+            objects = self.normalize_objects(observation.objects.to(weight.dtype))
+            tokens.append(self.objects(objects) + self.object_slots)
+        body = self.normalize_proprioception(observation.proprioception.to(weight.dtype))
+        if augmentation is not None:
+            body = body + augmentation.proprioception_offset[:, None] + self.noise * torch.randn_like(body)
+        tokens.append(self.proprioception(body).unsqueeze(2))
+        if self.language is not None and observation.instruction is not None:
+            instruction = self.language(observation.instruction.to(weight.dtype))[:, None]
+        else:
+            instruction = self.null_instruction
+        tokens.append(instruction.expand(batch, time, -1).unsqueeze(2).to(tokens[-1].dtype))
+        return torch.cat(tokens, dim=2)
+
+
+def crop(images: Tensor, view: View, position: Tensor) -> Tensor:
+    """Cut view.crop out of (B T H W 3): `position` (B 2) in [0, 1) says where in the free rows and columns.
+
+    0.5 is the centre, and a uniform draw makes every offset equally likely.
+    """
+    height, width = view.crop
+    free = torch.tensor([view.height - height + 1, view.width - width + 1])
+    offsets = (position * free).long().tolist()
+    if all(offset == offsets[0] for offset in offsets):
+        top, left = offsets[0]
+        return images[:, :, top : top + height, left : left + width]
+    return torch.stack(
+        [
+            image[:, top : top + height, left : left + width]
+            for image, (top, left) in zip(images, offsets, strict=True)
+        ]
+    )
+
+
+def to_unit_range(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """(... h w 3), uint8 or float in [0, 1], to (... 3 h w) in [-1, 1]; the memory stays channels last."""
+    scale = 2 / 255 if images.dtype == torch.uint8 else 2.0
+    return (images.to(dtype) * scale - 1).movedim(-1, -3)

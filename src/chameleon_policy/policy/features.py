@@ -1,0 +1,99 @@
+"""What the data look like: the part of a policy's shape that the robot and its dataset decide."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+CROP_FRACTION = 6 / 7
+ENCODER_STRIDE = 32
+
+
+def _require_positive(owner: str, **values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{owner}.{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One camera: its name in the observation and the size of its frames."""
+
+    name: str
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        _require_positive(f"View {self.name!r}", height=self.height, width=self.width)
+
+    @property
+    def crop(self) -> tuple[int, int]:
+        """Height and width that the encoder sees: 6/7 of the frame (192 of 224, 110 of 128)."""
+        return round(self.height * CROP_FRACTION), round(self.width * CROP_FRACTION)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patch tokens (6 x 6 at 224, 4 x 4 at 128)."""
+        height, width = self.crop
+        return math.ceil(height / ENCODER_STRIDE), math.ceil(width / ENCODER_STRIDE)
+
+    @property
+    def tokens(self) -> int:
+        """N_v."""
+        rows, columns = self.grid
+        return rows * columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectSlots:
+    """State observations in place of images: `count` object slots of `size` numbers each, one token per slot."""
+
+    count: int
+    size: int
+
+    def __post_init__(self) -> None:
+        _require_positive("ObjectSlots", count=self.count, size=self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Language:
+    """Instructions arrive as embeddings of this width, made by the frozen encoder of this name (see `language.py`)."""
+
+    width: int
+    encoder: str
+
+    def __post_init__(self) -> None:
+        _require_positive("Language", width=self.width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Everything a policy must know of its data before it can be built."""
+
+    proprioception: int
+    """Dimensions of s_t."""
+    action: int
+    """d_a, dimensions of one action."""
+    horizon: int
+    """H, actions in one predicted chunk."""
+    views: tuple[View, ...] = ()
+    objects: ObjectSlots | None = None
+    language: Language | None = None
+    """None: the task has no instructions, and a learned null token stands in their place."""
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            "Features", proprioception=self.proprioception, action=self.action, horizon=self.horizon
+        )
+        if not self.views and self.objects is None:
+            raise ValueError(
+                "Features describe a policy that sees nothing: give at least one View in `views`, or `objects`"
+            )
+        names = [view.name for view in self.views]
+        if len(set(names)) != len(names):
+            raise ValueError(f"Features.views must have different names, got {names}")
+
+    @property
+    def tokens(self) -> int:
+        """N = sum of N_v (and object slots) + 2, for the proprioception and the language token."""
+        return sum(view.tokens for view in self.views) + (self.objects.count if self.objects else 0) + 2

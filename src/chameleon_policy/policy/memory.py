@@ -1,0 +1,166 @@
+"""Control-indexed prospective memory: the four operations of a memory layer, one class each, and the layer.
+
+| symbol      | name here           | shape   | equation | operation                                          |
+|-------------|---------------------|---------|----------|----------------------------------------------------|
+| Z_t         | tokens              | B T N D | 4, 11    | event tokens entering a layer                      |
+| Z-bar_t     | bound               | B T N D | 5        | 1. event binding, inside one time step             |
+| E_t         | traces              | B T N D | 6        | 2. trace propagation, each token on its own        |
+| c_t         | (inside)            | B T D   | 7        | 3. recall: the question, from body and instruction |
+| u_t         | control_context     | B T D   | 8        | 3. recall: the question, seen against the scene    |
+| r_t         | recalled            | B T D   | 9        | 3. recall: the trace that answers it               |
+| w_t         | (inside)            | B T D   | 10       | 4. consolidation: question and answer, fused       |
+| h_t         | working             | B T D   | 10       | 4. consolidation: the state that is ready to act   |
+| Z_t (next)  | tokens              | B T N D | 11       | write-back                                         |
+
+The proprioception token is the last but one of the N tokens, the language token the last. Only the two state-space
+layers see more than one time step, so a sequence of length one is a control step and needs no second code path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from chameleon_policy.policy.attention import Attention, TransformerBlock, two_layer_mlp
+from chameleon_policy.policy.config import PolicyConfig
+from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
+
+
+@dataclass(frozen=True)
+class LayerState:
+    """What one memory layer carries from step to step."""
+
+    slow: SSMState
+    """One state for every token: leading shape B N."""
+    fast: SSMState
+    """Leading shape B."""
+
+
+@dataclass(frozen=True)
+class LayerOutput:
+    """Everything a memory layer computed; probes read it, the policy uses `working` and `tokens`."""
+
+    bound: Tensor
+    traces: Tensor
+    control_context: Tensor
+    recalled: Tensor
+    working: Tensor
+    tokens: Tensor | None
+    """The tokens for the next layer; None after the last one."""
+    state: LayerState
+
+
+class EventBinding(nn.Module):
+    """Z-bar_t = Mixer(Z_t), Eq. 5: the tokens of one time step reinterpret one another before anything is written."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.mixer = TransformerBlock(config.width, config.heads, config.feedforward_ratio)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Event tokens (B T N D) to bound tokens (B T N D)."""
+        bound, _ = self.mixer(tokens)
+        return bound
+
+
+class TracePropagation(nn.Module):
+    """e_{1:T,i} = SSM_slow(Z-bar_{1:T,i}), Eq. 6: one shared kernel carries each token stream i by itself."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.slow = SelectiveSSM(config.width, config.slow)
+
+    def forward(self, bound: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
+        """Bound tokens (B T N D) to traces (B T N D)."""
+        traces, state = self.slow(bound.transpose(1, 2), state)
+        return traces.transpose(1, 2), state
+
+
+class ControlContext(nn.Module):
+    """c_t = f_c([p-bar_t, q-bar_t]) and u_t = LN(c_t + Attn(c_t, Z-bar_t, Z-bar_t)), Eqs. 7 and 8."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.index = nn.Sequential(*two_layer_mlp(2 * config.width, config.width), nn.LayerNorm(config.width))
+        self.attention = Attention(config.width, config.heads)
+        self.norm = nn.LayerNorm(config.width)
+
+    def forward(self, bound: Tensor) -> Tensor:
+        """Bound tokens (B T N D) to the control context (B T D)."""
+        control_index = self.index(bound[..., -2:, :].flatten(-2))
+        scene = self.attention(control_index.unsqueeze(-2), bound).squeeze(-2)
+        return self.norm(control_index + scene)
+
+
+class ControlIndexedRecall(nn.Module):
+    """u_t by Eqs. 7-8 and r_t = LN(Attn(u_t, E_t, E_t)), Eq. 9: the control context asks, the traces answer."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.control_context = ControlContext(config)
+        self.attention = Attention(config.width, config.heads)
+        self.norm = nn.LayerNorm(config.width)
+
+    def forward(self, bound: Tensor, traces: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound tokens and traces (B T N D) to the control context and the recalled trace (B T D)."""
+        control_context = self.control_context(bound)
+        recalled = self.norm(self.attention(control_context.unsqueeze(-2), traces).squeeze(-2))
+        return control_context, recalled
+
+
+class WorkingStateConsolidation(nn.Module):
+    """w_t = f_w([u_t, r_t]), h_{1:T} = SSM_fast(w_{1:T}), Eq. 10, and the write-back f_upd of Eq. 11."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.fuse = nn.Sequential(*two_layer_mlp(2 * config.width, config.width), nn.LayerNorm(config.width))
+        self.fast = SelectiveSSM(config.width, config.fast)
+        self.update = two_layer_mlp(2 * config.width, config.width)
+
+    def forward(self, control_context: Tensor, recalled: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
+        """Control context and recalled trace (B T D) to the working state (B T D)."""
+        return self.fast(self.fuse(torch.cat([control_context, recalled], dim=-1)), state)
+
+    def write_back(self, bound: Tensor, traces: Tensor, working: Tensor) -> Tensor:
+        """Z_i <- Z-bar_i + f_upd([e_i, h]) for every token i, Eq. 11."""
+        broadcast = working.unsqueeze(-2).expand_as(traces)
+        return bound + self.update(torch.cat([traces, broadcast], dim=-1))
+
+
+class MemoryLayer(nn.Module):
+    """Write, propagate, address, consolidate: one of the L layers."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.binding = EventBinding(config)
+        self.propagation = TracePropagation(config)
+        self.recall = ControlIndexedRecall(config)
+        self.consolidation = WorkingStateConsolidation(config)
+
+    def initial_state(self, batch_size: int, tokens: int) -> LayerState:
+        """The state before the first time step."""
+        return LayerState(
+            slow=self.propagation.slow.initial_state(batch_size, tokens),
+            fast=self.consolidation.fast.initial_state(batch_size),
+        )
+
+    def forward(self, tokens: Tensor, state: LayerState, *, write_back: bool) -> LayerOutput:
+        """Event tokens (B T N D) through the four operations.
+
+        Nothing reads the tokens behind the last layer, so there `write_back` is False and Eq. 11 is not computed.
+        """
+        bound = self.binding(tokens)
+        traces, slow = self.propagation(bound, state.slow)
+        control_context, recalled = self.recall(bound, traces)
+        working, fast = self.consolidation(control_context, recalled, state.fast)
+        return LayerOutput(
+            bound=bound,
+            traces=traces,
+            control_context=control_context,
+            recalled=recalled,
+            working=working,
+            tokens=self.consolidation.write_back(bound, traces, working) if write_back else None,
+            state=LayerState(slow=slow, fast=fast),
+        )

@@ -1,0 +1,223 @@
+"""What goes into the policy: one observation per robot in control, whole padded episodes in training.
+
+Layouts, everywhere in this package (B robots or episodes, T time steps; T is absent in control):
+
+| field          | shape           | values                                                              |
+|----------------|-----------------|---------------------------------------------------------------------|
+| images[name]   | B (T) H W 3     | uint8, or float in [0, 1]; channels last, as cameras deliver them   |
+| objects        | B (T) K F       | object slots, the robot's units; an absent object is a row of zeros |
+| proprioception | B (T) P         | the robot's units                                                   |
+| instruction    | B W             | embeddings of `language.py`, one per episode                        |
+| actions        | B (T + extra) A | the robot's units                                                   |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chameleon_policy.policy.features import Features, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What the robot perceives: O_t, s_t and g_t of the paper."""
+
+    proprioception: Tensor
+    images: Mapping[str, Tensor] = field(default_factory=dict)
+    objects: Tensor | None = None
+    instruction: Tensor | None = None
+
+    @classmethod
+    def single(
+        cls, *, proprioception: Any, images: Mapping[str, Any] | None = None, objects: Any = None, instruction: Any = None
+    ) -> Observation:
+        """One robot's observation, from arrays or tensors without a batch dimension."""
+
+        def batched(value: Any) -> Tensor:
+            return torch.as_tensor(value).unsqueeze(0)
+
+        return cls(
+            proprioception=batched(proprioception).float(),
+            images={name: batched(image) for name, image in (images or {}).items()},
+            objects=None if objects is None else batched(objects).float(),
+            instruction=None if instruction is None else batched(instruction).float(),
+        )
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Observation:
+        """The observation with `function` applied to every tensor that has a time axis in training."""
+        return replace(
+            self,
+            proprioception=function(self.proprioception),
+            images={name: function(image) for name, image in self.images.items()},
+            objects=None if self.objects is None else function(self.objects),
+        )
+
+    def to(self, device: torch.device | str) -> Observation:
+        """The same observation on another device."""
+        moved = self.map(lambda tensor: tensor.to(device, non_blocking=True))
+        return moved if self.instruction is None else replace(moved, instruction=self.instruction.to(device))
+
+    def at(self, time: int) -> Observation:
+        """The observation at one time step of an episode batch, as control would see it."""
+        return self.map(lambda tensor: tensor[:, time])
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeBatch:
+    """Whole episodes, padded at the end to a common length T.
+
+    Actions may run past the observations (up to H - 1 steps), so that a window cut out of a longer episode still has
+    complete chunks. Chunk positions behind the last valid action are left out of the loss.
+    """
+
+    observation: Observation
+    actions: Tensor
+    valid: Tensor
+    """B T, True where the observation is real and not padding."""
+    actions_valid: Tensor | None = None
+    """B (T + extra), True where the action is real; None: as `valid`."""
+    emphasis: Tensor | None = None
+    """B T, not negative: how likely a time step is to be drawn when `objective.action_steps` is set; None: evenly."""
+
+    def to(self, device: torch.device | str) -> EpisodeBatch:
+        """The same batch on another device."""
+        return EpisodeBatch(
+            observation=self.observation.to(device),
+            actions=self.actions.to(device, non_blocking=True),
+            valid=self.valid.to(device, non_blocking=True),
+            actions_valid=None if self.actions_valid is None else self.actions_valid.to(device, non_blocking=True),
+            emphasis=None if self.emphasis is None else self.emphasis.to(device, non_blocking=True),
+        )
+
+    def check(self, features: Features, *, values: bool = True) -> None:
+        """Raise a ValueError that says what is wrong if this batch does not fit `features`.
+
+        Looking at `values` waits for the device; a trainer that has checked its data once may leave it out.
+        """
+        if self.observation.proprioception.dim() != 3:
+            raise ValueError(
+                "observation.proprioception: a training batch has the shape (batch, time, "
+                f"{features.proprioception}), got {tuple(self.observation.proprioception.shape)}"
+            )
+        batch, time = self.observation.proprioception.shape[:2]
+        check_observation(self.observation, features, (batch, time), values=values)
+        shape = tuple(self.actions.shape)
+        if len(shape) != 3 or shape[0] != batch or shape[1] < time or shape[2] != features.action:
+            raise ValueError(
+                f"actions: expected ({batch}, at least {time}, {features.action}) - batch, time, action - got {shape}"
+            )
+        _check_shape("valid", self.valid, (batch, time))
+        if self.actions_valid is not None:
+            _check_shape("actions_valid", self.actions_valid, shape[:2])
+        elif shape[1] != time:
+            raise ValueError(
+                f"actions: {shape[1]} steps of actions for {time} steps of observations; "
+                "give `actions_valid` to say which of them are real"
+            )
+        if self.emphasis is not None:
+            _check_shape("emphasis", self.emphasis, (batch, time))
+        if values:
+            _check_finite("actions", self.actions)
+            if not bool(self.valid.any(dim=1).all()):
+                empty = (~self.valid.any(dim=1)).nonzero().flatten().tolist()
+                raise ValueError(f"valid: episodes {empty} of the batch have no valid time step; leave them out")
+
+
+def check_observation(
+    observation: Observation, features: Features, leading: tuple[int, ...], *, values: bool = True
+) -> None:
+    """Raise a ValueError that says what is wrong if the observation does not fit `features`.
+
+    `leading` is (batch,) in control and (batch, time) in training.
+    """
+    _check_shape("proprioception", observation.proprioception, (*leading, features.proprioception))
+    expected, given = [view.name for view in features.views], list(observation.images)
+    if set(expected) != set(given):
+        raise ValueError(
+            f"images: this policy expects {_named(expected)}, got {_named(given)}"
+            f"{_difference('missing', expected, given)}{_difference('unknown', given, expected)}. "
+            "Rename the keys of `images` to the names in the policy's features.views"
+        )
+    for view in features.views:
+        _check_image(view, observation.images[view.name], leading, values)
+    _check_presence("objects", observation.objects, features.objects is not None)
+    if features.objects is not None and observation.objects is not None:
+        _check_shape("objects", observation.objects, (*leading, features.objects.count, features.objects.size))
+    if features.language is None and observation.instruction is not None:
+        raise ValueError(
+            "instruction: this policy was built without language (features.language is None) and uses a learned null "
+            "token; leave `instruction` out, or build a policy whose features have a Language"
+        )
+    if features.language is not None:
+        if observation.instruction is None:
+            raise ValueError(
+                "instruction: this policy expects an embedding for every episode; for a missing instruction pass the "
+                f'embedding of the empty string, InstructionEncoder("{features.language.encoder}").embed([""])'
+            )
+        _check_shape("instruction", observation.instruction, (leading[0], features.language.width))
+    if values:
+        _check_finite("proprioception", observation.proprioception)
+        if observation.objects is not None:
+            _check_finite("objects", observation.objects)
+        if observation.instruction is not None:
+            _check_finite("instruction", observation.instruction)
+
+
+def _named(names: list[str]) -> str:
+    return f"{len(names)} view{'' if len(names) == 1 else 's'} ({', '.join(names) or 'none'})"
+
+
+def _difference(word: str, names: list[str], others: list[str]) -> str:
+    rest = [name for name in names if name not in others]
+    return f"; {word}: {', '.join(rest)}" if rest else ""
+
+
+def _check_presence(name: str, value: Tensor | None, expected: bool) -> None:
+    if expected and value is None:
+        raise ValueError(f"{name}: this policy expects them, and the observation has none")
+    if not expected and value is not None:
+        raise ValueError(f"{name}: this policy was built without them (features.{name} is None); leave them out")
+
+
+def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != expected:
+        raise ValueError(f"{name}: expected the shape {expected}, got {tuple(tensor.shape)}")
+
+
+def _check_finite(name: str, tensor: Tensor) -> None:
+    bad = ~torch.isfinite(tensor)
+    if bool(bad.any()):
+        first = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"{name}: expected finite numbers, got {tensor[first].item()} at index {first}; "
+            "check the sensor or the recording before it reaches the policy"
+        )
+
+
+def _check_image(view: View, image: Tensor, leading: tuple[int, ...], values: bool) -> None:
+    name, expected = f"images[{view.name!r}]", (*leading, view.height, view.width, 3)
+    if tuple(image.shape) != expected:
+        hint = ""
+        if tuple(image.shape) == (*leading, 3, view.height, view.width):
+            hint = "; this is channels first: pass image.movedim(-3, -1)"
+        elif image.dim() == len(expected) - 1 and tuple(image.shape) == expected[1:]:
+            hint = "; the batch dimension is missing: pass image.unsqueeze(0), or use Observation.single"
+        elif image.dim() == len(expected) and image.shape[-1] == 3:
+            hint = f"; resize the frames to {view.height} x {view.width}, or build the policy for their size"
+        raise ValueError(f"{name}: expected the shape {expected} (channels last), got {tuple(image.shape)}{hint}")
+    if image.dtype == torch.uint8:
+        return
+    if not image.is_floating_point():
+        raise ValueError(f"{name}: expected uint8 in 0..255 or float in [0, 1], got {image.dtype}")
+    if values:
+        low, high = image.min().item(), image.max().item()
+        if not (low >= 0 and high <= 1):  # written so that NaN fails too
+            raise ValueError(
+                f"{name}: float images must lie in [0, 1], got values from {low:g} to {high:g}; "
+                "divide by 255, or pass uint8"
+            )

@@ -1,0 +1,72 @@
+"""The three sizes. Image sizes, views, proprioception, action and horizon are not here: they come with the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chameleon_policy.policy.config import PolicyConfig, SSMConfig
+from chameleon_policy.policy.features import Features, Language, View
+
+# Camo episodes last 50 to 150 control steps and its delay study goes to 1,000: the longest trace outlives all of them.
+SLOW_HALF_LIFE = (4.0, 2048.0)
+FAST_HALF_LIFE = (1.0, 16.0)
+
+
+def paper() -> PolicyConfig:
+    """The policy of the paper: 66.7M trainable parameters."""
+    return PolicyConfig(
+        preset="paper",
+        width=512,
+        slow=SSMConfig(expand=1, state=128, half_life=SLOW_HALF_LIFE),
+        fast=SSMConfig(expand=2, state=32, half_life=FAST_HALF_LIFE),
+    )
+
+
+def small() -> PolicyConfig:
+    """A light encoder and a narrow memory, under 8M parameters: small enough to ship with a repository."""
+    return PolicyConfig(
+        preset="small",
+        width=192,
+        heads=6,
+        encoder_channels=(32, 64, 128, 192),
+        encoder_blocks=(1, 1, 1, 1),
+        slow=SSMConfig(expand=1, state=64, head_dim=24, chunk=32, half_life=SLOW_HALF_LIFE),
+        fast=SSMConfig(expand=2, state=32, head_dim=48, chunk=32, half_life=FAST_HALF_LIFE),
+        head_layers=4,
+    )
+
+
+def nano() -> PolicyConfig:
+    """About 0.5M parameters, for tests and for experiments on a CPU."""
+    return PolicyConfig(
+        preset="nano",
+        width=64,
+        heads=4,
+        encoder_channels=(8, 16, 32, 32),
+        encoder_blocks=(1, 1, 1, 1),
+        slow=SSMConfig(expand=1, state=32, head_dim=8, chunk=16, half_life=SLOW_HALF_LIFE),
+        fast=SSMConfig(expand=2, state=16, head_dim=16, chunk=16, half_life=FAST_HALF_LIFE),
+        policy_tokens=4,
+        head_layers=2,
+    )
+
+
+PRESETS: dict[str, Callable[[], PolicyConfig]] = {"paper": paper, "small": small, "nano": nano}
+
+
+def preset(name: str) -> PolicyConfig:
+    """The preset of that name."""
+    if name not in PRESETS:
+        raise ValueError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]()
+
+
+def budget_features() -> Features:
+    """The input and output that the paper's parameter budget belongs to: Camo's row of the hyperparameter table, with language."""
+    return Features(
+        views=(View(name="third", height=224, width=224), View(name="wrist", height=224, width=224)),
+        proprioception=10,
+        action=10,
+        horizon=16,
+        language=Language(width=768, encoder="distilbert-base-uncased"),
+    )

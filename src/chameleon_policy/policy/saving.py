@@ -1,0 +1,151 @@
+"""A policy on disk: `config.json` (sizes and features), `normalizer.json` (statistics), `model.safetensors` (weights).
+
+Loading is strict: a file that is missing, cut short or made by something else, a key that is unknown, missing or of
+another shape stops with the name of the file and the key. No pickle is ever read or written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from chameleon_policy.policy.config import PolicyConfig, from_json, to_json
+from chameleon_policy.policy.features import Features
+from chameleon_policy.policy.normalizer import Statistics
+
+if TYPE_CHECKING:
+    from chameleon_policy.policy.chameleon import ChameleonPolicy
+
+FORMAT = "chameleon-policy"
+FORMAT_VERSION = 1
+CONFIG, NORMALIZER, WEIGHTS = "config.json", "normalizer.json", "model.safetensors"
+TRAINING_ONLY = "control_jepa."
+
+
+def exported_weights(policy: ChameleonPolicy) -> dict[str, Tensor]:
+    """The weights that control needs: all but the Control-JEPA branch."""
+    return {name: tensor for name, tensor in policy.state_dict().items() if not name.startswith(TRAINING_ONLY)}
+
+
+def save(policy: ChameleonPolicy, directory: Path) -> None:
+    """Write the three files; each one appears whole or not at all."""
+    directory.mkdir(parents=True, exist_ok=True)
+    description = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "config": to_json(policy.config),
+        "features": to_json(policy.features),
+    }
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in exported_weights(policy).items()}
+    _write(directory / WEIGHTS, safetensors.torch.save(weights, metadata={"format": FORMAT}))
+    _write(directory / NORMALIZER, _json(to_json(policy.statistics)))
+    _write(directory / CONFIG, _json(description))
+
+
+def load(
+    cls: type[ChameleonPolicy], path_or_hub_id: str | Path, device: torch.device, *, with_control_jepa: bool
+) -> ChameleonPolicy:
+    """Rebuild the policy that `save` wrote."""
+    directory = _find(path_or_hub_id)
+    description = _read_json(directory / CONFIG)
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise ValueError(
+            f'{directory / CONFIG} does not describe a Chameleon policy (no "format": "{FORMAT}"); '
+            "save one with policy.save_pretrained(directory)"
+        )
+    if description.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"{directory / CONFIG} has format version {description.get('format_version')}, this package reads "
+            f"{FORMAT_VERSION}; install the version of chameleon-policy that wrote it"
+        )
+    known = {"format", "format_version", "config", "features"}
+    if set(description) != known:
+        raise ValueError(f"{directory / CONFIG}: expected the keys {sorted(known)}, got {sorted(description)}")
+    policy = cls(
+        from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config"),
+        from_json(Features, description["features"], f"{directory / CONFIG}: features"),
+        from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
+        with_control_jepa=False,
+    )
+    _load_weights(policy, directory / WEIGHTS)
+    if with_control_jepa:
+        policy.add_control_jepa()  # after the weights, so that the target starts as a copy of the loaded branch
+    return policy.to(device).eval()
+
+
+def _load_weights(policy: ChameleonPolicy, path: Path) -> None:
+    try:
+        loaded = safetensors.torch.load_file(path)
+    except safetensors.SafetensorError as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}); it may have been cut short while copying: copy or download it again"
+        ) from error
+    expected = policy.state_dict()
+    missing, unknown = sorted(expected.keys() - loaded.keys()), sorted(loaded.keys() - expected.keys())
+    if missing or unknown:
+        raise ValueError(
+            f"{path} does not belong to the {CONFIG} beside it: {_some('missing', missing)}; {_some('unknown', unknown)}"
+        )
+    for name, tensor in expected.items():
+        if loaded[name].shape != tensor.shape:
+            raise ValueError(
+                f"{path}: {name} has the shape {tuple(loaded[name].shape)}, {CONFIG} says {tuple(tensor.shape)}"
+            )
+    dtypes = {tensor.dtype for tensor in loaded.values()}
+    if len(dtypes) == 1:
+        policy.to(dtypes.pop())
+    policy.load_state_dict(loaded, strict=True)
+
+
+def _some(word: str, names: list[str]) -> str:
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return f"{len(names)} {word} keys" + (f" ({shown})" if names else "")
+
+
+def _find(path_or_hub_id: str | Path) -> Path:
+    """The directory itself, or a snapshot of the hub repository of that name."""
+    path = Path(path_or_hub_id)
+    if path.is_dir():
+        for name in (CONFIG, NORMALIZER, WEIGHTS):
+            if not (path / name).is_file():
+                found = ", ".join(sorted(p.name for p in path.iterdir())) or "nothing"
+                raise FileNotFoundError(f"{path} is no saved policy: {name} is missing (it holds {found})")
+        return path
+    text = str(path_or_hub_id)
+    if isinstance(path_or_hub_id, Path) or text.count("/") != 1 or text.startswith((".", "/", "~")):
+        raise FileNotFoundError(f"there is no directory {text}; save a policy there with policy.save_pretrained({text!r})")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise ImportError(
+            f"{text} is no local directory, and loading from the hub needs: pip install 'chameleon-policy[hub]'"
+        ) from error
+    try:
+        return Path(snapshot_download(text, allow_patterns=[CONFIG, NORMALIZER, WEIGHTS]))
+    except Exception as error:  # the hub client has many; all of them mean the same to the caller
+        raise FileNotFoundError(f"{text} is neither a local directory nor reachable on the hub: {error}") from error
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); it may have been cut short") from error
+
+
+def _json(data: Any) -> bytes:
+    return (json.dumps(data, indent=2) + "\n").encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write beside the target and rename, so that a crash never leaves half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)

@@ -1,0 +1,136 @@
+"""The memory of one or more episodes, as a value: batch it, slice it, save it, move it, hand it to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from chameleon_policy.policy.memory import LayerState
+from chameleon_policy.policy.ssm import SSMState
+
+FORMAT = "chameleon-memory-state"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryState:
+    """Everything a Chameleon policy remembers. Its size does not depend on how much it has seen.
+
+    Every tensor's first dimension is the batch: one entry per robot or episode. A step never changes a state, it returns
+    a new one; to edit a state, index it, `put` into it, or use `dataclasses.replace`.
+    """
+
+    layers: tuple[LayerState, ...]
+    working: Tensor
+    """h_t of the last layer, B D: what the action head reads."""
+    steps: Tensor
+    """B, int64: control steps observed so far."""
+    signature: str
+    """Fingerprint of the architecture that this state belongs to."""
+
+    def __len__(self) -> int:
+        return len(self.working)
+
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> MemoryState:
+        """Some of the episodes; an integer keeps a batch of one."""
+        if isinstance(index, int):
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"episode {index} of a memory state that holds {len(self)}")
+            index = [index]
+        if isinstance(index, Sequence):
+            index = torch.tensor(index, device=self.working.device)
+        chosen = index
+        return self._map(lambda tensor: tensor[chosen])
+
+    def put(self, index: Sequence[int] | Tensor, other: MemoryState) -> MemoryState:
+        """A copy in which the episodes at `index` are those of `other`; starts some robots of a batch afresh."""
+        if other.signature != self.signature:
+            raise ValueError("put: the two memory states belong to policies of different architectures")
+        where = torch.as_tensor(index, device=self.working.device)
+        others = iter(other.tensors().values())
+        return self._map(lambda tensor: tensor.index_put((where,), next(others).to(tensor)))
+
+    @classmethod
+    def cat(cls, states: Sequence[MemoryState]) -> MemoryState:
+        """One batch out of several."""
+        if not states:
+            raise ValueError("cat: expected at least one memory state, got none")
+        first = states[0]
+        for position, state in enumerate(states):
+            if state.signature != first.signature:
+                raise ValueError(f"cat: memory state {position} belongs to a policy of another architecture than the first")
+        columns = zip(*(state.tensors().values() for state in states), strict=True)
+        return first._map(lambda _: torch.cat(next(columns)))
+
+    def to(self, device: torch.device | str) -> MemoryState:
+        """The same memory on another device."""
+        return self._map(lambda tensor: tensor.to(device))
+
+    def detach(self) -> MemoryState:
+        """The same memory without its history of gradients."""
+        return self._map(Tensor.detach)
+
+    def clone(self) -> MemoryState:
+        """A copy that shares nothing with this one."""
+        return self._map(Tensor.clone)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all its tensors in bytes."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name, in a fixed order."""
+        named = {"working": self.working, "steps": self.steps}
+        for index, layer in enumerate(self.layers):
+            for stream, state in (("slow", layer.slow), ("fast", layer.fast)):
+                named[f"layers.{index}.{stream}.convolution"] = state.convolution
+                named[f"layers.{index}.{stream}.ssm"] = state.ssm
+        return named
+
+    def save(self, path: str | Path) -> None:
+        """Write the state to one safetensors file."""
+        tensors = {name: tensor.contiguous() for name, tensor in self.tensors().items()}
+        safetensors.torch.save_file(tensors, path, metadata={"format": FORMAT, "signature": self.signature})
+
+    @classmethod
+    def load(cls, path: str | Path, device: torch.device | str = "cpu") -> MemoryState:
+        """Read a state written by `save`."""
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"there is no memory state at {path}")
+        try:
+            with safetensors.safe_open(path, framework="pt", device=str(device)) as file:  # type: ignore[no-untyped-call]
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"{path} is not a readable memory state (truncated or damaged?): {error}") from error
+        if metadata.get("format") != FORMAT:
+            raise ValueError(f"{path} holds tensors, but no memory state; write one with MemoryState.save")
+        layers = []
+        while f"layers.{len(layers)}.slow.ssm" in tensors:
+            streams = [
+                SSMState(*(tensors[f"layers.{len(layers)}.{stream}.{part}"] for part in ("convolution", "ssm")))
+                for stream in ("slow", "fast")
+            ]
+            layers.append(LayerState(*streams))
+        return cls(
+            layers=tuple(layers),
+            working=tensors["working"],
+            steps=tensors["steps"],
+            signature=metadata["signature"],
+        )
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> MemoryState:
+        """The state with `function` applied to every tensor, in the order of `tensors`."""
+
+        def mapped(state: SSMState) -> SSMState:
+            return SSMState(function(state.convolution), function(state.ssm))
+
+        working, steps = function(self.working), function(self.steps)
+        layers = tuple(LayerState(mapped(layer.slow), mapped(layer.fast)) for layer in self.layers)
+        return replace(self, layers=layers, working=working, steps=steps)

@@ -1,0 +1,1 @@
+"""Results as people read them and as files that say where they came from."""
