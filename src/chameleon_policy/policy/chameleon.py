@@ -29,6 +29,7 @@ from chameleon_policy.policy.config import PolicyConfig, to_json
 from chameleon_policy.policy.control_jepa import ControlJEPA
 from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
 from chameleon_policy.policy.features import Features
+from chameleon_policy.policy.initialization import initialise
 from chameleon_policy.policy.memory import ControlContext, LayerOutput, MemoryLayer
 from chameleon_policy.policy.normalizer import Normalizer, Statistics
 from chameleon_policy.policy.observation import EpisodeBatch, Observation, check_observation
@@ -68,6 +69,7 @@ class ChameleonPolicy(nn.Module):
         self.memory = nn.ModuleList(MemoryLayer(config) for _ in range(config.layers))
         self.action_flow = ActionFlow(config, features.action, features.horizon)
         self.normalize_action = Normalizer(features.action, self.statistics.action, "action")
+        initialise(self)
         self.control_jepa: ControlJEPA | None = None
         if with_control_jepa:
             self.add_control_jepa()
@@ -179,16 +181,23 @@ class ChameleonPolicy(nn.Module):
 
     def add_control_jepa(self) -> None:
         """Add the training-only branch, its target a copy of the online control-context path."""
-        self.control_jepa = ControlJEPA(self.config, self._control_context).to(self.device)
+        weight = self.action_flow.action_out.weight
+        branch = ControlJEPA(self.config, self._control_context)
+        initialise(branch.predictor)
+        self.control_jepa = branch.to(weight.device, weight.dtype)
 
     def _action_loss(self, working: Tensor, batch: EpisodeBatch) -> Tensor:
         """L_act, Eq. 16: mean squared error of the clean chunk in normalised units, over the valid positions."""
         objective, horizon = self.config.objective, self.features.horizon
         time = working.shape[1]
         missing = max(0, time + horizon - 1 - batch.actions.shape[1])
+        actions_valid = batch.valid if batch.actions_valid is None else batch.actions_valid
+        # Behind an episode's last action the head sees that action again; it is not counted, and padding is never seen.
+        place = torch.arange(batch.actions.shape[1] + missing, device=working.device)
+        place = torch.minimum(place, actions_valid.sum(1, keepdim=True) - 1)
         actions = self.normalize_action(batch.actions.to(self.normalize_action.scale.dtype))
-        actions = nn.functional.pad(actions, (0, 0, 0, missing))
-        actions_valid = nn.functional.pad(batch.valid if batch.actions_valid is None else batch.actions_valid, (0, missing))
+        actions = actions.gather(1, place.unsqueeze(-1).expand(-1, -1, self.features.action))
+        actions_valid = nn.functional.pad(actions_valid, (0, missing))
         chunks = actions.unfold(1, horizon, 1)[:, :time].transpose(-1, -2)  # B T H A
         counted = actions_valid.unfold(1, horizon, 1)[:, :time] & batch.valid.unsqueeze(-1)  # B T H
         if objective.action_steps is not None:

@@ -73,6 +73,7 @@ class EpisodeBatch:
 
     Actions may run past the observations (up to H - 1 steps), so that a window cut out of a longer episode still has
     complete chunks. Chunk positions behind the last valid action are left out of the loss.
+    Both masks are True up to an episode's end and False behind it.
     """
 
     observation: Observation
@@ -123,9 +124,9 @@ class EpisodeBatch:
             _check_shape("emphasis", self.emphasis, (batch, time))
         if values:
             _check_finite("actions", self.actions)
-            if not bool(self.valid.any(dim=1).all()):
-                empty = (~self.valid.any(dim=1)).nonzero().flatten().tolist()
-                raise ValueError(f"valid: episodes {empty} of the batch have no valid time step; leave them out")
+            _check_mask("valid", self.valid)
+            if self.actions_valid is not None:
+                _check_mask("actions_valid", self.actions_valid)
 
 
 def check_observation(
@@ -197,6 +198,15 @@ def _check_finite(name: str, tensor: Tensor) -> None:
             f"{name}: expected finite numbers, got {tensor[first].item()} at index {first}; "
             "check the sensor or the recording before it reaches the policy"
         )
+
+
+def _check_mask(name: str, mask: Tensor) -> None:
+    empty = (~mask[:, 0]).nonzero().flatten().tolist()
+    if empty:
+        raise ValueError(f"{name}: episodes {empty} of the batch do not begin with a valid time step; leave them out")
+    gaps = (mask[:, 1:] & ~mask[:, :-1]).any(dim=1).nonzero().flatten().tolist()
+    if gaps:
+        raise ValueError(f"{name}: episodes {gaps} of the batch have padding in the middle; pad episodes at the end only")
 
 
 def _check_image(view: View, image: Tensor, leading: tuple[int, ...], values: bool) -> None:

@@ -18,10 +18,11 @@ S: independent streams (any leading shape), T: time, P: channels of a head.
 
 Decisions
 - One group: every head writes and reads at the same B_t and C_t, as the parameter budget requires.
-- Half-lives at initialisation are spread evenly in log over the heads, between the two ends that the configuration gives,
-  and hold exactly, since the rows that make Delta_t depend on the input start at zero.
+- Half-lives at initialisation are spread evenly in log over the heads, between the two ends that the configuration gives.
 - Of the two factors in Delta_t A, Delta_t is set to sqrt(1 - a^2), where a is the head's decay per step: white input then
   gives a state of unit variance at every time scale, so that the longest memories are not the faintest.
+- Delta_t depends on the input from the start, and strongly: an event that lasts one step is then written louder than the
+  many steps around it by some heads. LOG.md has what these two choices are worth for learning to remember.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ from chameleon_policy.policy.config import SSMConfig
 
 NORM_EPSILON = 1e-5
 
+# Standard deviation of log Delta_t over inputs of unit variance, at initialisation.
+SELECTIVITY = 3.0
+
 
 @dataclass(frozen=True)
 class SSMState:
@@ -46,6 +50,13 @@ class SSMState:
     """The last inputs of the convolution, ... x (width - 1) x channels."""
     ssm: Tensor
     """The recurrent state, ... x heads x P x state."""
+
+
+def expected_rate(bias: Tensor) -> Tensor:
+    """Mean of Delta = softplus(bias + SELECTIVITY z) over standard normal z: what a head's clock does on average."""
+    z = torch.linspace(-6, 6, 241, dtype=bias.dtype, device=bias.device)
+    density = torch.softmax(-z.square() / 2, dim=0)
+    return (F.softplus(bias[:, None] + SELECTIVITY * z) * density).sum(-1)
 
 
 class SelectiveSSM(nn.Module):
@@ -75,15 +86,17 @@ class SelectiveSSM(nn.Module):
         shortest, longest = (math.log(h) for h in self.config.half_life)
         half_lives = torch.linspace(shortest, longest, self.heads, dtype=torch.float64).exp()
         decay_exponent = math.log(2) / half_lives
-        rates = torch.sqrt(-torch.expm1(-2 * decay_exponent))
-        self.rate_bias.copy_(rates + torch.log(-torch.expm1(-rates)))  # softplus of this is `rates`
-        self.log_decay.copy_(torch.log(decay_exponent / rates))
-        self.in_projection.weight[-self.heads :].zero_()
+        gain = torch.sqrt(-torch.expm1(-2 * decay_exponent))
+        bias = gain + torch.log(-torch.expm1(-gain))  # softplus of this is `gain`
+        self.rate_bias.copy_(bias)
+        self.log_decay.copy_(torch.log(decay_exponent / expected_rate(bias)))
+        width = self.in_projection.in_features
+        self.in_projection.weight[-self.heads :].normal_(std=SELECTIVITY / math.sqrt(width))
 
     @property
     def half_lives(self) -> Tensor:
-        """Half-life of every head, in steps, for an input that leaves Delta_t at its bias."""
-        return math.log(2) / (F.softplus(self.rate_bias) * self.log_decay.exp())
+        """Half-life of every head, in steps, at the average Delta_t of an untrained layer."""
+        return math.log(2) / (expected_rate(self.rate_bias) * self.log_decay.exp())
 
     def initial_state(self, *streams: int) -> SSMState:
         """The state before the first step, for streams of the given leading shape."""

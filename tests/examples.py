@@ -1,0 +1,74 @@
+"""Small policies, observations and batches that the tests share."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from chameleon_policy import (
+    ChameleonPolicy,
+    EpisodeBatch,
+    Features,
+    Language,
+    ObjectSlots,
+    Observation,
+    PolicyConfig,
+    Statistics,
+    View,
+    preset,
+)
+
+STATE_FEATURES = Features(objects=ObjectSlots(count=3, size=4), proprioception=5, action=2, horizon=4)
+IMAGE_FEATURES = Features(
+    views=(View(name="third", height=64, width=96), View(name="wrist", height=64, width=64)),
+    proprioception=5,
+    action=2,
+    horizon=4,
+    language=Language(width=6, encoder="none"),
+)
+
+
+def nano(**objective: object) -> PolicyConfig:
+    config = preset("nano")
+    return dataclasses.replace(config, objective=dataclasses.replace(config.objective, **objective))  # type: ignore[arg-type]
+
+
+def make_policy(
+    features: Features = STATE_FEATURES,
+    seed: int = 0,
+    config: PolicyConfig | None = None,
+    statistics: Statistics | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> ChameleonPolicy:
+    torch.manual_seed(seed)
+    return ChameleonPolicy(config or nano(), features, statistics).to(dtype)
+
+
+def make_observation(features: Features, *leading: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Observation:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=dtype)
+
+    return Observation(
+        proprioception=normal(*leading, features.proprioception),
+        images={
+            view.name: torch.randint(
+                256, (*leading, view.height, view.width, 3), generator=generator, dtype=torch.uint8
+            )
+            for view in features.views
+        },
+        objects=normal(*leading, features.objects.count, features.objects.size) if features.objects else None,
+        instruction=normal(leading[0], features.language.width) if features.language else None,
+    )
+
+
+def make_batch(features: Features, episodes: int, time: int, seed: int = 0, lengths: list[int] | None = None) -> EpisodeBatch:
+    generator = torch.Generator().manual_seed(seed + 1000)
+    valid = torch.arange(time) < torch.tensor(lengths or [time] * episodes)[:, None]
+    return EpisodeBatch(
+        observation=make_observation(features, episodes, time, seed=seed),
+        actions=torch.randn(episodes, time, features.action, generator=generator),
+        valid=valid,
+    )

@@ -1,0 +1,196 @@
+"""The state-space layer against a loop written from its defining equations, and against transformers' Mamba2."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chameleon_policy import SSMConfig
+from chameleon_policy.policy.presets import FAST_HALF_LIFE, SLOW_HALF_LIFE, nano, paper, small
+from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
+
+CONFIGS = {
+    "slow": SSMConfig(expand=1, state=16, head_dim=8, half_life=(4, 2048), chunk=8),
+    "fast": SSMConfig(expand=2, state=6, head_dim=16, half_life=(1, 16), chunk=8),
+}
+WIDTH = 32
+
+
+def make_layer(kind: str, dtype: torch.dtype = torch.float64) -> SelectiveSSM:
+    torch.manual_seed(0)
+    return SelectiveSSM(WIDTH, CONFIGS[kind]).to(dtype)
+
+
+def sequence(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def run_steps(layer: SelectiveSSM, inputs: torch.Tensor, state: SSMState) -> tuple[torch.Tensor, SSMState]:
+    outputs = []
+    for current in inputs.unbind(-2):
+        output, state = layer.step(current, state)
+        outputs.append(output)
+    return torch.stack(outputs, dim=-2), state
+
+
+def assert_states_close(first: SSMState, second: SSMState, **tolerance: float) -> None:
+    torch.testing.assert_close(first.ssm, second.ssm, **tolerance)
+    torch.testing.assert_close(first.convolution, second.convolution, **tolerance)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("time", [1, 2, 7, 8, 9, 40])
+def test_scan_equals_step(kind: str, time: int) -> None:
+    layer, inputs = make_layer(kind), sequence(2, 3, time)
+    start = layer.initial_state(2, 3)
+    scanned, scan_state = layer.scan(inputs, start)
+    stepped, step_state = run_steps(layer, inputs, start)
+    torch.testing.assert_close(scanned, stepped, rtol=0, atol=1e-12)
+    assert_states_close(scan_state, step_state, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_scan_equals_step_in_bfloat16(kind: str) -> None:
+    layer, inputs = make_layer(kind, torch.bfloat16), sequence(4, 40, dtype=torch.bfloat16)
+    scanned, scan_state = layer.scan(inputs, layer.initial_state(4))
+    stepped, step_state = run_steps(layer, inputs, layer.initial_state(4))
+    assert scan_state.ssm.dtype == step_state.ssm.dtype == torch.float32
+    torch.testing.assert_close(scanned, stepped, rtol=0.05, atol=0.05)
+    exact, _ = make_layer(kind).scan(sequence(4, 40), make_layer(kind).initial_state(4))
+    assert (scanned.double() - exact).abs().mean() < 0.03 * exact.abs().mean()
+
+
+@settings(deadline=None, max_examples=25)
+@given(time=st.integers(2, 40), cut=st.integers(1, 39), chunk=st.integers(1, 48), kind=st.sampled_from(sorted(CONFIGS)))
+def test_a_sequence_cut_anywhere_gives_the_same(time: int, cut: int, chunk: int, kind: str) -> None:
+    cut = min(cut, time - 1)
+    layer, inputs = make_layer(kind), sequence(2, time)
+    whole, whole_state = layer.scan(inputs, layer.initial_state(2))
+    rechunked = SelectiveSSM(WIDTH, dataclasses.replace(CONFIGS[kind], chunk=chunk)).double()
+    rechunked.load_state_dict(layer.state_dict())
+    first, state = rechunked(inputs[:, :cut], rechunked.initial_state(2))
+    second, state = rechunked(inputs[:, cut:], state)
+    torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=0, atol=1e-12)
+    assert_states_close(state, whole_state, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_equals_the_defining_recurrence(kind: str) -> None:
+    """A loop over time steps, heads and channels, written from the equations and nothing else."""
+    layer, time = make_layer(kind), 9
+    config, inputs = layer.config, sequence(1, time)
+    result, _ = layer.scan(inputs, layer.initial_state(1))
+    weights = {name: value.detach() for name, value in layer.named_parameters()}
+    projected = inputs[0] @ weights["in_projection.weight"].T
+    gate, mixed, raw_rates = projected.split([layer.inner, layer.channels, layer.heads], dim=-1)
+    state = torch.zeros(layer.heads, config.head_dim, config.state, dtype=torch.float64)
+    for t in range(time):
+        convolved = weights["convolution_bias"].clone()
+        for tap in range(config.convolution):
+            source = t - (config.convolution - 1) + tap
+            if source >= 0:
+                convolved += weights["convolution_weight"][:, tap] * mixed[source]
+        activated = convolved * torch.sigmoid(convolved)
+        x, b, c = activated.split([layer.inner, config.state, config.state])
+        y = torch.empty(layer.heads, config.head_dim, dtype=torch.float64)
+        for head in range(layer.heads):
+            delta = math.log1p(math.exp(raw_rates[t, head] + weights["rate_bias"][head]))
+            decay = math.exp(-delta * math.exp(weights["log_decay"][head]))
+            for channel in range(config.head_dim):
+                value = x[head * config.head_dim + channel]
+                state[head, channel] = decay * state[head, channel] + delta * value * b
+                y[head, channel] = state[head, channel] @ c + weights["skip"][head] * value
+        gated = y.flatten() * gate[t] * torch.sigmoid(gate[t])
+        normed = gated / torch.sqrt(gated.square().mean() + 1e-5) * weights["norm_weight"]
+        torch.testing.assert_close(result[0, t], weights["out_projection.weight"] @ normed, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_transformers_mamba2_is_an_oracle_for_outputs_and_gradients(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+
+    layer = make_layer(kind, torch.float32)
+    oracle = Mamba2Mixer(
+        transformers.Mamba2Config(
+            hidden_size=WIDTH,
+            expand=layer.config.expand,
+            state_size=layer.config.state,
+            head_dim=layer.config.head_dim,
+            num_heads=layer.heads,
+            n_groups=1,
+            conv_kernel=layer.config.convolution,
+            use_bias=False,
+            use_conv_bias=True,
+            chunk_size=16,
+            num_hidden_layers=1,
+        ),
+        layer_idx=0,
+    )
+    names = {
+        "in_projection.weight": "in_proj.weight",
+        "convolution_weight": "conv1d.weight",
+        "convolution_bias": "conv1d.bias",
+        "rate_bias": "dt_bias",
+        "log_decay": "A_log",
+        "skip": "D",
+        "norm_weight": "norm.weight",
+        "out_projection.weight": "out_proj.weight",
+    }
+    ours, theirs = dict(layer.named_parameters()), dict(oracle.named_parameters())
+    assert set(names) == set(ours)
+    assert set(names.values()) == set(theirs)
+    with torch.no_grad():
+        layer.skip.uniform_(0.5, 1.5)
+        layer.norm_weight.uniform_(0.5, 1.5)
+        for our_name, their_name in names.items():
+            theirs[their_name].copy_(ours[our_name].view_as(theirs[their_name]))
+
+    first, second = (sequence(3, 50, dtype=torch.float32).requires_grad_() for _ in range(2))
+    our_output, _ = layer.scan(first, layer.initial_state(3))
+    their_output = oracle(second)
+    torch.testing.assert_close(our_output, their_output, rtol=1e-4, atol=1e-5)
+
+    direction = sequence(3, 50, seed=2, dtype=torch.float32)
+    our_output.backward(direction)
+    their_output.backward(direction)
+    torch.testing.assert_close(first.grad, second.grad, rtol=1e-3, atol=1e-4)
+    for our_name, their_name in names.items():
+        gradient, expected = ours[our_name].grad, theirs[their_name].grad
+        scale = expected.abs().max().item()
+        torch.testing.assert_close(gradient, expected.view_as(gradient), rtol=1e-3, atol=1e-4 * scale, msg=our_name)
+
+
+def test_gradients_match_finite_differences() -> None:
+    layer = SelectiveSSM(4, SSMConfig(expand=1, state=3, head_dim=2, half_life=(1, 8), chunk=3)).double()
+    inputs = torch.randn(1, 5, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: layer.scan(x, layer.initial_state(1))[0], inputs)
+
+
+@pytest.mark.parametrize("preset", [paper, small, nano])
+def test_half_lives_are_log_uniform_between_the_configured_ends(preset) -> None:
+    config = preset()
+    for ssm, (shortest, longest) in ((config.slow, SLOW_HALF_LIFE), (config.fast, FAST_HALF_LIFE)):
+        layer = SelectiveSSM(config.width, ssm)
+        steps = layer.half_lives.log().diff()
+        torch.testing.assert_close(layer.half_lives[[0, -1]], torch.tensor([shortest, longest]), rtol=1e-3, atol=0)
+        torch.testing.assert_close(steps, steps.mean().expand_as(steps), rtol=1e-3, atol=0)
+    assert SLOW_HALF_LIFE[1] > 1000, "the longest trace must outlive the longest episode of the delay study"
+
+
+def test_the_state_really_decays_with_the_half_lives_on_average() -> None:
+    """Feed unit-variance input, look at the state itself: log decay per step must match ln 2 / half-life."""
+    torch.manual_seed(0)
+    layer = SelectiveSSM(256, SSMConfig(expand=1, state=4, head_dim=32, half_life=(4, 2048))).double()
+    inputs = torch.randn(4000, 256, dtype=torch.float64)
+    raw = F.linear(inputs, layer.in_projection.weight)[:, -layer.heads :]
+    rates = F.softplus(raw + layer.rate_bias)
+    measured = math.log(2) / (rates * layer.log_decay.exp()).mean(0)
+    expected = torch.logspace(math.log10(4), math.log10(2048), layer.heads, dtype=torch.float64)
+    assert ((measured / expected).log().abs() < math.log(1.6)).all(), (measured / expected).tolist()
