@@ -54,9 +54,7 @@ def make_observation(features: Features, *leading: int, seed: int = 0, dtype: to
     return Observation(
         proprioception=normal(*leading, features.proprioception),
         images={
-            view.name: torch.randint(
-                256, (*leading, view.height, view.width, 3), generator=generator, dtype=torch.uint8
-            )
+            view.name: torch.randint(256, (*leading, view.height, view.width, 3), generator=generator, dtype=torch.uint8)
             for view in features.views
         },
         objects=normal(*leading, features.objects.count, features.objects.size) if features.objects else None,
@@ -64,7 +62,9 @@ def make_observation(features: Features, *leading: int, seed: int = 0, dtype: to
     )
 
 
-def make_batch(features: Features, episodes: int, time: int, seed: int = 0, lengths: list[int] | None = None) -> EpisodeBatch:
+def make_batch(
+    features: Features, episodes: int, time: int, seed: int = 0, lengths: list[int] | None = None
+) -> EpisodeBatch:
     generator = torch.Generator().manual_seed(seed + 1000)
     valid = torch.arange(time) < torch.tensor(lengths or [time] * episodes)[:, None]
     return EpisodeBatch(

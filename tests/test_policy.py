@@ -7,9 +7,9 @@ import itertools
 
 import pytest
 import torch
-from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy, nano
 
 from chameleon_policy import EpisodeBatch, MemoryState, Observation, Range, Statistics
+from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy, nano
 
 FEATURES = {"objects": STATE_FEATURES, "images": IMAGE_FEATURES}
 
@@ -175,9 +175,7 @@ class TestActing:
         for block in flow.blocks:
             normed = block.attention_norm(tokens)
             query = block.attention.query(normed).view(2, n + 4, 4, 16).transpose(1, 2)
-            key, value = (
-                t.reshape(2, n + 4, 4, 16).transpose(1, 2) for t in block.attention.key_value(normed).chunk(2, -1)
-            )
+            key, value = (t.reshape(2, n + 4, 4, 16).transpose(1, 2) for t in block.attention.key_value(normed).chunk(2, -1))
             scores = (query @ key.mT / 4).masked_fill(~mask, -torch.inf).softmax(-1)
             tokens = tokens + block.attention.output((scores @ value).transpose(1, 2).reshape(2, n + 4, 64))
             tokens = tokens + block.feedforward(tokens)
@@ -263,7 +261,9 @@ class TestLoss:
         policy = make_policy()
         seen = []
         monkeypatch.setattr(
-            policy.action_flow, "forward", lambda working, chunk, power: (seen.append(chunk), torch.zeros_like(chunk))[1]
+            policy.action_flow,
+            "forward",
+            lambda working, chunk, power: (seen.append(chunk), torch.zeros_like(chunk))[1],
         )
         batch = make_batch(STATE_FEATURES, 1, 6)
         window = EpisodeBatch(
@@ -284,7 +284,9 @@ class TestLoss:
         emphasis[:, 3] = 1
         seen = []
         monkeypatch.setattr(
-            policy.action_flow, "forward", lambda working, chunk, power: (seen.append(chunk), torch.zeros_like(chunk))[1]
+            policy.action_flow,
+            "forward",
+            lambda working, chunk, power: (seen.append(chunk), torch.zeros_like(chunk))[1],
         )
         policy.loss(dataclasses.replace(batch, emphasis=emphasis))
         torch.testing.assert_close(seen[0], batch.actions[:, 3:7].repeat_interleave(5, dim=0))

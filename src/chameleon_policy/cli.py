@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -20,19 +20,22 @@ Preset = Literal["paper", "small", "nano"]
 
 
 @app.command(name="params")
-def params(preset_name: tyro.conf.Positional[Preset] = "paper", /, json_output: bool = False) -> None:
+def params(
+    size: tyro.conf.Positional[Preset] = "paper",
+    as_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False,
+) -> None:
     """Print the parameter budget beside the paper's.
 
     Args:
-        preset_name: Size of the policy.
-        json_output: Print the integers as JSON and nothing else.
+        size: Preset of the policy.
+        as_json: Print the integers as JSON and nothing else.
     """
-    policy = ChameleonPolicy(preset(preset_name), budget_features(), with_control_jepa=False)
+    policy = ChameleonPolicy(preset(size), budget_features(), with_control_jepa=False)
     budget = parameter_budget(policy)
-    if json_output:
+    if as_json:
         print(json.dumps(asdict(budget), indent=2))
     else:
-        Console().print(budget_table(budget, beside_paper=preset_name == "paper"))
+        Console().print(budget_table(budget, beside_paper=size == "paper"))
 
 
 @app.command(name="demo")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -27,9 +28,7 @@ def random_observation(features: Features, batch_size: int, generator: torch.Gen
     language = features.language
     return Observation(
         images={
-            view.name: torch.randint(
-                256, (batch_size, view.height, view.width, 3), dtype=torch.uint8, generator=generator
-            )
+            view.name: torch.randint(256, (batch_size, view.height, view.width, 3), dtype=torch.uint8, generator=generator)
             for view in features.views
         },
         proprioception=torch.randn(batch_size, features.proprioception, generator=generator),
@@ -74,11 +73,10 @@ def stream_demo(control_steps: int, seed: int) -> None:
     with Progress(*columns, console=console) as progress:
         for step in progress.track(range(control_steps), description="Streaming observations"):
             observation = random_observation(features, 1, generator)
-            before = state
-            state = watch.time("observe", lambda o=observation, s=before: policy.observe(o, s))
+            state = watch.time("observe", partial(policy.observe, observation, state))
             if step % (features.horizon // 2) == 0:
-                watch.time("act", lambda s=state: policy.act(s, generator=generator))
-                watch.time("act, fewer steps", lambda s=state: policy.act(s, steps=FEWER_SAMPLING_STEPS))
+                watch.time("act", partial(policy.act, state, generator=generator))
+                watch.time("act, fewer steps", partial(policy.act, state, steps=FEWER_SAMPLING_STEPS))
     console.print(_timing_table(watch, policy))
     console.print(f"Memory after {control_steps} steps: {state.nbytes / 2**20:.1f} MiB, the same as after the first.")
 

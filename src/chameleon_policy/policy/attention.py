@@ -36,7 +36,7 @@ class Attention(nn.Module):
         query = rearrange(self.query(queries), "... m (heads c) -> ... heads m c", heads=self.heads)
         keys, values = keys_values
         # The fused kernels want exactly one batch dimension.
-        mixed = F.scaled_dot_product_attention(*(t.flatten(0, -4) for t in (query, keys, values)))
+        mixed = F.scaled_dot_product_attention(query.flatten(0, -4), keys.flatten(0, -4), values.flatten(0, -4))
         return self.output(rearrange(mixed, "b heads m c -> b m (heads c)").view_as(queries))
 
 

@@ -48,6 +48,15 @@ class Loss:
     """Memory after the batch, detached: pass it on with the next window of the same episodes."""
 
 
+def architecture_signature(config: PolicyConfig, features: Features) -> str:
+    """Fingerprint of everything that decides what a memory state means; training and sampling options are not part of it."""
+    architecture = to_json(config)
+    for option in ("preset", "objective", "sampling_steps"):
+        del architecture[option]
+    description = json.dumps([architecture, to_json(features)], sort_keys=True)
+    return hashlib.sha256(description.encode()).hexdigest()[:16]
+
+
 class ChameleonPolicy(nn.Module):
     """A visuomotor policy that remembers.
 
@@ -73,8 +82,7 @@ class ChameleonPolicy(nn.Module):
         self.control_jepa: ControlJEPA | None = None
         if with_control_jepa:
             self.add_control_jepa()
-        description = json.dumps([to_json(config), to_json(features)], sort_keys=True)
-        self.signature = hashlib.sha256(description.encode()).hexdigest()[:16]
+        self.signature = architecture_signature(config, features)
 
     @property
     def _control_context(self) -> ControlContext:

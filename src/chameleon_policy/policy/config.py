@@ -86,9 +86,7 @@ class ObjectiveConfig:
             self.proprioception_noise >= 0,
             f"ObjectiveConfig.proprioception_noise must not be negative, got {self.proprioception_noise}",
         )
-        _require(
-            self.flow_time_power > 0, f"ObjectiveConfig.flow_time_power must be positive, got {self.flow_time_power}"
-        )
+        _require(self.flow_time_power > 0, f"ObjectiveConfig.flow_time_power must be positive, got {self.flow_time_power}")
         _require(
             self.action_steps is None or self.action_steps >= 1,
             f"ObjectiveConfig.action_steps must be at least 1 or None, got {self.action_steps}",

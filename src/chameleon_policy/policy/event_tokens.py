@@ -73,9 +73,7 @@ class EventTokens(nn.Module):
         elif statistics.objects is not None:
             raise ValueError("statistics of objects were given, but the features have no objects; leave them out")
         self.proprioception = nn.Linear(features.proprioception, width)
-        self.normalize_proprioception = Normalizer(
-            features.proprioception, statistics.proprioception, "proprioception"
-        )
+        self.normalize_proprioception = Normalizer(features.proprioception, statistics.proprioception, "proprioception")
         self.language: nn.Linear | None = None
         if features.language is not None:
             self.language = nn.Linear(features.language.width, width)
@@ -96,9 +94,7 @@ class EventTokens(nn.Module):
         weight = self.proprioception.weight
         batch, time = observation.proprioception.shape[:2]
         tokens = []
-        for index, (view, encoder, slots) in enumerate(
-            zip(self.features.views, self.encoders, self.slots, strict=True)
-        ):
+        for index, (view, encoder, slots) in enumerate(zip(self.features.views, self.encoders, self.slots, strict=True)):
             position = torch.full((batch, 2), 0.5) if augmentation is None else augmentation.crop[:, index]
             frames = to_unit_range(crop(observation.images[view.name], view, position), weight.dtype)
             tokens.append(encoder(frames.flatten(0, 1)).unflatten(0, (batch, time)) + slots())
@@ -129,10 +125,7 @@ def crop(images: Tensor, view: View, position: Tensor) -> Tensor:
         top, left = offsets[0]
         return images[:, :, top : top + height, left : left + width]
     return torch.stack(
-        [
-            image[:, top : top + height, left : left + width]
-            for image, (top, left) in zip(images, offsets, strict=True)
-        ]
+        [image[:, top : top + height, left : left + width] for image, (top, left) in zip(images, offsets, strict=True)]
     )
 
 

@@ -82,13 +82,9 @@ class Features:
     """None: the task has no instructions, and a learned null token stands in their place."""
 
     def __post_init__(self) -> None:
-        _require_positive(
-            "Features", proprioception=self.proprioception, action=self.action, horizon=self.horizon
-        )
+        _require_positive("Features", proprioception=self.proprioception, action=self.action, horizon=self.horizon)
         if not self.views and self.objects is None:
-            raise ValueError(
-                "Features describe a policy that sees nothing: give at least one View in `views`, or `objects`"
-            )
+            raise ValueError("Features describe a policy that sees nothing: give at least one View in `views`, or `objects`")
         names = [view.name for view in self.views]
         if len(set(names)) != len(names):
             raise ValueError(f"Features.views must have different names, got {names}")

@@ -34,7 +34,12 @@ class Observation:
 
     @classmethod
     def single(
-        cls, *, proprioception: Any, images: Mapping[str, Any] | None = None, objects: Any = None, instruction: Any = None
+        cls,
+        *,
+        proprioception: Any,
+        images: Mapping[str, Any] | None = None,
+        objects: Any = None,
+        instruction: Any = None,
     ) -> Observation:
         """One robot's observation, from arrays or tensors without a batch dimension."""
 
@@ -228,6 +233,5 @@ def _check_image(view: View, image: Tensor, leading: tuple[int, ...], values: bo
         low, high = image.min().item(), image.max().item()
         if not (low >= 0 and high <= 1):  # written so that NaN fails too
             raise ValueError(
-                f"{name}: float images must lie in [0, 1], got values from {low:g} to {high:g}; "
-                "divide by 255, or pass uint8"
+                f"{name}: float images must lie in [0, 1], got values from {low:g} to {high:g}; divide by 255, or pass uint8"
             )

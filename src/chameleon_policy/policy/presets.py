@@ -37,7 +37,7 @@ def small() -> PolicyConfig:
 
 
 def nano() -> PolicyConfig:
-    """About 0.5M parameters, for tests and for experiments on a CPU."""
+    """About 0.5M parameters on state observations (0.6M with two views), for tests and for experiments on a CPU."""
     return PolicyConfig(
         preset="nano",
         width=64,
@@ -62,7 +62,7 @@ def preset(name: str) -> PolicyConfig:
 
 
 def budget_features() -> Features:
-    """The input and output that the paper's parameter budget belongs to: Camo's row of the hyperparameter table, with language."""
+    """The data that the paper's parameter budget belongs to: Camo's cameras and actions, with language."""
     return Features(
         views=(View(name="third", height=224, width=224), View(name="wrist", height=224, width=224)),
         proprioception=10,

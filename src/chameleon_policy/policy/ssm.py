@@ -60,7 +60,7 @@ def expected_rate(bias: Tensor) -> Tensor:
 
 
 class SelectiveSSM(nn.Module):
-    """A Mamba2 layer from width to width: projection, causal convolution, selective recurrence, gated RMSNorm, projection."""
+    """A Mamba2 layer: projection, causal convolution, selective recurrence, gated RMSNorm, projection."""
 
     def __init__(self, width: int, config: SSMConfig) -> None:
         super().__init__()

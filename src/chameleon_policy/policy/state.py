@@ -104,14 +104,14 @@ class MemoryState:
         if not Path(path).is_file():
             raise FileNotFoundError(f"there is no memory state at {path}")
         try:
-            with safetensors.safe_open(path, framework="pt", device=str(device)) as file:  # type: ignore[no-untyped-call]
+            with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except safetensors.SafetensorError as error:
             raise ValueError(f"{path} is not a readable memory state (truncated or damaged?): {error}") from error
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{path} holds tensors, but no memory state; write one with MemoryState.save")
-        layers = []
+        layers: list[LayerState] = []
         while f"layers.{len(layers)}.slow.ssm" in tensors:
             streams = [
                 SSMState(*(tensors[f"layers.{len(layers)}.{stream}.{part}"] for part in ("convolution", "ssm")))

@@ -12,7 +12,7 @@ ROWS = {
     "visual": "Visual encoders",
     "memory": "Memory layers",
     "memory_ssm": "  slow and fast SSM",
-    "memory_rest": "  binding, control index, recall, fusion",
+    "memory_rest": "  binding, recall, consolidation",
     "head": "Rectified-flow action head",
     "projections": "Projections, null token, slots",
     "trainable": "Trainable",

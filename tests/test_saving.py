@@ -1,0 +1,170 @@
+"""Checkpoints: what is saved comes back; what is damaged, foreign or misspelt is refused with its name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from chameleon_policy import ChameleonPolicy, Range, Statistics
+from examples import IMAGE_FEATURES, make_observation, make_policy
+
+STATISTICS = Statistics(action=Range(low=(0.1, -3.0), high=(1 / 3, 5.0)))
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    make_policy(IMAGE_FEATURES, statistics=STATISTICS).save_pretrained(tmp_path / "policy")
+    return tmp_path / "policy"
+
+
+def edit(path: Path, change) -> None:
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def test_what_is_loaded_acts_as_what_was_saved(saved) -> None:
+    assert sorted(p.name for p in saved.iterdir()) == ["config.json", "model.safetensors", "normalizer.json"]
+    original, loaded = make_policy(IMAGE_FEATURES, statistics=STATISTICS), ChameleonPolicy.from_pretrained(str(saved))
+    assert loaded.config == original.config
+    assert loaded.features == original.features
+    assert loaded.statistics == original.statistics
+    assert not loaded.training
+    observation = make_observation(IMAGE_FEATURES, 2)
+    chunks = [
+        policy.act(policy.observe(observation, policy.initial_state(2)), source="zero") for policy in (original, loaded)
+    ]
+    assert torch.equal(chunks[0], chunks[1])
+    state = original.observe(observation, original.initial_state(2))
+    loaded.observe(observation, state)  # the memory of a policy goes on in its copy
+
+
+def test_the_dtype_is_kept(tmp_path) -> None:
+    make_policy(dtype=torch.bfloat16).save_pretrained(tmp_path)
+    assert {p.dtype for p in ChameleonPolicy.from_pretrained(tmp_path).parameters()} == {torch.bfloat16}
+
+
+def test_saving_again_replaces_and_leaves_nothing_behind(saved) -> None:
+    make_policy(IMAGE_FEATURES, seed=1).save_pretrained(saved)
+    assert len(list(saved.iterdir())) == 3
+    weight = ChameleonPolicy.from_pretrained(saved).action_flow.action_out.weight
+    assert torch.equal(weight, make_policy(IMAGE_FEATURES, seed=1).action_flow.action_out.weight)
+
+
+def test_no_pickle_anywhere(saved) -> None:
+    for path in saved.iterdir():
+        assert b"pickle" not in path.read_bytes()
+        assert not path.read_bytes().startswith((b"PK", b"\x80"))
+    source = Path(sys.modules["chameleon_policy"].__file__).parent
+    for path in source.rglob("*.py"):
+        text = path.read_text()
+        assert "import pickle" not in text
+        assert "torch.load(" not in text
+        assert "torch.save(" not in text.replace("safetensors.torch.save(", "")
+
+
+@pytest.mark.parametrize("name", ["config.json", "normalizer.json", "model.safetensors"])
+def test_a_missing_file_is_named(saved, name: str) -> None:
+    (saved / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"{name} is missing"):
+        ChameleonPolicy.from_pretrained(saved)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 1000, -1])
+def test_truncated_weights(saved, keep: int) -> None:
+    path = saved / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=r"model\.safetensors cannot be read .* download it again"):
+        ChameleonPolicy.from_pretrained(saved)
+
+
+def test_truncated_config(saved) -> None:
+    path = saved / "config.json"
+    path.write_text(path.read_text()[:50])
+    with pytest.raises(ValueError, match="not valid JSON"):
+        ChameleonPolicy.from_pretrained(saved)
+
+
+def test_a_foreign_checkpoint(saved) -> None:
+    (saved / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ValueError, match="does not describe a Chameleon policy"):
+        ChameleonPolicy.from_pretrained(saved)
+
+
+def test_foreign_weights_and_missing_keys(saved) -> None:
+    path = saved / "model.safetensors"
+    weights = safetensors.torch.load_file(path)
+    weights["intruder"] = weights.pop("action_flow.action_out.bias")
+    safetensors.torch.save_file(weights, path)
+    with pytest.raises(ValueError, match=r"1 missing keys \(action_flow.action_out.bias\); 1 unknown keys \(intruder\)"):
+        ChameleonPolicy.from_pretrained(saved)
+
+
+def test_a_weight_of_another_shape(saved) -> None:
+    path = saved / "model.safetensors"
+    weights = safetensors.torch.load_file(path)
+    weights["action_flow.action_out.bias"] = torch.zeros(7)
+    safetensors.torch.save_file(weights, path)
+    with pytest.raises(ValueError, match=r"action_out\.bias has the shape \(7,\), config\.json says \(2,\)"):
+        ChameleonPolicy.from_pretrained(saved)
+
+
+def test_an_unknown_config_key_is_named_with_the_one_that_was_meant(saved) -> None:
+    edit(saved / "config.json", lambda data: data["config"].update(widht=3))
+    with pytest.raises(ValueError, match=r"unknown key 'widht'\. Did you mean 'width'\? Known keys: .*layers"):
+        ChameleonPolicy.from_pretrained(saved)
+
+
+def test_config_values_of_wrong_kinds(saved) -> None:
+    original = (saved / "config.json").read_text()
+    for change, message in [
+        (lambda d: d["config"].update(width="wide"), "width: expected int, got 'wide'"),
+        (lambda d: d["config"].update(width=True), "width: expected int, got True"),
+        (lambda d: d["config"].update(width=65), "must be a multiple of"),
+        (lambda d: d["config"]["slow"].update(half_life=[1.0]), "half_life: expected 2 values, got 1"),
+        (lambda d: d["config"]["slow"].update(half_life=[9.0, 1.0]), "shortest <= longest"),
+        (lambda d: d["config"]["objective"].update(horizons=[1]), "one weight per horizon"),
+        (lambda d: d["config"].pop("slow"), "the key 'slow' is missing"),
+        (lambda d: d["features"].update(action=0), "Features.action must be at least 1"),
+        (lambda d: d["features"].update(views=[]), "sees nothing"),
+        (lambda d: d.update(surprise=1), "surprise"),
+        (lambda d: d.update(format_version=99), "format version 99"),
+    ]:
+        edit(saved / "config.json", change)
+        with pytest.raises(ValueError, match=message):
+            ChameleonPolicy.from_pretrained(saved)
+        (saved / "config.json").write_text(original)
+
+
+def test_statistics_that_do_not_fit(saved) -> None:
+    edit(saved / "normalizer.json", lambda data: data["action"].update(low=[0.0], high=[1.0]))
+    with pytest.raises(ValueError, match="statistics of action: expected 2 dimensions, got 1"):
+        ChameleonPolicy.from_pretrained(saved)
+    with pytest.raises(ValueError, match=r"low 2\.0 above high 1\.0"):
+        Range(low=(2.0,), high=(1.0,))
+
+
+def test_a_path_that_does_not_exist_and_a_hub_that_cannot_be_reached(tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no directory"):
+        ChameleonPolicy.from_pretrained(tmp_path / "nowhere")
+    pytest.importorskip("huggingface_hub")
+    with pytest.raises(FileNotFoundError, match="neither a local directory nor reachable on the hub"):
+        ChameleonPolicy.from_pretrained("nobody/no-such-policy")
+
+
+def test_the_hub_is_asked_for_the_three_files(saved, monkeypatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    asked = {}
+
+    def snapshot_download(repo: str, allow_patterns: list[str]) -> str:
+        asked[repo] = allow_patterns
+        return str(saved)
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    ChameleonPolicy.from_pretrained("someone/policy")
+    assert asked == {"someone/policy": ["config.json", "normalizer.json", "model.safetensors"]}
