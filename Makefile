@@ -25,7 +25,7 @@ format: .venv/installed  ## Let ruff put the code in order
 	$(BIN)/ruff format
 
 bench: .venv/installed  ## Measure speed, ours and others' in one run; writes docs/results/
-	$(BIN)/python -m benchmarks.cpu
+	$(BIN)/python -m benchmarks.speed
 
 setup: .venv/installed  ## Install everything into .venv
 

@@ -30,7 +30,12 @@ def hardware() -> dict[str, Any]:
 
 
 def git_revision() -> str:
-    """The commit of the working tree, with `-dirty` behind it if files were changed; `unknown` outside a checkout."""
+    """The commit of the working tree, with `-dirty` behind it if files were changed; `unknown` outside a checkout.
+
+    A copy without its history (a container, a cluster job) takes it from the variable GIT_REVISION.
+    """
+    if os.environ.get("GIT_REVISION"):
+        return os.environ["GIT_REVISION"]
     here = Path(__file__).parent
     try:
         revision = subprocess.run(

@@ -1,0 +1,202 @@
+"""`make bench`: what a control step costs as an episode grows, and the scan against its alternatives.
+
+    python -m benchmarks.speed                  two CPU cores, nano policy on state observations
+    python -m benchmarks.speed --device cuda    a GPU, paper-size policy on two 224 x 224 views
+
+Prints tables and writes docs/results/speed-<device>.json.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.timing import measure, take_turns
+from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, SSMConfig, preset
+from chameleon_policy.demo import random_observation
+from chameleon_policy.policy.presets import SLOW_HALF_LIFE, budget_features
+from chameleon_policy.policy.ssm import SelectiveSSM
+from chameleon_policy.report.provenance import write_result
+
+SEED = 0
+CHECKPOINTS = (10, 1_000, 10_000)
+STEPS_PER_CHECKPOINT = 100
+STATE_FEATURES = Features(objects=ObjectSlots(count=5, size=8), proprioception=10, action=10, horizon=16)
+
+
+def control_over_time(device: torch.device) -> dict[str, Any]:
+    """Stream 10,000 steps; at each checkpoint, the cost of `observe` and `act` and the size of the memory."""
+    name, features = ("paper", budget_features()) if device.type == "cuda" else ("nano", STATE_FEATURES)
+    policy = ChameleonPolicy(preset(name), features, with_control_jepa=False).eval().to(device)
+    generator = torch.Generator().manual_seed(SEED)
+    observations = [random_observation(features, 1, generator) for _ in range(16)]
+    state = policy.initial_state()
+    window = STEPS_PER_CHECKPOINT
+    seconds: dict[int, list[float]] = {checkpoint: [] for checkpoint in CHECKPOINTS}
+    rows: dict[str, Any] = {}
+
+    def step(t: int) -> None:
+        nonlocal state
+        state = policy.observe(observations[t % len(observations)], state)
+
+    for t in track(range(CHECKPOINTS[-1] + window), description=f"Streaming into the {name} policy"):
+        taken = measure(partial(step, t), device)
+        for checkpoint in CHECKPOINTS:
+            if checkpoint <= t < checkpoint + window:
+                seconds[checkpoint].append(taken)
+            if t == checkpoint + window - 1:
+                act = [measure(partial(policy.act, state), device) for _ in range(5)]
+                rows[str(checkpoint)] = {
+                    "observe_ms": 1e3 * statistics.median(seconds[checkpoint]),
+                    "act_50_steps_ms": 1e3 * statistics.median(act),
+                    "state_bytes": state.nbytes,
+                }
+    first = rows[str(CHECKPOINTS[0])]
+    for row in rows.values():
+        row["observe_ratio_to_first"] = row["observe_ms"] / first["observe_ms"]
+    return {"preset": name, "steps_per_checkpoint": window, "at_step": rows}
+
+
+def scan_against_alternatives(device: torch.device) -> dict[str, Any]:
+    """Our scan, a loop of our step, and transformers' Mamba2Mixer, the slow layer of the paper, equal weights."""
+    from transformers import Mamba2Config
+    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+
+    torch.manual_seed(SEED)
+    config = SSMConfig(expand=1, state=128, half_life=SLOW_HALF_LIFE)
+    ours = SelectiveSSM(512, config).to(device)
+    theirs = Mamba2Mixer(
+        Mamba2Config(
+            hidden_size=512,
+            expand=1,
+            state_size=128,
+            head_dim=64,
+            num_heads=8,
+            n_groups=1,
+            chunk_size=config.chunk,
+            use_bias=False,
+            num_hidden_layers=1,
+        ),
+        layer_idx=0,
+    ).to(device)
+    with torch.no_grad():
+        for mine, other in zip(_layer_parameters(ours), _mixer_parameters(theirs), strict=True):
+            other.copy_(mine.view_as(other))
+    streams = 74 if device.type == "cuda" else 8
+    results: dict[str, Any] = {"streams": streams, "width": 512, "state": 128, "chunk": config.chunk, "lengths": {}}
+    for length in (64, 256):
+        inputs = torch.randn(streams, length, 512, device=device)
+
+        def scan(inputs: torch.Tensor = inputs) -> torch.Tensor:
+            return ours.scan(inputs, ours.initial_state(len(inputs)))[0]
+
+        def loop(inputs: torch.Tensor = inputs) -> torch.Tensor:
+            state, outputs = ours.initial_state(len(inputs)), []
+            for current in inputs.unbind(1):
+                output, state = ours.step(current, state)
+                outputs.append(output)
+            return torch.stack(outputs, dim=1)
+
+        def transformers_layer(inputs: torch.Tensor = inputs) -> torch.Tensor:
+            return theirs(inputs)
+
+        difference = (scan() - transformers_layer()).abs().max() / scan().abs().max()
+        candidates = {"scan": scan, "step_loop": loop, "transformers": transformers_layer}
+        trained = {name: (lambda f=function: f().sum().backward()) for name, function in candidates.items()}
+        with torch.no_grad():
+            forward = take_turns(candidates, device, rounds=7)
+        both = take_turns(trained, device, rounds=5)
+        results["lengths"][str(length)] = {
+            "relative_difference_to_transformers": difference.item(),
+            "forward_ms": {name: 1e3 * value for name, value in forward.items()},
+            "forward_backward_ms": {name: 1e3 * value for name, value in both.items()},
+            "forward_ratio_to_scan": {name: value / forward["scan"] for name, value in forward.items()},
+            "forward_backward_ratio_to_scan": {name: value / both["scan"] for name, value in both.items()},
+        }
+    return results
+
+
+def _layer_parameters(layer: SelectiveSSM) -> list[torch.Tensor]:
+    return [
+        layer.in_projection.weight,
+        layer.convolution_weight,
+        layer.convolution_bias,
+        layer.rate_bias,
+        layer.log_decay,
+        layer.skip,
+        layer.norm_weight,
+        layer.out_projection.weight,
+    ]
+
+
+def _mixer_parameters(mixer: Any) -> list[torch.Tensor]:
+    convolution = mixer.conv1d
+    return [
+        mixer.in_proj.weight,
+        convolution.weight,
+        convolution.bias,
+        mixer.dt_bias,
+        mixer.A_log,
+        mixer.D,
+        mixer.norm.weight,
+        mixer.out_proj.weight,
+    ]
+
+
+def print_tables(console: Console, control: dict[str, Any], scan: dict[str, Any]) -> None:
+    """The same figures as in the JSON, for people."""
+    table = Table(title=f"One control step of the {control['preset']} policy as the episode grows")
+    for column in ("t", "observe", "ratio", "act (50 steps)", "memory"):
+        table.add_column(column, justify="right")
+    for t, row in control["at_step"].items():
+        table.add_row(
+            f"{int(t):,}",
+            f"{row['observe_ms']:.2f} ms",
+            f"{row['observe_ratio_to_first']:.2f}",
+            f"{row['act_50_steps_ms']:.1f} ms",
+            f"{row['state_bytes'] / 2**20:.2f} MiB",
+        )
+    console.print(table)
+    table = Table(title=f"The slow SSM of the paper, {scan['streams']} token streams, time relative to our scan")
+    for column in ("length", "pass", "our scan", "loop of steps", "transformers"):
+        table.add_column(column, justify="right")
+    for length, row in scan["lengths"].items():
+        for key, label in (("forward", "forward"), ("forward_backward", "forward + backward")):
+            ratio = row[f"{key}_ratio_to_scan"]
+            table.add_row(
+                length,
+                label,
+                f"{row[f'{key}_ms']['scan']:.1f} ms",
+                f"{ratio['step_loop']:.2f} x",
+                f"{ratio['transformers']:.2f} x",
+            )
+    console.print(table)
+
+
+def main(device: Literal["cpu", "cuda"] = "cpu", out: Path | None = None) -> None:
+    """Measure, print, and write the result.
+
+    Args:
+        device: Where to run.
+        out: File to write; docs/results/speed-<device>.json by default.
+    """
+    torch.manual_seed(SEED)
+    target = torch.device(device)
+    result = {"control": control_over_time(target), "scan": scan_against_alternatives(target)}
+    print_tables(Console(), result["control"], result["scan"])
+    path = out or Path("docs/results") / f"speed-{device}.json"
+    write_result(path, result, command=" ".join(["python -m benchmarks.speed", *sys.argv[1:]]), seeds=[SEED])
+    print(f"Written to {path}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
