@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from examples import IMAGE_FEATURES, make_batch, make_observation, make_policy
 
 from chameleon_policy import ChameleonPolicy
+from examples import IMAGE_FEATURES, make_batch, make_observation, make_policy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
