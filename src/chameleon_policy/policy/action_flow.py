@@ -36,11 +36,16 @@ FLOW_TIME_SCALE = 1000.0
 
 
 def sinusoid(positions: Tensor, width: int) -> Tensor:
-    """Sine and cosine features (... width) of positions (...)."""
+    """Sine and cosine features (... width) of positions (...), which should be float32 or finer."""
     half = width // 2
-    frequencies = torch.exp(-math.log(10_000.0) / half * torch.arange(half, device=positions.device))
-    angles = positions[..., None] * frequencies.to(positions.dtype)
+    exponents = torch.arange(half, dtype=positions.dtype, device=positions.device) / half
+    angles = positions[..., None] * torch.exp(-math.log(10_000.0) * exponents)
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+def _at_least_float32(tensor: Tensor) -> torch.dtype:
+    """Flow time in bfloat16 would be off by whole periods of the sinusoid."""
+    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 class ActionFlow(nn.Module):
@@ -73,17 +78,17 @@ class ActionFlow(nn.Module):
 
     def endpoint(self, noised: Tensor, flow_time: Tensor, context: list[KeysValues]) -> Tensor:
         """A-hat = F_theta(A_tau, tau, C_t), Eq. 16: (B H A) and (B) to (B H A)."""
-        places = sinusoid(torch.arange(self.horizon, device=noised.device, dtype=noised.dtype), self.width)
-        time_token = self.flow_time(sinusoid(FLOW_TIME_SCALE * flow_time, self.width))
-        tokens = self.action_in(noised) + places + time_token.unsqueeze(-2)
+        places = sinusoid(torch.arange(self.horizon, device=noised.device, dtype=flow_time.dtype), self.width)
+        time_token = self.flow_time(sinusoid(FLOW_TIME_SCALE * flow_time, self.width).to(noised.dtype))
+        tokens = self.action_in(noised) + places.to(noised.dtype) + time_token.unsqueeze(-2)
         for block, keys_values in zip(self.blocks, context, strict=True):
             tokens, _ = block(tokens, keys_values)
         return self.action_out(self.norm(tokens))
 
     def forward(self, working: Tensor, chunk: Tensor, flow_time_power: float) -> Tensor:
         """Predicted clean chunk for a randomly noised one, Eqs. 15-16: (B D) and the normalised (B H A) to (B H A)."""
-        flow_time = torch.rand(len(chunk), dtype=chunk.dtype, device=chunk.device) ** flow_time_power
-        mix = flow_time[:, None, None]
+        flow_time = torch.rand(len(chunk), dtype=_at_least_float32(chunk), device=chunk.device) ** flow_time_power
+        mix = flow_time[:, None, None].to(chunk.dtype)
         noised = (1 - mix) * torch.randn_like(chunk) + mix * chunk
         return self.endpoint(noised, flow_time, self.condition(working))
 
@@ -100,6 +105,6 @@ class ActionFlow(nn.Module):
             raise ValueError(f"source: expected one of {', '.join(get_args(Source))}, got {source!r}")
         context = self.condition(working)
         for step in range(steps):
-            flow_time = torch.full((len(chunk),), step / steps, dtype=chunk.dtype, device=chunk.device)
+            flow_time = torch.full((len(chunk),), step / steps, dtype=_at_least_float32(chunk), device=chunk.device)
             chunk = chunk + (self.endpoint(chunk, flow_time, context) - chunk) / (steps - step)
         return chunk
