@@ -8,7 +8,6 @@ Prints tables and writes docs/results/speed-<device>.json.
 
 from __future__ import annotations
 
-import statistics
 import sys
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.timing import measure, take_turns
+from benchmarks.timing import take_turns
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, SSMConfig, preset
 from chameleon_policy.demo import random_observation
 from chameleon_policy.policy.presets import SLOW_HALF_LIFE, budget_features
@@ -29,41 +28,33 @@ from chameleon_policy.report.provenance import write_result
 
 SEED = 0
 CHECKPOINTS = (10, 1_000, 10_000)
-STEPS_PER_CHECKPOINT = 100
 STATE_FEATURES = Features(objects=ObjectSlots(count=5, size=8), proprioception=10, action=10, horizon=16)
 
 
 def control_over_time(device: torch.device) -> dict[str, Any]:
-    """Stream 10,000 steps; at each checkpoint, the cost of `observe` and `act` and the size of the memory."""
+    """Stream 10,000 steps, keep the memory at each checkpoint, and let the checkpoints take turns at the next step."""
     name, features = ("paper", budget_features()) if device.type == "cuda" else ("nano", STATE_FEATURES)
     policy = ChameleonPolicy(preset(name), features, with_control_jepa=False).eval().to(device)
     generator = torch.Generator().manual_seed(SEED)
     observations = [random_observation(features, 1, generator) for _ in range(16)]
-    state = policy.initial_state()
-    window = STEPS_PER_CHECKPOINT
-    seconds: dict[int, list[float]] = {checkpoint: [] for checkpoint in CHECKPOINTS}
-    rows: dict[str, Any] = {}
-
-    def step(t: int) -> None:
-        nonlocal state
+    state, kept = policy.initial_state(), {}
+    for t in track(range(CHECKPOINTS[-1]), description=f"Streaming into the {name} policy"):
         state = policy.observe(observations[t % len(observations)], state)
-
-    for t in track(range(CHECKPOINTS[-1] + window), description=f"Streaming into the {name} policy"):
-        taken = measure(partial(step, t), device)
-        for checkpoint in CHECKPOINTS:
-            if checkpoint <= t < checkpoint + window:
-                seconds[checkpoint].append(taken)
-            if t == checkpoint + window - 1:
-                act = [measure(partial(policy.act, state), device) for _ in range(5)]
-                rows[str(checkpoint)] = {
-                    "observe_ms": 1e3 * statistics.median(seconds[checkpoint]),
-                    "act_50_steps_ms": 1e3 * statistics.median(act),
-                    "state_bytes": state.nbytes,
-                }
-    first = rows[str(CHECKPOINTS[0])]
-    for row in rows.values():
-        row["observe_ratio_to_first"] = row["observe_ms"] / first["observe_ms"]
-    return {"preset": name, "steps_per_checkpoint": window, "at_step": rows}
+        if t + 1 in CHECKPOINTS:
+            kept[str(t + 1)] = state
+    observe = take_turns({t: partial(policy.observe, observations[0], s) for t, s in kept.items()}, device, rounds=200)
+    act = take_turns({t: partial(policy.act, s) for t, s in kept.items()}, device, rounds=5)
+    first = observe[str(CHECKPOINTS[0])]
+    rows = {
+        t: {
+            "observe_ms": 1e3 * observe[t],
+            "observe_ratio_to_first": observe[t] / first,
+            "act_50_steps_ms": 1e3 * act[t],
+            "state_bytes": s.nbytes,
+        }
+        for t, s in kept.items()
+    }
+    return {"preset": name, "at_step": rows}
 
 
 def scan_against_alternatives(device: torch.device) -> dict[str, Any]:
