@@ -1,0 +1,95 @@
+"""The documents say what is true: code in the README runs, and figures are those of the result files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import parameters
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def result(name: str) -> dict:
+    return json.loads((ROOT / "docs/results" / name).read_text())["result"]
+
+
+def table_below(marker: str) -> list[list[str]]:
+    """Cells of the README table that follows <!-- table: marker -->, without its heading."""
+    lines = README.split(f"<!-- table: {marker} -->")[1].strip().splitlines()
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows[2:]
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_code_in_the_readme_runs(code: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_parameter_counts_are_those_of_the_code() -> None:
+    assert result("parameters.json") == parameters.sizes()
+    architecture = (ROOT / "docs/architecture.md").read_text()
+    paper = result("parameters.json")["paper"]
+    for name, count in paper.items():
+        assert f"{count:,}" in architecture, name
+        if name != "state_bytes":
+            assert f"{count:,}" in README, name
+    for preset in result("parameters.json").values():
+        assert f"{preset['trainable']:,}" in architecture
+        assert f"{preset['state_bytes']:,}" in architecture
+
+
+def test_control_table() -> None:
+    expected = []
+    for device, label in (("cpu", "2 CPU cores"), ("cuda", "H200")):
+        control = result(f"speed-{device}.json")["control"]
+        ratios = [f"{row['observe_ratio_to_first']:.2f}" for row in control["at_step"].values()]
+        assert list(control["at_step"]) == ["10", "1000", "10000"]
+        sizes = {row["state_bytes"] for row in control["at_step"].values()}
+        assert len(sizes) == 1
+        first = control["at_step"]["10"]["observe_ms"]
+        expected.append([control["preset"], label, f"{first:.1f} ms", *ratios, f"{sizes.pop() / 2**20:.1f} MiB"])
+    assert table_below("control") == expected
+
+
+def test_scan_table() -> None:
+    expected = []
+    for device, label in (("cpu", "2 CPU cores"), ("cuda", "H200")):
+        for length, row in result(f"speed-{device}.json")["scan"]["lengths"].items():
+            ratio = row["forward_backward_ratio_to_scan"]
+            expected.append([label, length, "1", f"{ratio['step_loop']:.1f}", f"{ratio['transformers']:.1f}"])
+    assert table_below("scan") == expected
+
+
+@pytest.mark.parametrize("document", ["README.md", "LOG.md"])
+def test_initialisation_table(document: str) -> None:
+    text = (ROOT / document).read_text()
+    for variant, seeds in result("initialisation.json")["first_step_at_97_percent"].items():
+        learned = sorted(step for step in seeds.values() if step is not None)
+        steps = ", ".join(map(str, learned)) or "-"
+        assert f"| {variant} | {len(learned)} of {len(seeds)} | {steps} |" in text, variant
+
+
+def test_links_lead_somewhere() -> None:
+    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "LOG.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+            if not target.startswith("http"):
+                assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_every_result_says_where_it_came_from() -> None:
+    files = list((ROOT / "docs/results").glob("*.json"))
+    assert files
+    for path in files:
+        document = json.loads(path.read_text())
+        assert set(document) == {"command", "seeds", "hardware", "software", "git_revision", "duration_s", "result"}
+        assert re.fullmatch(r"[0-9a-f]{7,40}", document["git_revision"]), f"{path.name}: {document['git_revision']}"
