@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,6 +60,24 @@ def test_proprioception(policy) -> None:
         observe(policy, proprioception=broken)
     with pytest.raises(ValueError, match=r"proprioception: expected the shape \(1, 5\), got \(1, 6\)"):
         observe(policy, proprioception=torch.zeros(1, 6))
+
+
+def test_arrays_in_place_of_tensors(policy) -> None:
+    with pytest.raises(ValueError, match=r"proprioception: expected a torch\.Tensor, got ndarray.*Observation\.single"):
+        observe(policy, proprioception=np.zeros((1, 5)))
+    with pytest.raises(ValueError, match=r"images\['wrist'\]: expected a torch\.Tensor, got ndarray"):
+        policy.observe(with_image("wrist", np.zeros((1, 64, 64, 3), np.uint8)), policy.initial_state(1))
+
+
+def test_one_robots_arrays_become_an_observation(policy) -> None:
+    observation = make_observation(IMAGE_FEATURES, 1)
+    single = Observation.single(
+        proprioception=observation.proprioception[0].double().numpy(),
+        images={name: image[0].numpy() for name, image in observation.images.items()},
+        instruction=observation.instruction[0].numpy(),
+    )
+    states = [policy.observe(o, policy.initial_state(1)) for o in (observation, single)]
+    assert torch.equal(states[0].working, states[1].working)
 
 
 def test_objects_and_instructions(policy) -> None:

@@ -190,7 +190,16 @@ def _check_presence(name: str, value: Tensor | None, expected: bool) -> None:
         raise ValueError(f"{name}: this policy was built without them (features.{name} is None); leave them out")
 
 
+def _check_tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"{name}: expected a torch.Tensor, got {type(value).__name__}; for one robot's arrays use "
+            "Observation.single(...), otherwise torch.as_tensor"
+        )
+
+
 def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
+    _check_tensor(name, tensor)
     if tuple(tensor.shape) != expected:
         raise ValueError(f"{name}: expected the shape {expected}, got {tuple(tensor.shape)}")
 
@@ -216,6 +225,7 @@ def _check_mask(name: str, mask: Tensor) -> None:
 
 def _check_image(view: View, image: Tensor, leading: tuple[int, ...], values: bool) -> None:
     name, expected = f"images[{view.name!r}]", (*leading, view.height, view.width, 3)
+    _check_tensor(name, image)
     if tuple(image.shape) != expected:
         hint = ""
         if tuple(image.shape) == (*leading, 3, view.height, view.width):
