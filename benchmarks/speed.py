@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.mamba2_oracle import mamba2_mixer
 from benchmarks.timing import take_turns
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, SSMConfig, preset
 from chameleon_policy.demo import random_observation
@@ -36,7 +37,7 @@ def control_over_time(device: torch.device) -> dict[str, Any]:
     name, features = ("paper", budget_features()) if device.type == "cuda" else ("nano", STATE_FEATURES)
     policy = ChameleonPolicy(preset(name), features, with_control_jepa=False).eval().to(device)
     generator = torch.Generator().manual_seed(SEED)
-    observations = [random_observation(features, 1, generator) for _ in range(16)]
+    observations = [random_observation(features, (1,), generator) for _ in range(16)]
     state, kept = policy.initial_state(), {}
     for t in track(range(CHECKPOINTS[-1]), description=f"Streaming into the {name} policy"):
         state = policy.observe(observations[t % len(observations)], state)
@@ -59,29 +60,10 @@ def control_over_time(device: torch.device) -> dict[str, Any]:
 
 def scan_against_alternatives(device: torch.device) -> dict[str, Any]:
     """Our scan, a loop of our step, and transformers' Mamba2Mixer, the slow layer of the paper, equal weights."""
-    from transformers import Mamba2Config
-    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
-
     torch.manual_seed(SEED)
     config = SSMConfig(expand=1, state=128, half_life=SLOW_HALF_LIFE)
     ours = SelectiveSSM(512, config).to(device)
-    theirs = Mamba2Mixer(
-        Mamba2Config(
-            hidden_size=512,
-            expand=1,
-            state_size=128,
-            head_dim=64,
-            num_heads=8,
-            n_groups=1,
-            chunk_size=config.chunk,
-            use_bias=False,
-            num_hidden_layers=1,
-        ),
-        layer_idx=0,
-    ).to(device)
-    with torch.no_grad():
-        for mine, other in zip(_layer_parameters(ours), _mixer_parameters(theirs), strict=True):
-            other.copy_(mine.view_as(other))
+    theirs = mamba2_mixer(ours)
     streams = 74 if device.type == "cuda" else 8
     results: dict[str, Any] = {"streams": streams, "width": 512, "state": 128, "chunk": config.chunk, "lengths": {}}
     for length in (64, 256):
@@ -114,33 +96,6 @@ def scan_against_alternatives(device: torch.device) -> dict[str, Any]:
             "forward_backward_ratio_to_scan": {name: value / both["scan"] for name, value in both.items()},
         }
     return results
-
-
-def _layer_parameters(layer: SelectiveSSM) -> list[torch.Tensor]:
-    return [
-        layer.in_projection.weight,
-        layer.convolution_weight,
-        layer.convolution_bias,
-        layer.rate_bias,
-        layer.log_decay,
-        layer.skip,
-        layer.norm_weight,
-        layer.out_projection.weight,
-    ]
-
-
-def _mixer_parameters(mixer: Any) -> list[torch.Tensor]:
-    convolution = mixer.conv1d
-    return [
-        mixer.in_proj.weight,
-        convolution.weight,
-        convolution.bias,
-        mixer.dt_bias,
-        mixer.A_log,
-        mixer.D,
-        mixer.norm.weight,
-        mixer.out_proj.weight,
-    ]
 
 
 def print_tables(console: Console, control: dict[str, Any], scan: dict[str, Any]) -> None:

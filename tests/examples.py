@@ -18,6 +18,7 @@ from chameleon_policy import (
     View,
     preset,
 )
+from chameleon_policy.demo import random_observation
 
 STATE_FEATURES = Features(objects=ObjectSlots(count=3, size=4), proprioception=5, action=2, horizon=4)
 IMAGE_FEATURES = Features(
@@ -46,20 +47,7 @@ def make_policy(
 
 
 def make_observation(features: Features, *leading: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Observation:
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, dtype=dtype)
-
-    return Observation(
-        proprioception=normal(*leading, features.proprioception),
-        images={
-            view.name: torch.randint(256, (*leading, view.height, view.width, 3), generator=generator, dtype=torch.uint8)
-            for view in features.views
-        },
-        objects=normal(*leading, features.objects.count, features.objects.size) if features.objects else None,
-        instruction=normal(leading[0], features.language.width) if features.language else None,
-    )
+    return random_observation(features, leading, torch.Generator().manual_seed(seed), dtype)
 
 
 def make_batch(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from chameleon_policy import Features, ObjectiveConfig, Observation, View
+from chameleon_policy import ChameleonPolicy, Features, ObjectiveConfig, Observation, Range, View
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy, nano
 
 
@@ -58,6 +58,8 @@ def test_proprioception(policy) -> None:
     broken[0, 3] = torch.nan
     with pytest.raises(ValueError, match=r"proprioception: expected finite numbers, got nan at index \(0, 3\)"):
         observe(policy, proprioception=broken)
+    with pytest.raises(ValueError, match=r"got \(5,\); add the batch dimension with unsqueeze\(0\)"):
+        observe(policy, proprioception=torch.zeros(5))
     with pytest.raises(ValueError, match=r"proprioception: expected the shape \(1, 5\), got \(1, 6\)"):
         observe(policy, proprioception=torch.zeros(1, 6))
 
@@ -87,6 +89,8 @@ def test_objects_and_instructions(policy) -> None:
         observe(make_policy(STATE_FEATURES), objects=None)
     with pytest.raises(ValueError, match=r"expects an embedding for every episode.*embed\(\[\"\"\]\)"):
         observe(policy, instruction=None)
+    with pytest.raises(ValueError, match=r"got the text 'pick'.*embed\(\[text\]\)"):
+        observe(policy, instruction="pick")
     with pytest.raises(ValueError, match=r"instruction: expected the shape \(1, 6\)"):
         observe(policy, instruction=torch.zeros(1, 7))
     with pytest.raises(ValueError, match="built without language"):
@@ -103,7 +107,11 @@ def test_states_of_another_batch_size_or_model(policy) -> None:
         policy.act(make_policy(STATE_FEATURES).initial_state(1))
     with pytest.raises(ValueError, match=r"it is on meta, the policy on cpu"):
         policy.observe(observation, policy.initial_state(1).to("meta"))
-    with pytest.raises(ValueError, match="batch_size: expected at least 1"):
+    with pytest.raises(ValueError, match=r"expected a MemoryState, got NoneType; begin with policy\.initial_state"):
+        policy.observe(observation, None)
+    with pytest.raises(ValueError, match="expected an Observation, got dict"):
+        policy.observe({}, policy.initial_state(1))
+    with pytest.raises(ValueError, match="batch_size: expected a whole number of at least 1, got 0"):
         policy.initial_state(0)
 
 
@@ -116,8 +124,10 @@ def test_acting(policy) -> None:
     with pytest.raises(ValueError, match="not observed anything yet"):
         policy.act(policy.initial_state(1))
     state = policy.observe(make_observation(IMAGE_FEATURES, 1), policy.initial_state(1))
-    with pytest.raises(ValueError, match="at least 1 Euler step, got 0"):
+    with pytest.raises(ValueError, match="whole number of Euler steps, at least 1, got 0"):
         policy.act(state, steps=0)
+    with pytest.raises(ValueError, match=r"at least 1, got 2\.5"):
+        policy.act(state, steps=2.5)
     with pytest.raises(ValueError, match="one of gaussian, zero, got 'uniform'"):
         policy.act(state, source="uniform")
 
@@ -135,14 +145,30 @@ def test_acting(policy) -> None:
         ({"valid": torch.ones(2, 8, dtype=torch.bool)}, r"valid: expected the shape \(2, 9\)"),
         ({"valid": torch.zeros(2, 9, dtype=torch.bool)}, r"episodes \[0, 1\] of the batch do not begin"),
         ({"valid": torch.arange(9).expand(2, 9) != 4}, "padding in the middle"),
+        ({"valid": torch.ones(2, 9)}, r"valid: expected a mask of torch\.bool, got torch\.float32; pass mask\.bool\(\)"),
         ({"emphasis": torch.ones(9)}, r"emphasis: expected the shape \(2, 9\)"),
-        ({"observation": make_observation(STATE_FEATURES, 2)}, r"shape \(batch, time, 5\), got \(2, 5\)"),
+        ({"emphasis": torch.zeros(2, 9)}, r"emphasis: .* episodes \[0, 1\] of the batch"),
+        ({"emphasis": torch.full((2, 9), -1.0)}, r"none negative"),
+        ({"actions": np.zeros((2, 9, 2))}, r"actions: expected a torch\.Tensor, got ndarray"),
+        ({"observation": make_observation(STATE_FEATURES, 2)}, r"shape \(batch, time, size\), got \(2, 5\)"),
     ],
 )
 def test_batches(changes: dict[str, object], message: str) -> None:
     batch = dataclasses.replace(make_batch(STATE_FEATURES, 2, 9), **changes)
     with pytest.raises(ValueError, match=message):
-        make_policy().loss(batch)
+        make_policy(config=nano(action_steps=2)).loss(batch)
+
+
+def test_training_options_that_do_not_fit() -> None:
+    policy, batch = make_policy(), make_batch(STATE_FEATURES, 2, 9)
+    with pytest.raises(ValueError, match=r"only with objective\.action_steps"):
+        policy.loss(dataclasses.replace(batch, emphasis=torch.ones(2, 9)))
+    with pytest.raises(ValueError, match="drawn for 3 episodes, the batch has 2"):
+        policy.loss(batch, augmentation=policy.draw_augmentation(3))
+    with pytest.raises(ValueError, match=r"batch: it is on meta, the policy on cpu; use batch\.to"):
+        policy.loss(batch.to("meta"))
+    with pytest.raises(ValueError, match=r"lost in torch\.bfloat16.*torch\.autocast"):
+        policy.bfloat16().update_target()
 
 
 def test_a_state_of_another_batch_size_in_training() -> None:
@@ -158,6 +184,25 @@ def test_configurations() -> None:
         View(name="a", height=0, width=64)
     with pytest.raises(ValueError, match=r"target_momentum must lie in \[0, 1\]"):
         ObjectiveConfig(target_momentum=1.5)
+    for wrong, message in [
+        ({"horizon_weights": (0.0, 1.0, 1.0, 0.5, 0.5, 0.25)}, "must be positive"),
+        ({"control_jepa_weight": float("nan")}, "control_jepa_weight must be finite and not negative"),
+        ({"horizons": (0, 2, 4, 8, 16, 32)}, "horizons must be at least 1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ObjectiveConfig(**wrong)
+    for wrong, message in [
+        ({"encoder_blocks": (0, 1, 1, 1)}, "encoder_blocks must be at least 1"),
+        ({"encoder_channels": (8, 16, 32, 50)}, "multiples of 16"),
+        ({"layers": True}, "layers must be at least 1, got True"),
+        ({"width": 63, "heads": 3}, "width must be even"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(nano(), **wrong)
+    with pytest.raises(ValueError, match=r'expected a PolicyConfig such as preset\("nano"\)'):
+        ChameleonPolicy("nano", STATE_FEATURES)
+    with pytest.raises(ValueError, match="finite numbers"):
+        Range(low=(0.0,), high=(float("inf"),))
     with pytest.raises(ValueError, match="action_steps must be at least 1 or None"):
         ObjectiveConfig(action_steps=0)
     with pytest.raises(TypeError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from chameleon_policy import MemoryState
@@ -43,8 +45,15 @@ def test_slices_join_to_the_whole(state) -> None:
     assert equal(MemoryState.cat([state[0], state[1:3], state[[3]]]), state)
     assert equal(state[-1], state[3:])
     assert equal(state[torch.tensor([True, False, True, False])], state[[0, 2]])
+    for two in (np.int64(2), torch.tensor(2), [2], slice(2, 3)):
+        assert equal(state[two], state[2])
+        assert len(state[two]) == 1
+    assert len(state[[]]) == 0
     with pytest.raises(IndexError, match="holds 4"):
         state[4]
+    for wrong in (True, 1.5, torch.ones(3, dtype=torch.bool)):
+        with pytest.raises(IndexError, match="expected an integer"):
+            state[wrong]
 
 
 def test_put_starts_some_robots_afresh(policy, state) -> None:
@@ -52,6 +61,9 @@ def test_put_starts_some_robots_afresh(policy, state) -> None:
     assert equal(fresh[[0, 2]], state[[0, 2]])
     assert equal(fresh[[1, 3]], policy.initial_state(2))
     assert fresh.steps.tolist() == [3, 0, 3, 0]
+    assert equal(state.put(1, policy.initial_state(1)).put(slice(3, 4), policy.initial_state(1)), fresh)
+    with pytest.raises(ValueError, match="2 places for a memory state that holds 1"):
+        state.put([1, 3], policy.initial_state(1))
 
 
 def test_saved_and_restored_it_goes_on_as_if_nothing_happened(policy, state, tmp_path) -> None:
@@ -81,6 +93,16 @@ def test_its_size_is_what_its_tensors_hold(policy, state) -> None:
     assert state.nbytes == 4 * policy.initial_state(1).nbytes
 
 
+def test_it_does_not_keep_what_it_came_from_alive(policy, state) -> None:
+    """Every tensor owns exactly its storage, after a control step and after a whole sequence."""
+    observation = make_observation(STATE_FEATURES, 4, 50)
+    with torch.no_grad():
+        _, scanned = policy.remember(policy.event_tokens(observation), state)
+    for candidate in (state, scanned):
+        for name, tensor in candidate.tensors().items():
+            assert tensor.untyped_storage().nbytes() == tensor.nbytes, name
+
+
 def test_bad_files_are_refused(state, tmp_path) -> None:
     path = tmp_path / "memory.safetensors"
     with pytest.raises(FileNotFoundError, match="no memory state at"):
@@ -88,6 +110,9 @@ def test_bad_files_are_refused(state, tmp_path) -> None:
     state.save(path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match="truncated or damaged"):
+        MemoryState.load(path)
+    safetensors.torch.save_file({"x": torch.zeros(1)}, path, metadata={"format": "chameleon-memory-state"})
+    with pytest.raises(ValueError, match="no complete memory state: 'working' is missing"):
         MemoryState.load(path)
     make_policy().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="no memory state"):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from chameleon_policy import EpisodeBatch, MemoryState, Observation, Range, Statistics
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy, nano
@@ -63,11 +66,11 @@ def test_windows_that_carry_the_state_equal_one_pass(cut: int) -> None:
 
 @pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES)
 def test_strictly_causal(features) -> None:
-    """Another future changes nothing up to now, to the last bit, and everything after."""
+    """Another future changes nothing up to now, also across the scan's chunks, and everything after."""
     policy = make_policy(features, dtype=torch.float64)
-    past = make_observation(features, 1, 12, seed=0, dtype=torch.float64)
-    other = make_observation(features, 1, 12, seed=1, dtype=torch.float64)
-    for now in (0, 4, 10):
+    past = make_observation(features, 1, 40, seed=0, dtype=torch.float64)
+    other = make_observation(features, 1, 40, seed=1, dtype=torch.float64)
+    for now in (0, 4, 13, 14, 30, 38):
         others = iter([other.proprioception, *other.images.values(), other.objects])
         changed = past.map(lambda tensor, o=others, n=now: torch.cat([tensor[:, : n + 1], next(o)[:, n + 1 :]], 1))
         first, _ = unroll(policy, past)
@@ -99,6 +102,33 @@ def test_the_state_neither_grows_nor_keeps_references() -> None:
     assert state.steps.tolist() == [50]
 
 
+class OperationCount(TorchDispatchMode):
+    """Counts every operation with the shapes that go into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[tuple] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        shapes = tuple(tuple(a.shape) for a in args if isinstance(a, torch.Tensor))
+        self.counts[str(func), shapes] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_costs_the_same_at_any_time() -> None:
+    """The same operations on the same shapes at t = 10 and t = 500; `make bench` has the seconds, up to t = 10,000."""
+    policy, counts = make_policy(), {}
+    state = policy.initial_state(1)
+    for t in range(501):
+        observation = make_observation(STATE_FEATURES, 1, seed=t % 7)
+        with OperationCount() if t in (10, 500) else nullcontext() as operations:
+            state = policy.observe(observation, state)
+        if operations is not None:
+            counts[t] = operations.counts
+    assert sum(counts[10].values()) > 100
+    assert counts[10] == counts[500]
+
+
 def test_observe_changes_neither_its_state_nor_the_policy() -> None:
     policy = make_policy()
     before = policy.observe(make_observation(STATE_FEATURES, 2), policy.initial_state(2))
@@ -117,6 +147,20 @@ def test_memory_matters_two_pasts_one_present() -> None:
     pasts = [policy.observe(make_observation(STATE_FEATURES, 1, seed=s), policy.initial_state(1)) for s in (1, 2)]
     actions = [policy.act(policy.observe(present, past), source="zero") for past in pasts]
     assert (actions[0] - actions[1]).abs().max() > 1e-4
+
+
+def test_training_and_control_under_autocast() -> None:
+    """The paper's precision: bfloat16 matrix products over float32 weights, here on the CPU."""
+    policy = make_policy().eval()
+    batch = make_batch(STATE_FEATURES, 2, 40)
+    exact = policy.loss(batch).parts["alignment"].item()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = policy.loss(batch)
+        state = policy.observe(make_observation(STATE_FEATURES, 1), policy.initial_state(1))
+    loss.total.backward()
+    assert loss.parts["alignment"].item() == pytest.approx(exact, rel=0.05)
+    assert state.working.dtype == torch.float32
+    assert torch.isfinite(policy.act(state)).all()  # outside autocast, on a state from inside
 
 
 class TestActing:
@@ -205,6 +249,16 @@ class TestNormalisation:
         action, plain = with_statistics.act(first, source="zero"), without.act(second, source="zero")
         torch.testing.assert_close(action[..., 0], 15 + 5 * plain[..., 0], rtol=1e-4, atol=1e-3)
         torch.testing.assert_close(action[..., 1], plain[..., 1], rtol=1e-3, atol=1e-4)
+
+    def test_units_survive_bfloat16_weights(self) -> None:
+        statistics = Statistics(action=Range(low=(0.4, 100.0), high=(0.6, 100.5)))
+        policy = make_policy(statistics=statistics, dtype=torch.bfloat16)
+        values = torch.tensor([[0.5130, 100.26]])
+        normalised = policy.normalize_action(values)
+        torch.testing.assert_close(normalised, torch.tensor([[0.13, 0.04]]), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(policy.normalize_action.inverse(normalised), values)
+        state = policy.observe(make_observation(STATE_FEATURES, 1), policy.initial_state(1))
+        assert policy.act(state).dtype == torch.float32
 
     def test_range_of_data(self) -> None:
         assert Range.of(torch.tensor([[[1.0, 4.0], [3.0, -2.0]]])) == Range(low=(1.0, -2.0), high=(3.0, 4.0))

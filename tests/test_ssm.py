@@ -7,13 +7,15 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.mamba2_oracle import OUR_NAME_TO_THEIRS, mamba2_mixer
 from chameleon_policy import SSMConfig
+from chameleon_policy.policy.memory import LayerState
 from chameleon_policy.policy.presets import FAST_HALF_LIFE, SLOW_HALF_LIFE, nano, paper, small
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
+from examples import STATE_FEATURES, make_observation, make_policy
 
 CONFIGS = {
     "slow": SSMConfig(expand=1, state=16, head_dim=8, half_life=(4, 2048), chunk=8),
@@ -113,44 +115,13 @@ def test_equals_the_defining_recurrence(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_transformers_mamba2_is_an_oracle_for_outputs_and_gradients(kind: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
-
+    pytest.importorskip("transformers")
     layer = make_layer(kind, torch.float32)
-    oracle = Mamba2Mixer(
-        transformers.Mamba2Config(
-            hidden_size=WIDTH,
-            expand=layer.config.expand,
-            state_size=layer.config.state,
-            head_dim=layer.config.head_dim,
-            num_heads=layer.heads,
-            n_groups=1,
-            conv_kernel=layer.config.convolution,
-            use_bias=False,
-            use_conv_bias=True,
-            chunk_size=16,
-            num_hidden_layers=1,
-        ),
-        layer_idx=0,
-    )
-    names = {
-        "in_projection.weight": "in_proj.weight",
-        "convolution_weight": "conv1d.weight",
-        "convolution_bias": "conv1d.bias",
-        "rate_bias": "dt_bias",
-        "log_decay": "A_log",
-        "skip": "D",
-        "norm_weight": "norm.weight",
-        "out_projection.weight": "out_proj.weight",
-    }
-    ours, theirs = dict(layer.named_parameters()), dict(oracle.named_parameters())
-    assert set(names) == set(ours)
-    assert set(names.values()) == set(theirs)
     with torch.no_grad():
         layer.skip.uniform_(0.5, 1.5)
         layer.norm_weight.uniform_(0.5, 1.5)
-        for our_name, their_name in names.items():
-            theirs[their_name].copy_(ours[our_name].view_as(theirs[their_name]))
+    oracle = mamba2_mixer(layer)
+    ours, theirs = dict(layer.named_parameters()), dict(oracle.named_parameters())
 
     first, second = (sequence(3, 50, dtype=torch.float32).requires_grad_() for _ in range(2))
     our_output, _ = layer.scan(first, layer.initial_state(3))
@@ -161,7 +132,7 @@ def test_transformers_mamba2_is_an_oracle_for_outputs_and_gradients(kind: str) -
     our_output.backward(direction)
     their_output.backward(direction)
     torch.testing.assert_close(first.grad, second.grad, rtol=1e-3, atol=1e-4)
-    for our_name, their_name in names.items():
+    for our_name, their_name in OUR_NAME_TO_THEIRS.items():
         gradient, expected = ours[our_name].grad, theirs[their_name].grad
         scale = expected.abs().max().item()
         torch.testing.assert_close(gradient, expected.view_as(gradient), rtol=1e-3, atol=1e-4 * scale, msg=our_name)
@@ -178,19 +149,66 @@ def test_half_lives_are_log_uniform_between_the_configured_ends(preset) -> None:
     config = preset()
     for ssm, (shortest, longest) in ((config.slow, SLOW_HALF_LIFE), (config.fast, FAST_HALF_LIFE)):
         layer = SelectiveSSM(config.width, ssm)
+        z = torch.randn(200_000, generator=torch.Generator().manual_seed(0)).double()
+        mean_rate = torch.stack([torch.log1p(torch.exp(b + ssm.selectivity * z)).mean() for b in layer.rate_bias])
+        drawn = math.log(2) / (mean_rate * layer.log_decay.exp())
+        torch.testing.assert_close(layer.half_lives.double(), drawn, rtol=0.05, atol=0)
         steps = layer.half_lives.log().diff()
         torch.testing.assert_close(layer.half_lives[[0, -1]], torch.tensor([shortest, longest]), rtol=1e-3, atol=0)
         torch.testing.assert_close(steps, steps.mean().expand_as(steps), rtol=1e-3, atol=0)
     assert SLOW_HALF_LIFE[1] > 1000, "the longest trace must outlive the longest episode of the delay study"
 
 
-def test_the_state_really_decays_with_the_half_lives_on_average() -> None:
-    """Feed unit-variance input, look at the state itself: log decay per step must match ln 2 / half-life."""
+def decay_of_a_perturbation(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """Log of what is left of a perturbation of the state: (... heads P state) twice to (... heads)."""
+    return (after.norm(dim=(-2, -1)) / before.norm(dim=(-2, -1))).log()
+
+
+@pytest.mark.parametrize("half_life", [SLOW_HALF_LIFE, FAST_HALF_LIFE])
+@torch.no_grad()
+def test_a_perturbed_state_decays_with_the_half_lives(half_life: tuple[float, float]) -> None:
+    """On input of unit variance, disturb the state before every step and add up how much of that is left after it."""
     torch.manual_seed(0)
-    layer = SelectiveSSM(256, SSMConfig(expand=1, state=4, head_dim=32, half_life=(4, 2048))).double()
-    inputs = torch.randn(4000, 256, dtype=torch.float64)
-    raw = F.linear(inputs, layer.in_projection.weight)[:, -layer.heads :]
-    rates = F.softplus(raw + layer.rate_bias)
-    measured = math.log(2) / (rates * layer.log_decay.exp()).mean(0)
-    expected = torch.logspace(math.log10(4), math.log10(2048), layer.heads, dtype=torch.float64)
+    layer = SelectiveSSM(256, SSMConfig(expand=1, state=4, head_dim=32, half_life=half_life)).double()
+    state, steps, log_kept = layer.initial_state(1), 1000, torch.zeros(1, 8, dtype=torch.float64)
+    perturbation = torch.randn_like(state.ssm)
+    for current in torch.randn(steps, 1, 256, dtype=torch.float64):
+        _, disturbed = layer.step(current, SSMState(state.convolution, state.ssm + perturbation))
+        _, state = layer.step(current, state)
+        log_kept += decay_of_a_perturbation(perturbation, disturbed.ssm - state.ssm)
+    measured = math.log(2) * steps / -log_kept[0]
+    expected = torch.logspace(*map(math.log10, half_life), layer.heads, dtype=torch.float64)
     assert ((measured / expected).log().abs() < math.log(1.6)).all(), (measured / expected).tolist()
+
+
+def test_inside_a_policy_on_a_scene_that_stands_still() -> None:
+    """Selectivity moves half-lives off the nominal ones here, to both sides; long and short ones must both be there."""
+    policy = make_policy(dtype=torch.float64)
+    observation = make_observation(STATE_FEATURES, 1, dtype=torch.float64)
+    state, steps = policy.initial_state(1), 60
+    for _ in range(4):  # fill the convolutions
+        state = policy.observe(observation, state)
+    slow, fast = state.layers[0].slow, state.layers[0].fast
+    perturbations = torch.randn_like(slow.ssm), torch.randn_like(fast.ssm)
+    disturbed = dataclasses.replace(
+        state,
+        layers=(
+            LayerState(
+                SSMState(slow.convolution, slow.ssm + perturbations[0]),
+                SSMState(fast.convolution, fast.ssm + perturbations[1]),
+            ),
+            *state.layers[1:],
+        ),
+    )
+    for _ in range(steps):
+        state, disturbed = policy.observe(observation, state), policy.observe(observation, disturbed)
+    traces, working = (
+        math.log(2) * steps / -decay_of_a_perturbation(perturbation, after.ssm - before.ssm)
+        for perturbation, after, before in (
+            (perturbations[0], disturbed.layers[0].slow, state.layers[0].slow),
+            (perturbations[1], disturbed.layers[0].fast, state.layers[0].fast),
+        )
+    )
+    assert (traces > 256).float().mean() > 0.3, "traces that outlive an episode"
+    assert (traces < 64).float().mean() > 0.1, "traces that follow what is new"
+    assert working.median() < traces.median() / 3, "the working state is faster than the traces"

@@ -23,21 +23,23 @@ FEWER_SAMPLING_STEPS = 8
 Result = TypeVar("Result")
 
 
-def random_observation(features: Features, batch_size: int, generator: torch.Generator) -> Observation:
-    """An observation of the right shape with nothing in it."""
-    language = features.language
+def random_observation(
+    features: Features, leading: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype = torch.float32
+) -> Observation:
+    """An observation of the right shape with nothing in it; `leading` is (batch,) or (batch, time)."""
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=dtype)
+
+    language, objects = features.language, features.objects
     return Observation(
+        proprioception=normal(*leading, features.proprioception),
         images={
-            view.name: torch.randint(256, (batch_size, view.height, view.width, 3), dtype=torch.uint8, generator=generator)
+            view.name: torch.randint(256, (*leading, view.height, view.width, 3), generator=generator, dtype=torch.uint8)
             for view in features.views
         },
-        proprioception=torch.randn(batch_size, features.proprioception, generator=generator),
-        objects=(
-            torch.randn(batch_size, features.objects.count, features.objects.size, generator=generator)
-            if features.objects
-            else None
-        ),
-        instruction=torch.randn(batch_size, language.width, generator=generator) if language else None,
+        objects=normal(*leading, objects.count, objects.size) if objects else None,
+        instruction=normal(leading[0], language.width) if language else None,
     )
 
 
@@ -72,9 +74,9 @@ def stream_demo(control_steps: int, seed: int) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         for step in progress.track(range(control_steps), description="Streaming observations"):
-            observation = random_observation(features, 1, generator)
+            observation = random_observation(features, (1,), generator)
             state = watch.time("observe", partial(policy.observe, observation, state))
-            if step % (features.horizon // 2) == 0:
+            if step % features.executed == 0:
                 watch.time("act", partial(policy.act, state, generator=generator))
                 watch.time("act, fewer steps", partial(policy.act, state, steps=FEWER_SAMPLING_STEPS))
     console.print(_timing_table(watch, policy))
@@ -83,7 +85,7 @@ def stream_demo(control_steps: int, seed: int) -> None:
 
 def _timing_table(watch: Stopwatch, policy: ChameleonPolicy) -> Table:
     """Median and slowest time of each operation, and what a control step costs on average."""
-    executed = policy.features.horizon // 2
+    executed = policy.features.executed
     steps = policy.config.sampling_steps
     rows = {
         "observe: one control step into memory": watch.seconds["observe"],

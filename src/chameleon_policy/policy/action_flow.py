@@ -4,10 +4,10 @@
 |---------|----------------|---------|----------|
 | h_t     | working        | B D     | 10       |
 | C_t     | policy tokens  | B n_c D | 14       |
-| A_0     | noise          | B H A   | 15       |
+| A_0     | (drawn)        | B H A   | 15       |
 | tau     | flow_time      | B       | 15       |
 | A_tau   | noised         | B H A   | 15       |
-| A-hat   | endpoint       | B H A   | 16       |
+| A-hat   | endpoint(...)  | B H A   | 16       |
 
 Decisions
 - Time runs from tau = 0 (noise) to tau = 1 (action): A_tau = (1 - tau) A_0 + tau A.
@@ -71,9 +71,12 @@ class ActionFlow(nn.Module):
         """C_t = W_h h_t, Eq. 14, as every block's keys and values: (B D) to one pair per block."""
         tokens = self.policy_tokens(working).unflatten(-1, (-1, self.width))
         context = []
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             tokens, keys_values = block(tokens)
             context.append(keys_values)
+        # Of the last block only keys and values are read.
+        last: TransformerBlock = self.blocks[-1]  # type: ignore[assignment]
+        context.append(last.keys_values(tokens))
         return context
 
     def endpoint(self, noised: Tensor, flow_time: Tensor, context: list[KeysValues]) -> Tensor:
@@ -94,8 +97,8 @@ class ActionFlow(nn.Module):
 
     def sample(self, working: Tensor, steps: int, source: Source, generator: torch.Generator | None) -> Tensor:
         """Normalised action chunks (B H A) for working states (B D), by Euler integration from the source."""
-        if steps < 1:
-            raise ValueError(f"steps: expected at least 1 Euler step, got {steps}")
+        if not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"steps: expected a whole number of Euler steps, at least 1, got {steps!r}")
         shape = (len(working), self.horizon, self.action)
         if source == "gaussian":
             chunk = torch.randn(shape, dtype=working.dtype, device=working.device, generator=generator)

@@ -62,6 +62,10 @@ class TransformerBlock(nn.Module):
         tokens = tokens + self.attention.attend(normed, visible)
         return tokens + self.feedforward(tokens), own
 
+    def keys_values(self, tokens: Tensor) -> KeysValues:
+        """The keys and values that `forward` returns, without the rest."""
+        return self.attention.keys_values(self.attention_norm(tokens))
+
 
 def two_layer_mlp(inputs: int, width: int) -> nn.Sequential:
     """The MLP of f_c, f_w, f_upd and g: inputs -> width -> width with GELU between."""

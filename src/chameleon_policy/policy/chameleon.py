@@ -32,11 +32,11 @@ from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.initialization import initialise
 from chameleon_policy.policy.memory import ControlContext, LayerOutput, MemoryLayer
 from chameleon_policy.policy.normalizer import Normalizer, Statistics
-from chameleon_policy.policy.observation import EpisodeBatch, Observation, check_observation
+from chameleon_policy.policy.observation import EpisodeBatch, Observation, check_observation, check_rank
 from chameleon_policy.policy.state import MemoryState
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Loss:
     """The objective of Eq. 17 and what it is made of."""
 
@@ -45,15 +45,19 @@ class Loss:
     parts: dict[str, Tensor]
     """Detached: `action` (Eq. 16), `control_jepa` (Eq. 13) and its terms `alignment` and `variance`."""
     state: MemoryState
-    """Memory after the batch, detached: pass it on with the next window of the same episodes."""
+    """Memory after the batch, detached: pass it on with the next window of the same episodes. An episode that ended inside
+    the batch has run on over its padding; its memory means nothing any more."""
 
 
-def architecture_signature(config: PolicyConfig, features: Features) -> str:
-    """Fingerprint of everything that decides what a memory state means; training and sampling options are not part of it."""
+def architecture_signature(config: PolicyConfig, features: Features, statistics: Statistics) -> str:
+    """Fingerprint of what decides the meaning of a memory state, but for the weights: architecture, data, statistics."""
     architecture = to_json(config)
     for option in ("preset", "objective", "sampling_steps"):
         del architecture[option]
-    description = json.dumps([architecture, to_json(features)], sort_keys=True)
+    for ssm in (architecture["slow"], architecture["fast"]):
+        for option in ("chunk", "half_life", "selectivity"):
+            del ssm[option]
+    description = json.dumps([architecture, to_json(features), to_json(statistics)], sort_keys=True)
     return hashlib.sha256(description.encode()).hexdigest()[:16]
 
 
@@ -72,6 +76,8 @@ class ChameleonPolicy(nn.Module):
         with_control_jepa: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(config, PolicyConfig):
+            raise ValueError(f'config: expected a PolicyConfig such as preset("nano"), got {config!r}')
         self.config, self.features = config, features
         self.statistics = statistics or Statistics()
         self.event_tokens = EventTokens(config, features, self.statistics)
@@ -82,14 +88,12 @@ class ChameleonPolicy(nn.Module):
         self.control_jepa: ControlJEPA | None = None
         if with_control_jepa:
             self.add_control_jepa()
-        self.signature = architecture_signature(config, features)
+        self.signature = architecture_signature(config, features, self.statistics)
 
     @property
     def _control_context(self) -> ControlContext:
         """The last layer's control-context path, which Control-JEPA's target follows."""
-        module = self.memory[-1].get_submodule("recall.control_context")
-        assert isinstance(module, ControlContext)
-        return module
+        return self._layers[-1].recall.control_context
 
     @property
     def device(self) -> torch.device:
@@ -100,8 +104,8 @@ class ChameleonPolicy(nn.Module):
 
     def initial_state(self, batch_size: int = 1) -> MemoryState:
         """The memory before the first observation, for `batch_size` robots."""
-        if batch_size < 1:
-            raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size: expected a whole number of at least 1, got {batch_size!r}")
         layers = [layer.initial_state(batch_size, self.features.tokens) for layer in self._layers]
         return MemoryState(
             layers=tuple(layers),
@@ -113,6 +117,9 @@ class ChameleonPolicy(nn.Module):
     @torch.no_grad()
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
         """Take in one control step (no time axis) and return the memory after it. Call it on EVERY control step."""
+        if not isinstance(observation, Observation):
+            raise ValueError(f"observe: expected an Observation, got {type(observation).__name__}")
+        check_rank("proprioception", observation.proprioception, 2)
         self._check_state(state, len(observation.proprioception))
         check_observation(observation, self.features, (len(state),))
         tokens = self.event_tokens(observation.to(self.device).map(lambda tensor: tensor.unsqueeze(1)))
@@ -132,11 +139,14 @@ class ChameleonPolicy(nn.Module):
         `steps` is the number of Euler steps (default: the configuration's, 50 in the paper), `source` where the flow
         starts ("zero" makes sampling deterministic), and `generator` fixes the noise.
         """
-        self._check_state(state, len(state))
+        self._check_state(state)
         if bool((state.steps == 0).any()):
             raise ValueError("act: this state has not observed anything yet; call observe(observation, state) first")
         chunk = self.action_flow.sample(
-            state.working, self.config.sampling_steps if steps is None else steps, source, generator
+            state.working.to(self.action_flow.action_out.weight.dtype),
+            self.config.sampling_steps if steps is None else steps,
+            source,
+            generator,
         )
         return self.normalize_action.inverse(chunk)
 
@@ -156,12 +166,14 @@ class ChameleonPolicy(nn.Module):
         them. In training mode crops and proprioceptive noise are random; in eval mode crops are centred and there is no
         noise on the input. `check_values=False` leaves out the checks that wait for the device.
         """
-        if self.control_jepa is None:
-            raise ValueError(
-                "loss: this policy was loaded or built for control, without its training branch; "
-                "use ChameleonPolicy.from_pretrained(path, with_control_jepa=True)"
-            )
+        control_jepa = self._training_branch
+        check_rank("proprioception", batch.observation.proprioception, 3)
+        device = batch.observation.proprioception.device
+        if device != self.device:
+            raise ValueError(f'batch: it is on {device}, the policy on {self.device}; use batch.to("{self.device}")')
         batch.check(self.features, values=check_values)
+        if batch.emphasis is not None and self.config.objective.action_steps is None:
+            raise ValueError("emphasis: it has a meaning only with objective.action_steps; set that, or leave it out")
         episodes = len(batch.valid)
         if state is None:
             state = self.initial_state(episodes)
@@ -171,11 +183,11 @@ class ChameleonPolicy(nn.Module):
         tokens = self.event_tokens(batch.observation, augmentation if self.training else None)
         outputs, state = self.remember(tokens, state)
         action = self._action_loss(outputs[-1].working, batch)
-        alignment, variance = self.control_jepa(outputs[-1].working, outputs[-1].bound, batch.valid)
+        alignment, variance = control_jepa(outputs[-1].working, outputs[-1].bound, batch.valid)
         objective = self.config.objective
-        control_jepa = alignment + objective.variance_weight * variance
-        total = action + objective.control_jepa_weight * control_jepa
-        parts = {"action": action, "control_jepa": control_jepa, "alignment": alignment, "variance": variance}
+        prospective = alignment + objective.variance_weight * variance
+        total = action + objective.control_jepa_weight * prospective
+        parts = {"action": action, "control_jepa": prospective, "alignment": alignment, "variance": variance}
         return Loss(total, {name: part.detach() for name, part in parts.items()}, state.detach())
 
     def draw_augmentation(self, episodes: int) -> Augmentation:
@@ -184,8 +196,7 @@ class ChameleonPolicy(nn.Module):
 
     def update_target(self) -> None:
         """Move Control-JEPA's EMA target; call it once after every optimizer step."""
-        if self.control_jepa is not None:
-            self.control_jepa.update_target(self._control_context)
+        self._training_branch.update_target(self._control_context)
 
     def add_control_jepa(self) -> None:
         """Add the training-only branch, its target a copy of the online control-context path."""
@@ -193,6 +204,15 @@ class ChameleonPolicy(nn.Module):
         branch = ControlJEPA(self.config, self._control_context)
         initialise(branch.predictor)
         self.control_jepa = branch.to(weight.device, weight.dtype)
+
+    @property
+    def _training_branch(self) -> ControlJEPA:
+        if self.control_jepa is None:
+            raise ValueError(
+                "this policy was loaded or built for control, without its training branch; "
+                "use ChameleonPolicy.from_pretrained(path, with_control_jepa=True) to train it"
+            )
+        return self.control_jepa
 
     def _action_loss(self, working: Tensor, batch: EpisodeBatch) -> Tensor:
         """L_act, Eq. 16: mean squared error of the clean chunk in normalised units, over the valid positions."""
@@ -203,8 +223,8 @@ class ChameleonPolicy(nn.Module):
         # Behind an episode's last action the head sees that action again; it is not counted, and padding is never seen.
         place = torch.arange(batch.actions.shape[1] + missing, device=working.device)
         place = torch.minimum(place, actions_valid.sum(1, keepdim=True) - 1)
-        actions = self.normalize_action(batch.actions.to(self.normalize_action.scale.dtype))
-        actions = actions.gather(1, place.unsqueeze(-1).expand(-1, -1, self.features.action))
+        actions = batch.actions.gather(1, place.unsqueeze(-1).expand(-1, -1, self.features.action))
+        actions = self.normalize_action(actions).to(self.action_flow.action_out.weight.dtype)
         actions_valid = nn.functional.pad(actions_valid, (0, missing))
         chunks = actions.unfold(1, horizon, 1)[:, :time].transpose(-1, -2)  # B T H A
         counted = actions_valid.unfold(1, horizon, 1)[:, :time] & batch.valid.unsqueeze(-1)  # B T H
@@ -236,13 +256,17 @@ class ChameleonPolicy(nn.Module):
                 tokens = output.tokens
         state = MemoryState(
             layers=tuple(output.state for output in outputs),
-            working=outputs[-1].working[:, -1],
+            # Copies, not views: a state must not keep the sequence it came from alive.
+            working=outputs[-1].working[:, -1].to(self.action_flow.action_out.weight.dtype, copy=True),
             steps=state.steps + tokens.shape[1],
             signature=self.signature,
         )
         return outputs, state
 
-    def _check_state(self, state: MemoryState, batch_size: int) -> None:
+    def _check_state(self, state: MemoryState, batch_size: int | None = None) -> None:
+        if not isinstance(state, MemoryState):
+            raise ValueError(f"state: expected a MemoryState, got {type(state).__name__}; begin with policy.initial_state()")
+        batch_size = len(state) if batch_size is None else batch_size
         if state.signature != self.signature:
             raise ValueError(
                 f"state: it belongs to a policy of another architecture (signature {state.signature}, this policy has "

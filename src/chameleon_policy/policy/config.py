@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -19,6 +20,20 @@ ConfigT = TypeVar("ConfigT")
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
+
+
+def _require_counts(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        for count in value if isinstance(value, tuple) else (value,):
+            whole = isinstance(count, int) and not isinstance(count, bool)
+            _require(whole and count >= 1, f"{type(config).__name__}.{name} must be at least 1, got {value!r}")
+
+
+def _require_not_negative(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require(0 <= value < math.inf, f"{type(config).__name__}.{name} must be finite and not negative, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +50,17 @@ class SSMConfig:
     """Width of the causal convolution in front of the recurrence."""
     half_life: tuple[float, float]
     """Shortest and longest half-life at initialisation, in control steps; the heads are spread evenly in log between."""
+    selectivity: float = 3.0
+    """Standard deviation of log Delta over inputs of unit variance, at initialisation."""
     chunk: int = 64
     """Time steps that the parallel scan handles in one matrix product."""
 
     def __post_init__(self) -> None:
-        for name in ("expand", "state", "head_dim", "convolution", "chunk"):
-            _require(getattr(self, name) >= 1, f"SSMConfig.{name} must be at least 1, got {getattr(self, name)}")
+        _require_counts(self, "expand", "state", "head_dim", "convolution", "chunk")
+        _require_not_negative(self, "selectivity")
         shortest, longest = self.half_life
         _require(
-            0 < shortest <= longest,
+            0 < shortest <= longest < math.inf,
             f"SSMConfig.half_life must be (shortest, longest) with 0 < shortest <= longest, got {self.half_life}",
         )
 
@@ -77,14 +94,15 @@ class ObjectiveConfig:
             f"ObjectiveConfig needs one weight per horizon, got {len(self.horizons)} horizons and "
             f"{len(self.horizon_weights)} weights",
         )
-        _require(min(self.horizons) >= 1, f"ObjectiveConfig.horizons must be at least 1, got {self.horizons}")
+        _require_counts(self, "horizons")
+        _require(
+            all(0 < weight < math.inf for weight in self.horizon_weights),
+            f"ObjectiveConfig.horizon_weights must be positive, got {self.horizon_weights}",
+        )
+        _require_not_negative(self, "control_jepa_weight", "variance_weight", "variance_target", "proprioception_noise")
         _require(
             0 <= self.target_momentum <= 1,
             f"ObjectiveConfig.target_momentum must lie in [0, 1], got {self.target_momentum}",
-        )
-        _require(
-            self.proprioception_noise >= 0,
-            f"ObjectiveConfig.proprioception_noise must not be negative, got {self.proprioception_noise}",
         )
         _require(self.flow_time_power > 0, f"ObjectiveConfig.flow_time_power must be positive, got {self.flow_time_power}")
         _require(
@@ -124,8 +142,16 @@ class PolicyConfig:
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "layers", "feedforward_ratio", "policy_tokens", "head_layers", "sampling_steps"):
-            _require(getattr(self, name) >= 1, f"PolicyConfig.{name} must be at least 1, got {getattr(self, name)}")
+        _require_counts(
+            self, "width", "heads", "layers", "feedforward_ratio", "policy_tokens", "head_layers", "sampling_steps"
+        )
+        _require_counts(self, "encoder_channels", "encoder_blocks")
+        _require(self.width % 2 == 0, f"PolicyConfig.width must be even, got {self.width}")
+        for channels in self.encoder_channels:
+            _require(
+                channels < 16 or channels % 16 == 0,
+                f"PolicyConfig.encoder_channels from 16 on must be multiples of 16, got {self.encoder_channels}",
+            )
         _require(
             self.width % self.heads == 0,
             f"PolicyConfig.width ({self.width}) must be a multiple of PolicyConfig.heads ({self.heads})",

@@ -5,7 +5,7 @@
 | h_t            | working          | B T D   | 10       |
 | eta_k          | horizon_tokens   | K D     | 12       |
 | u-hat_{t+k}    | predicted        | B T-k D | 12       |
-| u-tilde_{t+k}  | target           | B T-k D | 13       |
+| u-tilde_{t+k}  | contexts         | B T-k D | 13       |
 | L_var          | variance         | scalar  | 13       |
 
 Training only: nothing here is part of the parameter budget or of an exported policy.
@@ -48,6 +48,11 @@ class ControlJEPA(nn.Module):
     @torch.no_grad()
     def update_target(self, online: ControlContext) -> None:
         """Move the target branch towards the online one; once per optimizer step."""
+        if self.horizon_tokens.dtype.itemsize < torch.float32.itemsize:
+            raise ValueError(
+                f"update_target: steps of 1 % are lost in {self.horizon_tokens.dtype}; keep the weights in float32 and "
+                "train under torch.autocast"
+            )
         for target, source in zip(self.target.parameters(), online.parameters(), strict=True):
             target.lerp_(source.to(target.dtype), 1 - self.objective.target_momentum)
 

@@ -31,7 +31,7 @@ from chameleon_policy.policy.visual import PatchEncoder
 SLOT_EMBEDDING_STD = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Augmentation:
     """What is drawn once per episode: pass the same one for every window of a long episode."""
 
@@ -92,6 +92,11 @@ class EventTokens(nn.Module):
     def forward(self, observation: Observation, augmentation: Augmentation | None = None) -> Tensor:
         """An observation with a time axis to event tokens (B T N D); without augmentation, crops are centred."""
         weight = self.proprioception.weight
+        if augmentation is not None and len(augmentation.crop) != len(observation.proprioception):
+            raise ValueError(
+                f"augmentation: it was drawn for {len(augmentation.crop)} episodes, the batch has "
+                f"{len(observation.proprioception)}; draw one with policy.draw_augmentation"
+            )
         batch, time = observation.proprioception.shape[:2]
         tokens = []
         for index, (view, encoder, slots) in enumerate(zip(self.features.views, self.encoders, self.slots, strict=True)):
@@ -99,9 +104,9 @@ class EventTokens(nn.Module):
             frames = to_unit_range(crop(observation.images[view.name], view, position), weight.dtype)
             tokens.append(encoder(frames.flatten(0, 1)).unflatten(0, (batch, time)) + slots())
         if self.objects is not None and observation.objects is not None:
-            objects = self.normalize_objects(observation.objects.to(weight.dtype))
+            objects = self.normalize_objects(observation.objects).to(weight.dtype)
             tokens.append(self.objects(objects) + self.object_slots)
-        body = self.normalize_proprioception(observation.proprioception.to(weight.dtype))
+        body = self.normalize_proprioception(observation.proprioception).to(weight.dtype)
         if augmentation is not None:
             body = body + augmentation.proprioception_offset[:, None] + self.noise * torch.randn_like(body)
         tokens.append(self.proprioception(body).unsqueeze(2))

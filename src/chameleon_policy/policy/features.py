@@ -11,7 +11,7 @@ ENCODER_STRIDE = 32
 
 def _require_positive(owner: str, **values: int) -> None:
     for name, value in values.items():
-        if value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{owner}.{name} must be at least 1, got {value}")
 
 
@@ -82,12 +82,18 @@ class Features:
     """None: the task has no instructions, and a learned null token stands in their place."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "views", tuple(self.views))  # a list is as good
         _require_positive("Features", proprioception=self.proprioception, action=self.action, horizon=self.horizon)
         if not self.views and self.objects is None:
             raise ValueError("Features describe a policy that sees nothing: give at least one View in `views`, or `objects`")
         names = [view.name for view in self.views]
         if len(set(names)) != len(names):
             raise ValueError(f"Features.views must have different names, got {names}")
+
+    @property
+    def executed(self) -> int:
+        """Actions of a chunk to execute before the next one is due, by default: half of them."""
+        return max(1, self.horizon // 2)
 
     @property
     def tokens(self) -> int:

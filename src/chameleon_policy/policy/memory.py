@@ -5,7 +5,7 @@
 | Z_t         | tokens              | B T N D | 4, 11    | event tokens entering a layer                      |
 | Z-bar_t     | bound               | B T N D | 5        | 1. event binding, inside one time step             |
 | E_t         | traces              | B T N D | 6        | 2. trace propagation, each token on its own        |
-| c_t         | (inside)            | B T D   | 7        | 3. recall: the question, from body and instruction |
+| c_t         | control_index       | B T D   | 7        | 3. recall: the question, from body and instruction |
 | u_t         | control_context     | B T D   | 8        | 3. recall: the question, seen against the scene    |
 | r_t         | recalled            | B T D   | 9        | 3. recall: the trace that answers it               |
 | w_t         | (inside)            | B T D   | 10       | 4. consolidation: question and answer, fused       |
@@ -28,7 +28,7 @@ from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerState:
     """What one memory layer carries from step to step."""
 
@@ -38,7 +38,7 @@ class LayerState:
     """Leading shape B."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerOutput:
     """Everything a memory layer computed; probes read it, the policy uses `working` and `tokens`."""
 

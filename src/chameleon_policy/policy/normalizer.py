@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,12 +24,16 @@ class Range:
         if len(self.low) != len(self.high):
             raise ValueError(f"Range: {len(self.low)} low values and {len(self.high)} high values")
         for index, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
-            if not low <= high:  # written so that NaN fails too
+            if not (math.isfinite(low) and math.isfinite(high)):
+                raise ValueError(f"Range: dimension {index} goes from {low} to {high}; expected finite numbers")
+            if low > high:
                 raise ValueError(f"Range: dimension {index} has low {low} above high {high}")
 
     @classmethod
     def of(cls, values: Tensor) -> Range:
-        """The range of (... D) over everything but the last dimension."""
+        """The range of (... D) over everything but the last dimension; leave padding out of `values`."""
+        if values.dim() < 2 or values.numel() == 0:
+            raise ValueError(f"Range.of: expected values of the shape (..., D), got {tuple(values.shape)}")
         flat = values.flatten(0, -2).double()
         return cls(low=tuple(flat.amin(0).tolist()), high=tuple(flat.amax(0).tolist()))
 
@@ -42,10 +48,13 @@ class Statistics:
 
 
 class Normalizer(nn.Module):
-    """Maps (... D) from its range to [-1, 1] and back; constant dimensions are left alone."""
+    """Maps (... D) from its range to [-1, 1] and back; constant dimensions are left alone.
 
-    scale: Tensor
-    offset: Tensor
+    Always in float32 or finer, whatever the weights are: in bfloat16 half a metre would move in steps of millimetres.
+    """
+
+    middle: Tensor
+    half_range: Tensor
 
     def __init__(self, size: int, limits: Range | None, name: str) -> None:
         super().__init__()
@@ -53,18 +62,22 @@ class Normalizer(nn.Module):
         if len(low) != size:
             raise ValueError(f"statistics of {name}: expected {size} dimensions, got {len(low)}")
         lowest, highest = torch.tensor(low, dtype=torch.float64), torch.tensor(high, dtype=torch.float64)
-        spread = highest - lowest
-        varies = spread > CONSTANT_RANGE
-        scale = torch.where(varies, 2 / spread.clamp(min=CONSTANT_RANGE), 1.0)
-        offset = torch.where(varies, -(highest + lowest) / spread.clamp(min=CONSTANT_RANGE), 0.0)
+        varies = highest - lowest > CONSTANT_RANGE
         # Not in the state dict: the statistics are saved on their own, where people can read them.
-        self.register_buffer("scale", scale.float(), persistent=False)
-        self.register_buffer("offset", offset.float(), persistent=False)
+        self.register_buffer("middle", torch.where(varies, (highest + lowest) / 2, 0.0).float(), persistent=False)
+        self.register_buffer("half_range", torch.where(varies, (highest - lowest) / 2, 1.0).float(), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Normalizer:
+        """Follow the module to another device, not to another dtype."""
+        middle, half_range = self.middle, self.half_range
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.middle, self.half_range = middle.to(self.middle.device), half_range.to(self.half_range.device)
+        return self
 
     def forward(self, values: Tensor) -> Tensor:
         """To [-1, 1]."""
-        return values * self.scale + self.offset
+        return (values - self.middle) / self.half_range
 
     def inverse(self, normalised: Tensor) -> Tensor:
         """Back to the robot's units."""
-        return (normalised - self.offset) / self.scale
+        return normalised * self.half_range + self.middle

@@ -23,7 +23,7 @@ from torch import Tensor
 from chameleon_policy.policy.features import Features, View
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Observation:
     """What the robot perceives: O_t, s_t and g_t of the paper."""
 
@@ -64,7 +64,7 @@ class Observation:
 
     def to(self, device: torch.device | str) -> Observation:
         """The same observation on another device."""
-        moved = self.map(lambda tensor: tensor.to(device, non_blocking=True))
+        moved = self.map(lambda tensor: _move(tensor, device))
         return moved if self.instruction is None else replace(moved, instruction=self.instruction.to(device))
 
     def at(self, time: int) -> Observation:
@@ -72,7 +72,7 @@ class Observation:
         return self.map(lambda tensor: tensor[:, time])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class EpisodeBatch:
     """Whole episodes, padded at the end to a common length T.
 
@@ -94,10 +94,10 @@ class EpisodeBatch:
         """The same batch on another device."""
         return EpisodeBatch(
             observation=self.observation.to(device),
-            actions=self.actions.to(device, non_blocking=True),
-            valid=self.valid.to(device, non_blocking=True),
-            actions_valid=None if self.actions_valid is None else self.actions_valid.to(device, non_blocking=True),
-            emphasis=None if self.emphasis is None else self.emphasis.to(device, non_blocking=True),
+            actions=_move(self.actions, device),
+            valid=_move(self.valid, device),
+            actions_valid=None if self.actions_valid is None else _move(self.actions_valid, device),
+            emphasis=None if self.emphasis is None else _move(self.emphasis, device),
         )
 
     def check(self, features: Features, *, values: bool = True) -> None:
@@ -105,21 +105,20 @@ class EpisodeBatch:
 
         Looking at `values` waits for the device; a trainer that has checked its data once may leave it out.
         """
-        if self.observation.proprioception.dim() != 3:
-            raise ValueError(
-                "observation.proprioception: a training batch has the shape (batch, time, "
-                f"{features.proprioception}), got {tuple(self.observation.proprioception.shape)}"
-            )
+        check_rank("proprioception", self.observation.proprioception, 3)
         batch, time = self.observation.proprioception.shape[:2]
+        if time < 1:
+            raise ValueError("proprioception: the batch has no time step")
         check_observation(self.observation, features, (batch, time), values=values)
+        _check_tensor("actions", self.actions)
         shape = tuple(self.actions.shape)
         if len(shape) != 3 or shape[0] != batch or shape[1] < time or shape[2] != features.action:
             raise ValueError(
                 f"actions: expected ({batch}, at least {time}, {features.action}) - batch, time, action - got {shape}"
             )
-        _check_shape("valid", self.valid, (batch, time))
+        _check_mask_shape("valid", self.valid, (batch, time))
         if self.actions_valid is not None:
-            _check_shape("actions_valid", self.actions_valid, shape[:2])
+            _check_mask_shape("actions_valid", self.actions_valid, shape[:2])
         elif shape[1] != time:
             raise ValueError(
                 f"actions: {shape[1]} steps of actions for {time} steps of observations; "
@@ -132,6 +131,8 @@ class EpisodeBatch:
             _check_mask("valid", self.valid)
             if self.actions_valid is not None:
                 _check_mask("actions_valid", self.actions_valid)
+            if self.emphasis is not None:
+                _check_emphasis(self.emphasis, self.valid)
 
 
 def check_observation(
@@ -142,6 +143,8 @@ def check_observation(
     `leading` is (batch,) in control and (batch, time) in training.
     """
     _check_shape("proprioception", observation.proprioception, (*leading, features.proprioception))
+    if not isinstance(observation.images, Mapping):
+        raise ValueError(f"images: expected a dictionary from view to image, got {type(observation.images).__name__}")
     expected, given = [view.name for view in features.views], list(observation.images)
     if set(expected) != set(given):
         raise ValueError(
@@ -164,6 +167,11 @@ def check_observation(
             raise ValueError(
                 "instruction: this policy expects an embedding for every episode; for a missing instruction pass the "
                 f'embedding of the empty string, InstructionEncoder("{features.language.encoder}").embed([""])'
+            )
+        if isinstance(observation.instruction, str):
+            raise ValueError(
+                f"instruction: expected an embedding, got the text {observation.instruction!r}; "
+                f'use InstructionEncoder("{features.language.encoder}").embed([text])'
             )
         _check_shape("instruction", observation.instruction, (leading[0], features.language.width))
     if values:
@@ -190,6 +198,20 @@ def _check_presence(name: str, value: Tensor | None, expected: bool) -> None:
         raise ValueError(f"{name}: this policy was built without them (features.{name} is None); leave them out")
 
 
+def check_rank(name: str, tensor: Tensor, dimensions: int) -> None:
+    """Raise a ValueError if a tensor has no batch dimension, no time dimension in training, or one too many."""
+    _check_tensor(name, tensor)
+    if tensor.dim() != dimensions:
+        wanted = {2: "(batch, size)", 3: "(batch, time, size)"}[dimensions]
+        hint = "; add the batch dimension with unsqueeze(0), or use Observation.single" if tensor.dim() == 1 else ""
+        raise ValueError(f"{name}: expected the shape {wanted}, got {tuple(tensor.shape)}{hint}")
+
+
+def _move(tensor: Tensor, device: torch.device | str) -> Tensor:
+    # A copy to the CPU that nobody waits for could be read before it has arrived.
+    return tensor.to(device, non_blocking=torch.device(device).type != "cpu")
+
+
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise ValueError(
@@ -211,6 +233,22 @@ def _check_finite(name: str, tensor: Tensor) -> None:
         raise ValueError(
             f"{name}: expected finite numbers, got {tensor[first].item()} at index {first}; "
             "check the sensor or the recording before it reaches the policy"
+        )
+
+
+def _check_mask_shape(name: str, mask: Tensor, expected: tuple[int, ...]) -> None:
+    _check_shape(name, mask, expected)
+    if mask.dtype != torch.bool:
+        raise ValueError(f"{name}: expected a mask of torch.bool, got {mask.dtype}; pass mask.bool()")
+
+
+def _check_emphasis(emphasis: Tensor, valid: Tensor) -> None:
+    usable = torch.isfinite(emphasis).all(dim=1) & (emphasis >= 0).all(dim=1) & ((emphasis * valid).sum(dim=1) > 0)
+    if not bool(usable.all()):
+        bad = (~usable).nonzero().flatten().tolist()
+        raise ValueError(
+            f"emphasis: expected finite numbers, none negative, and some above zero on valid time steps; "
+            f"episodes {bad} of the batch have none such"
         )
 
 

@@ -6,6 +6,7 @@ another shape stops with the name of the file and the key. No pickle is ever rea
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -44,9 +45,12 @@ def save(policy: ChameleonPolicy, directory: Path) -> None:
         "features": to_json(policy.features),
     }
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in exported_weights(policy).items()}
-    _write(directory / WEIGHTS, safetensors.torch.save(weights, metadata={"format": FORMAT}))
-    _write(directory / NORMALIZER, _json(to_json(policy.statistics)))
-    _write(directory / CONFIG, _json(description))
+    texts = {CONFIG: _json(description), NORMALIZER: _json(to_json(policy.statistics))}
+    # The weights know the texts that belong to them: a save that was cut short between files cannot pass for a policy.
+    metadata = {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
+    _write(directory / WEIGHTS, safetensors.torch.save(weights, metadata=metadata))
+    for name, text in texts.items():
+        _write(directory / name, text)
 
 
 def load(
@@ -68,12 +72,13 @@ def load(
     known = {"format", "format_version", "config", "features"}
     if set(description) != known:
         raise ValueError(f"{directory / CONFIG}: expected the keys {sorted(known)}, got {sorted(description)}")
-    policy = cls(
-        from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config"),
-        from_json(Features, description["features"], f"{directory / CONFIG}: features"),
-        from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
-        with_control_jepa=False,
-    )
+    with torch.random.fork_rng(devices=[]):  # the random weights that are about to be replaced are nobody's business
+        policy = cls(
+            from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config"),
+            from_json(Features, description["features"], f"{directory / CONFIG}: features"),
+            from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
+            with_control_jepa=False,
+        )
     _load_weights(policy, directory / WEIGHTS)
     if with_control_jepa:
         policy.add_control_jepa()  # after the weights, so that the target starts as a copy of the loaded branch
@@ -82,7 +87,9 @@ def load(
 
 def _load_weights(policy: ChameleonPolicy, path: Path) -> None:
     try:
-        loaded = safetensors.torch.load_file(path)
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            loaded = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
         raise ValueError(
             f"{path} cannot be read ({error}); it may have been cut short while copying: copy or download it again"
@@ -98,9 +105,18 @@ def _load_weights(policy: ChameleonPolicy, path: Path) -> None:
             raise ValueError(
                 f"{path}: {name} has the shape {tuple(loaded[name].shape)}, {CONFIG} says {tuple(tensor.shape)}"
             )
+        if not bool(torch.isfinite(loaded[name]).all()):
+            raise ValueError(f"{path}: {name} holds numbers that are not finite; the training that made it has diverged")
     dtypes = {tensor.dtype for tensor in loaded.values()}
-    if len(dtypes) == 1:
-        policy.to(dtypes.pop())
+    if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
+        raise ValueError(f"{path}: expected weights of one floating-point type, got {sorted(map(str, dtypes))}")
+    for name in (CONFIG, NORMALIZER):
+        if metadata.get(name) != hashlib.sha256((path.parent / name).read_bytes()).hexdigest():
+            raise ValueError(
+                f"{path} and {name} beside it do not come from one save_pretrained; copy all three files again, or save "
+                "the policy again if you edited one of them"
+            )
+    policy.to(dtypes.pop())
     policy.load_state_dict(loaded, strict=True)
 
 
@@ -111,14 +127,9 @@ def _some(word: str, names: list[str]) -> str:
 
 def _find(path_or_hub_id: str | Path) -> Path:
     """The directory itself, or a snapshot of the hub repository of that name."""
-    path = Path(path_or_hub_id)
-    if path.is_dir():
-        for name in (CONFIG, NORMALIZER, WEIGHTS):
-            if not (path / name).is_file():
-                found = ", ".join(sorted(p.name for p in path.iterdir())) or "nothing"
-                raise FileNotFoundError(f"{path} is no saved policy: {name} is missing (it holds {found})")
-        return path
-    text = str(path_or_hub_id)
+    path, text = Path(path_or_hub_id), str(path_or_hub_id)
+    if text and path.is_dir():
+        return _complete(path)
     if isinstance(path_or_hub_id, Path) or text.count("/") != 1 or text.startswith((".", "/", "~")):
         raise FileNotFoundError(f"there is no directory {text}; save a policy there with policy.save_pretrained({text!r})")
     try:
@@ -128,15 +139,24 @@ def _find(path_or_hub_id: str | Path) -> Path:
             f"{text} is no local directory, and loading from the hub needs: pip install 'chameleon-policy[hub]'"
         ) from error
     try:
-        return Path(snapshot_download(text, allow_patterns=[CONFIG, NORMALIZER, WEIGHTS]))
+        snapshot = Path(snapshot_download(text, allow_patterns=[CONFIG, NORMALIZER, WEIGHTS]))
     except Exception as error:  # the hub client has many; all of them mean the same to the caller
         raise FileNotFoundError(f"{text} is neither a local directory nor reachable on the hub: {error}") from error
+    return _complete(snapshot)
+
+
+def _complete(directory: Path) -> Path:
+    for name in (CONFIG, NORMALIZER, WEIGHTS):
+        if not (directory / name).is_file():
+            found = ", ".join(sorted(p.name for p in directory.iterdir())) or "nothing"
+            raise FileNotFoundError(f"{directory} is no saved policy: {name} is missing (it holds {found})")
+    return directory
 
 
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}); it may have been cut short") from error
 
 

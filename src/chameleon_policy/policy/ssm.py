@@ -19,10 +19,12 @@ S: independent streams (any leading shape), T: time, P: channels of a head.
 Decisions
 - One group: every head writes and reads at the same B_t and C_t, as the parameter budget requires.
 - Half-lives at initialisation are spread evenly in log over the heads, between the two ends that the configuration gives.
-- Of the two factors in Delta_t A, Delta_t is set to sqrt(1 - a^2), where a is the head's decay per step: white input then
-  gives a state of unit variance at every time scale, so that the longest memories are not the faintest.
-- Delta_t depends on the input from the start, and strongly: an event that lasts one step is then written louder than the
-  many steps around it by some heads. LOG.md has what these two choices are worth for learning to remember.
+  They hold for the mean of Delta_t over inputs of unit variance.
+- Delta_t depends on the input from the start, and strongly (`selectivity`): some heads write an event of one step louder
+  than the many steps around it. The price: on a scene that stands still, a stream's half-lives lie well off the nominal
+  ones, to both sides. LOG.md has what this is worth for learning to remember.
+- Of the two factors in Delta_t A, Delta_t is sqrt(1 - a^2) at its bias, where a is the head's decay per step. Mamba2's own
+  choice writes the longest memories faintest.
 """
 
 from __future__ import annotations
@@ -38,11 +40,8 @@ from chameleon_policy.policy.config import SSMConfig
 
 NORM_EPSILON = 1e-5
 
-# Standard deviation of log Delta_t over inputs of unit variance, at initialisation.
-SELECTIVITY = 3.0
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SSMState:
     """What one layer carries from step to step; leading dimensions are those of the streams."""
 
@@ -52,11 +51,11 @@ class SSMState:
     """The recurrent state, ... x heads x P x state."""
 
 
-def expected_rate(bias: Tensor) -> Tensor:
-    """Mean of Delta = softplus(bias + SELECTIVITY z) over standard normal z: what a head's clock does on average."""
+def expected_rate(bias: Tensor, selectivity: float) -> Tensor:
+    """Mean of Delta = softplus(bias + selectivity z) over standard normal z: what a head's clock does on average."""
     z = torch.linspace(-6, 6, 241, dtype=bias.dtype, device=bias.device)
     density = torch.softmax(-z.square() / 2, dim=0)
-    return (F.softplus(bias[:, None] + SELECTIVITY * z) * density).sum(-1)
+    return (F.softplus(bias[:, None] + selectivity * z) * density).sum(-1)
 
 
 class SelectiveSSM(nn.Module):
@@ -82,21 +81,21 @@ class SelectiveSSM(nn.Module):
 
     @torch.no_grad()
     def initialise_half_lives(self) -> None:
-        """Spread the heads' half-lives evenly in log over `config.half_life`, with unit gain at every one of them."""
+        """Spread the heads' nominal half-lives evenly in log over `config.half_life`."""
         shortest, longest = (math.log(h) for h in self.config.half_life)
         half_lives = torch.linspace(shortest, longest, self.heads, dtype=torch.float64).exp()
         decay_exponent = math.log(2) / half_lives
         gain = torch.sqrt(-torch.expm1(-2 * decay_exponent))
         bias = gain + torch.log(-torch.expm1(-gain))  # softplus of this is `gain`
         self.rate_bias.copy_(bias)
-        self.log_decay.copy_(torch.log(decay_exponent / expected_rate(bias)))
+        self.log_decay.copy_(torch.log(decay_exponent / expected_rate(bias, self.config.selectivity)))
         width = self.in_projection.in_features
-        self.in_projection.weight[-self.heads :].normal_(std=SELECTIVITY / math.sqrt(width))
+        self.in_projection.weight[-self.heads :].normal_(std=self.config.selectivity / math.sqrt(width))
 
     @property
     def half_lives(self) -> Tensor:
-        """Half-life of every head, in steps, at the average Delta_t of an untrained layer."""
-        return math.log(2) / (expected_rate(self.rate_bias) * self.log_decay.exp())
+        """Nominal half-life of every head, in steps: that of the mean Delta_t over inputs of unit variance."""
+        return math.log(2) / (expected_rate(self.rate_bias, self.config.selectivity) * self.log_decay.exp())
 
     def initial_state(self, *streams: int) -> SSMState:
         """The state before the first step, for streams of the given leading shape."""
@@ -143,11 +142,11 @@ class SelectiveSSM(nn.Module):
         taps = self.convolution_weight.unbind(-1)
         convolved = sum((padded[:, i : i + steps] * tap for i, tap in enumerate(taps)), start=self.convolution_bias)
         values, write, read = F.silu(convolved).split([self.inner, self.config.state, self.config.state], dim=-1)
-        # The recurrence adds up many small numbers and multiplies many factors close to one: never below float32.
+        # Decays are products of many factors close to one: never below float32.
         precise = torch.promote_types(rates.dtype, torch.float32)
         rates = F.softplus(rates.to(precise) + self.rate_bias)
         values = values.unflatten(-1, (self.heads, self.config.head_dim))
-        return gate, values, write, read, rates, padded[:, steps:].to(state.convolution.dtype)
+        return gate, values, write, read, rates, padded[:, steps:].to(state.convolution.dtype, copy=True)
 
     def _outputs(self, output: Tensor, gate: Tensor) -> Tensor:
         """Gated RMSNorm over all channels, then the output projection."""

@@ -17,7 +17,7 @@ from chameleon_policy.policy.ssm import SSMState
 FORMAT = "chameleon-memory-state"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class MemoryState:
     """Everything a Chameleon policy remembers. Its size does not depend on how much it has seen.
 
@@ -37,23 +37,38 @@ class MemoryState:
         return len(self.working)
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> MemoryState:
-        """Some of the episodes; an integer keeps a batch of one."""
-        if isinstance(index, int):
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"episode {index} of a memory state that holds {len(self)}")
-            index = [index]
-        if isinstance(index, Sequence):
-            index = torch.tensor(index, device=self.working.device)
-        chosen = index
-        return self._map(lambda tensor: tensor[chosen])
+        """Some of the episodes; an integer keeps a batch of one, a boolean tensor chooses by mask."""
+        where = self._places(index)
+        return self._map(lambda tensor: tensor[where])
 
-    def put(self, index: Sequence[int] | Tensor, other: MemoryState) -> MemoryState:
+    def put(self, index: int | slice | Sequence[int] | Tensor, other: MemoryState) -> MemoryState:
         """A copy in which the episodes at `index` are those of `other`; starts some robots of a batch afresh."""
         if other.signature != self.signature:
             raise ValueError("put: the two memory states belong to policies of different architectures")
-        where = torch.as_tensor(index, device=self.working.device)
+        where = self._places(index)
+        if len(where) != len(other):
+            raise ValueError(f"put: {len(where)} places for a memory state that holds {len(other)} episodes")
         others = iter(other.tensors().values())
         return self._map(lambda tensor: tensor.index_put((where,), next(others).to(tensor)))
+
+    def _places(self, index: int | slice | Sequence[int] | Tensor) -> Tensor:
+        """Positions in the batch, as a tensor of integers."""
+        everything = torch.arange(len(self), device=self.working.device)
+        if isinstance(index, slice):
+            return everything[index]
+        places = torch.as_tensor(index, device=self.working.device)
+        if places.dtype == torch.bool and places.dim() == 1 and len(places) == len(self):
+            return everything[places]
+        if places.numel() == 0:
+            places = places.long()
+        if places.dtype == torch.bool or places.is_floating_point() or places.dim() > 1:
+            raise IndexError(
+                f"memory state: expected an integer, a slice, a list of integers or a mask of {len(self)}, got {index!r}"
+            )
+        places = places.reshape(-1)
+        if bool(((places < -len(self)) | (places >= len(self))).any()):
+            raise IndexError(f"episode {places.tolist()} of a memory state that holds {len(self)}")
+        return places
 
     @classmethod
     def cat(cls, states: Sequence[MemoryState]) -> MemoryState:
@@ -111,19 +126,22 @@ class MemoryState:
             raise ValueError(f"{path} is not a readable memory state (truncated or damaged?): {error}") from error
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{path} holds tensors, but no memory state; write one with MemoryState.save")
-        layers: list[LayerState] = []
-        while f"layers.{len(layers)}.slow.ssm" in tensors:
-            streams = [
-                SSMState(*(tensors[f"layers.{len(layers)}.{stream}.{part}"] for part in ("convolution", "ssm")))
-                for stream in ("slow", "fast")
-            ]
-            layers.append(LayerState(*streams))
-        return cls(
-            layers=tuple(layers),
-            working=tensors["working"],
-            steps=tensors["steps"],
-            signature=metadata["signature"],
-        )
+        try:
+            layers: list[LayerState] = []
+            while f"layers.{len(layers)}.slow.ssm" in tensors:
+                streams = [
+                    SSMState(*(tensors[f"layers.{len(layers)}.{stream}.{part}"] for part in ("convolution", "ssm")))
+                    for stream in ("slow", "fast")
+                ]
+                layers.append(LayerState(*streams))
+            return cls(
+                layers=tuple(layers),
+                working=tensors["working"],
+                steps=tensors["steps"],
+                signature=metadata["signature"],
+            )
+        except KeyError as error:
+            raise ValueError(f"{path} is no complete memory state: {error} is missing") from error
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> MemoryState:
         """The state with `function` applied to every tensor, in the order of `tensors`."""
