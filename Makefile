@@ -24,7 +24,7 @@ format: .venv/installed  ## Let ruff put the code in order
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/installed  ## Measure speed, ours and others' in one run; writes docs/results/
+bench: .venv/installed  ## Measure speed, ours and others' in one run; writes runs/
 	$(BIN)/python -m benchmarks.speed
 
 setup: .venv/installed  ## Install everything into .venv

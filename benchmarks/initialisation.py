@@ -2,7 +2,7 @@
 
     python -m benchmarks.initialisation [--device cuda] [--workers 8]
 
-Writes docs/results/initialisation.json: for every variant and seed, the first step at which held-out accuracy reached 97 %.
+Writes runs/initialisation.json, or what `--out` says: for every variant and seed, the first step at which held-out accuracy reached 97 %.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def main(steps: int = 300, seeds: int = 6, device: str = "cpu", workers: int = 2
         seeds: Seeds per variant.
         device: Where to train.
         workers: Trainings side by side.
-        out: File to write; docs/results/initialisation.json by default.
+        out: File to write; runs/initialisation.json by default.
     """
     console = Console()
     jobs = [(variant, seed) for seed in range(seeds) for variant in VARIANTS]
@@ -120,7 +120,7 @@ def main(steps: int = 300, seeds: int = 6, device: str = "cpu", workers: int = 2
         table.add_row(variant, f"{len(learned)} of {seeds}", ", ".join(map(str, learned)) or "-")
     console.print(table)
     write_result(
-        out or Path("docs/results/initialisation.json"),
+        out or Path("runs/initialisation.json"),
         {"steps": steps, "blank": delayed_recall.BLANK, "first_step_at_97_percent": result},
         command=" ".join(["python -m benchmarks.initialisation", *sys.argv[1:]]),
         seeds=range(seeds),

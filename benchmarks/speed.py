@@ -3,7 +3,7 @@
     python -m benchmarks.speed                  two CPU cores, nano policy on state observations
     python -m benchmarks.speed --device cuda    a GPU, paper-size policy on two 224 x 224 views
 
-Prints tables and writes docs/results/speed-<device>.json.
+Prints tables and writes runs/speed-<device>.json; a published figure goes to docs/results/ with `--out`.
 """
 
 from __future__ import annotations
@@ -133,13 +133,13 @@ def main(device: Literal["cpu", "cuda"] = "cpu", out: Path | None = None) -> Non
 
     Args:
         device: Where to run.
-        out: File to write; docs/results/speed-<device>.json by default.
+        out: File to write; runs/speed-<device>.json by default.
     """
     torch.manual_seed(SEED)
     target = torch.device(device)
     result = {"control": control_over_time(target), "scan": scan_against_alternatives(target)}
     print_tables(Console(), result["control"], result["scan"])
-    path = out or Path("docs/results") / f"speed-{device}.json"
+    path = out or Path("runs") / f"speed-{device}.json"
     write_result(path, result, command=" ".join(["python -m benchmarks.speed", *sys.argv[1:]]), seeds=[SEED])
     print(f"Written to {path}")
 
