@@ -2,7 +2,7 @@
 
     python -m benchmarks.initialisation [--device cuda] [--workers 8]
 
-Writes runs/initialisation.json, or what `--out` says: for every variant and seed, the first step at which held-out accuracy reached 97 %.
+Writes, for every variant and seed, the first step at which held-out accuracy reached 97 %.
 """
 
 from __future__ import annotations
