@@ -31,7 +31,7 @@ class MemoryState:
     steps: Tensor
     """B, int64: control steps observed so far."""
     signature: str
-    """Fingerprint of the architecture that this state belongs to."""
+    """Fingerprint of the architecture, features and statistics that this state belongs to."""
 
     def __len__(self) -> int:
         return len(self.working)
@@ -44,7 +44,9 @@ class MemoryState:
     def put(self, index: int | slice | Sequence[int] | Tensor, other: MemoryState) -> MemoryState:
         """A copy in which the episodes at `index` are those of `other`; starts some robots of a batch afresh."""
         if other.signature != self.signature:
-            raise ValueError("put: the two memory states belong to policies of different architectures")
+            raise ValueError(
+                "put: the two memory states belong to policies of different architectures, features or statistics"
+            )
         where = self._places(index)
         if len(where) != len(other):
             raise ValueError(f"put: {len(where)} places for a memory state that holds {len(other)} episodes")
