@@ -269,8 +269,8 @@ class ChameleonPolicy(nn.Module):
         batch_size = len(state) if batch_size is None else batch_size
         if state.signature != self.signature:
             raise ValueError(
-                f"state: it belongs to a policy of another architecture, other features or other statistics (signature {state.signature}, this policy has "
-                f"{self.signature}); make one with policy.initial_state({batch_size})"
+                "state: it belongs to a policy of another architecture, other features or other statistics (signature "
+                f"{state.signature}, this policy has {self.signature}); make one with policy.initial_state({batch_size})"
             )
         if state.working.device != self.device:
             raise ValueError(
