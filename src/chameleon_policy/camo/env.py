@@ -1,0 +1,271 @@
+"""The Gymnasium environment of every Camo task.
+
+An episode: evidence (a hand shows z), retention (nothing happens), decision (t_d: hands gone, arm at the decision pose),
+execution. The arm obeys from the first step on, but stays within three centimetres of the decision pose until t_d. For one seed,
+frames and proprioception at a decision are the same for every z, to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from chameleon_policy.camo.cameras import VIEWS, Cameras, Frame
+from chameleon_policy.camo.controller import ACTION_NAMES, WORKSPACE_HIGH, WORKSPACE_LOW, keep_waiting, pose_to_action, read_action
+from chameleon_policy.camo.events import Event
+from chameleon_policy.camo.geometry import Pose
+from chameleon_policy.camo.hand import VISIBLE_X, Script
+from chameleon_policy.camo.nuisance import LEVELS, Level, Nuisance
+from chameleon_policy.camo.robot import add_robot
+from chameleon_policy.camo.scene import LARGEST_IMAGE, new_scene
+from chameleon_policy.camo.scoring import Score, score
+from chameleon_policy.camo.seeds import stream
+from chameleon_policy.camo.tasks import Answer, Span, Task, task_named
+from chameleon_policy.camo.tasks.task import check_span
+from chameleon_policy.camo.world import CONTROL_HZ, World
+
+Mode = Literal["rgb", "state"]
+Phase = Literal["evidence", "retention", "decision", "execution"]
+SLOT_NAMES = ("present", "x", "y", "z", "axis_x", "axis_y", "axis_z")
+"""Numbers of an object slot: whether it is seen, its position, its own z axis (a hand: the direction of its forearm)."""
+REACH = 1.5
+
+
+class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
+    """One task. Difficulty (`swaps`, `distractor_hovers`) is passed on to the task that has it."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}  # noqa: RUF012 (Gymnasium's convention)
+
+    def __init__(
+        self,
+        task: str,
+        *,
+        observation: Mode = "rgb",
+        image_size: int = 224,
+        retention_steps: Span = (3, 10),
+        nuisance: Level = "none",
+        render_mode: str | None = None,
+        **difficulty: Any,
+    ) -> None:
+        if observation not in get_args(Mode):
+            raise ValueError(f"observation must be one of {', '.join(get_args(Mode))}, got {observation!r}")
+        if nuisance not in LEVELS:
+            raise ValueError(f"nuisance must be one of {', '.join(LEVELS)}, got {nuisance!r}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"render_mode must be rgb_array or None, got {render_mode!r}")
+        check_span("image_size", image_size, 16, LARGEST_IMAGE)
+        self._retention_range = check_span("retention_steps", retention_steps, 0, 100_000)
+        self.task = _make_task(task, difficulty)
+        self.mode, self.image_size, self.nuisance, self.render_mode = observation, image_size, nuisance, render_mode
+
+        spec = new_scene(self.task.name)
+        add_robot(spec)
+        self.task.build(spec)
+        self.world = World(spec, self.task.objects)
+        self._looks = Nuisance(self.world.model)
+        self._cameras: dict[int, Cameras] = {}
+        self._over = True
+        self.action_space = gym.spaces.Box(
+            np.array([*WORKSPACE_LOW, *[-1] * 6, 0], np.float32), np.array([*WORKSPACE_HIGH, *[1] * 7], np.float32)
+        )
+        self.observation_space = self._make_observation_space()
+
+    # Gymnasium's two verbs ------------------------------------------------------------------------------------------
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A new episode. The seed makes all of it; `options={"z": ...}` chooses the answer and changes nothing else."""
+        super().reset(seed=seed)
+        self.seed = int(self.np_random.integers(2**31)) if seed is None else int(seed)
+        self.z = self._answer((options or {}).get("z"))
+        self._looks.apply(self.nuisance, stream(self.seed, "nuisance"))
+        self.world.free()
+        self.world.reset(self.task.layout(stream(self.seed, "layout")))
+        homes = self.world.settle()
+        self.world.reset(homes)
+        self._start = self.world.state()  # the scene to which every decision of this episode returns
+
+        rng = stream(self.seed, "script")
+        retention = int(rng.integers(self._retention_range[0], self._retention_range[1] + 1))
+        self.script: Script = self.task.choreograph(self.z, homes, rng)
+        self.evidence_steps = self.script.steps
+        self.decision_step = self.evidence_steps + retention
+        """t_d, known in advance; the first one of several."""
+        self.difficulty = {**self.task.difficulty, "retention_steps": retention}
+        self.task.begin(self._poses_after_script(homes))
+        self.step_index, self.decisions, self._over = 0, [], False
+        self.world.pin()
+        self._follow_script()
+        return self._observation(), self._info(clamped=False)
+
+    def step(self, action: npt.ArrayLike) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """One control step (1/7.5 s) towards an absolute tool pose; see `controller.py` for the ten numbers and their limits."""
+        if self._over:
+            raise gym.error.ResetNeeded("the episode is over, or has not begun: call reset() before step()")
+        command = read_action(action)
+        if not self.decisions:
+            command = keep_waiting(command)
+        self.world.step(command)
+        self.step_index += 1
+        if self.decisions:
+            self._watch()
+        else:
+            self._follow_script()
+        terminated = bool(self.decisions) and self.task.finished(self.step_index)
+        truncated = not terminated and self.step_index >= self.decision_step + self.task.execution_steps
+        if self.world.diverged:
+            self.task.note("diverged")
+            terminated, truncated = True, False
+        elif truncated:
+            self.task.note("timeout")
+        self._over = terminated or truncated
+        info = self._info(clamped=command.clamped)
+        return self._observation(), float(info["is_success"]), terminated, truncated, info
+
+    # Looking ----------------------------------------------------------------------------------------------------------
+
+    def frames(self, size: int | None = None) -> dict[str, Frame]:
+        """What the cameras see now, in either observation mode; `size` other than the environment's costs a renderer."""
+        size = size or self.image_size
+        if size not in self._cameras:
+            self._cameras[size] = Cameras(self.world.model, size)
+        return self._cameras[size].draw(self.world.data)
+
+    def render(self) -> Frame:
+        """Both views side by side."""
+        frames = self.frames()
+        return np.concatenate([frames[view] for view in VIEWS], axis=1)
+
+    def close(self) -> None:
+        """Free the renderers."""
+        for cameras in self._cameras.values():
+            cameras.close()
+        self._cameras = {}
+
+    @property
+    def phase(self) -> Phase:
+        """Where in the episode the current observation lies."""
+        if self.decisions:
+            return "decision" if self.decisions[-1] == self.step_index else "execution"
+        return "evidence" if self.step_index < self.evidence_steps else "retention"
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Everything that happened so far."""
+        return self.task.events
+
+    def score(self) -> Score:
+        """M, D and the reason, as far as the episode has come."""
+        return score(self.task, self.events, self.z)
+
+    def proprioception(self) -> npt.NDArray[np.float32]:
+        """The measured tool pose and gripper, in the numbers of an action."""
+        return pose_to_action(self.world.tool(), self.world.gripper()).astype(np.float32)
+
+    # The course of an episode --------------------------------------------------------------------------------------
+
+    def _follow_script(self) -> None:
+        """Put hands and objects where the script has them; the decision is due when retention is over."""
+        now = min(self.step_index, self.script.steps - 1)
+        for name, track in self.script.hands.items():
+            self.world.place_hand(name, track[now])
+        for name, poses in self.script.objects.items():
+            self.world.place(name, poses[now])
+        if self.step_index >= self.decision_step:
+            self.world.free()
+            self._decide()
+        self.world.refresh()
+
+    def _watch(self) -> None:
+        before = len(self.events)
+        self.task.observe(self.world, self.step_index)
+        if any(event.kind == "decision" for event in self.events[before:]):
+            # The scene is in order again: from nearly the same to exactly the same, so that only memory can tell.
+            self.world.restore(self._start)
+            self.decisions.append(self.step_index)
+
+    def _decide(self) -> None:
+        self.decisions.append(self.step_index)
+        self.task.observe(self.world, self.step_index)
+        self.task.append("decision")
+
+    def _poses_after_script(self, homes: dict[str, Pose]) -> dict[str, Pose]:
+        return {**homes, **{name: poses[-1] for name, poses in self.script.objects.items()}}
+
+    def _answer(self, z: Any) -> Answer:
+        answers = self.task.answers
+        if z is None:
+            return answers[int(stream(self.seed, "answer").integers(len(answers)))]
+        z = tuple(int(place) for place in z) if isinstance(z, (tuple, list, np.ndarray)) else z
+        if z not in answers:
+            raise ValueError(f"{self.task.name} has no answer z = {z!r}; it has {describe_answers(answers)}")
+        return z
+
+    # Observations ----------------------------------------------------------------------------------------------------
+
+    def _observation(self) -> dict[str, Any]:
+        if self.mode == "rgb":
+            return {"images": self.frames(), "proprioception": self.proprioception()}
+        return {"objects": self._slots(), "proprioception": self.proprioception()}
+
+    def _slots(self) -> npt.NDArray[np.float32]:
+        """One row per object: candidates from left to right, then other objects, then hands; what cannot be seen is zero."""
+        hidden = self.task.hidden(self.world)
+        slots = []
+        for group in (self.task.candidates, self.task.others):
+            rows = [np.zeros(len(SLOT_NAMES)) if name in hidden else _slot(self.world.pose(name), 2) for name in group]
+            slots += sorted(rows, key=lambda row: row[2])
+        hands = [self.world.hand(name) for name in self.task.hands]
+        rows = [_slot(pose, 0) if pose.position[0] < VISIBLE_X else np.zeros(len(SLOT_NAMES)) for pose in hands]
+        slots += sorted(rows, key=lambda row: row[2])
+        return np.asarray(slots, np.float32)
+
+    def _make_observation_space(self) -> gym.spaces.Dict:
+        proprioception = gym.spaces.Box(
+            np.array([*[-REACH] * 3, *[-1.001] * 6, 0], np.float32), np.array([*[REACH] * 3, *[1.001] * 6, 1], np.float32)
+        )
+        if self.mode == "rgb":
+            picture = gym.spaces.Box(0, 255, (self.image_size, self.image_size, 3), np.uint8)
+            images = gym.spaces.Dict({view: picture for view in VIEWS})
+            return gym.spaces.Dict({"images": images, "proprioception": proprioception})
+        count = len(self.task.objects) + len(self.task.hands)
+        low = np.tile(np.array([0, *[-REACH] * 3, *[-1.001] * 3], np.float32), (count, 1))
+        high = np.tile(np.array([1, *[REACH] * 3, *[1.001] * 3], np.float32), (count, 1))
+        return gym.spaces.Dict({"objects": gym.spaces.Box(low, high), "proprioception": proprioception})
+
+    def _info(self, *, clamped: bool) -> dict[str, Any]:
+        """Privileged: nothing in here may reach a policy."""
+        result = self.score() if self._over else None
+        return {
+            "phase": self.phase, "decision": self.phase == "decision", "decisions": tuple(self.decisions), "step": self.step_index,
+            "z": self.z, "seed": self.seed, "difficulty": self.difficulty, "instruction": self.task.instruction,
+            "clamped": clamped, "is_success": bool(result and result.success), "score": result,
+        }  # fmt: skip
+
+
+def _slot(pose: Pose, axis: int) -> npt.NDArray[np.float64]:
+    return np.array([1.0, *np.clip(pose.position, -REACH, REACH), *pose.rotation[:, axis]])
+
+
+def _make_task(name: str, difficulty: dict[str, Any]) -> Task:
+    kind = task_named(name)
+    known = kind.__init__.__kwdefaults__ or {}
+    unknown = sorted(difficulty.keys() - known.keys())
+    if unknown:
+        own = f"its own are: {', '.join(known)}" if known else "it has none of its own"
+        raise ValueError(
+            f"{name} has no parameter {', '.join(unknown)}; {own}. Every task has observation, image_size, retention_steps, "
+            "nuisance, render_mode"
+        )
+    return kind(**difficulty)
+
+
+def describe_answers(answers: tuple[Answer, ...]) -> str:
+    """The answers of a task in a few words."""
+    shown = ", ".join(map(str, answers[:3]))
+    return f"{shown}{f' ... {answers[-1]} ({len(answers)} in all)' if len(answers) > 3 else ''}"
+
+
+ACTION_SIZE = len(ACTION_NAMES)

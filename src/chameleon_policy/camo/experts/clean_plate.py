@@ -1,0 +1,38 @@
+"""Clean plate: take the sponge, wipe one plate to and fro, lift off."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chameleon_policy.camo.experts.expert import CLOSED, Expert, Waypoint
+from chameleon_policy.camo.geometry import Pose
+from chameleon_policy.camo.robot import DOWNWARD
+from chameleon_policy.camo.scene import PLATE_SURFACE, SPONGE
+
+GRIP = 0.027
+"""Height at which the sponge is held, in its foam."""
+PRESS = 0.007
+
+
+class CleanPlateExpert(Expert):
+    """Wipes the plate at the place z. The strokes advance across the plate: where the sponge is tells how far the work has come."""
+
+    def plan(self, decision: int) -> list[Waypoint]:
+        """Sponge, over the plate, down, four strokes, up."""
+        assert isinstance(self.choice, int)
+        way = self.grasp("sponge", GRIP, SPONGE[2] + 0.09)
+        sponge, plate = way[-1].pose.position, self.env.world.position(self.env.task.candidates[self.choice])
+        working = GRIP + PLATE_SURFACE - PRESS
+        offset = sponge - (*self.env.world.position("sponge")[:2], 0)  # where in the hand the sponge is held
+        strokes = [(0.014, -0.024), (0.014, 0.024), (-0.014, 0.024), (-0.014, -0.024)]
+        if self._rng.random() < 0.5:
+            strokes = [(x, -y) for x, y in strokes]
+        path = [np.array([plate[0] + x + offset[0], plate[1] + y + offset[1], working]) for x, y in strokes]
+        return [
+            *way,
+            Waypoint(self.over(sponge, 0.13, 0.02), CLOSED, noise=0.5, tolerance=0.03),
+            Waypoint(self.over(path[0], 0.11, 0.02), CLOSED, speed=0.075, tolerance=0.025),
+            Waypoint(Pose(path[0] + (0, 0, 0.012), DOWNWARD), CLOSED, speed=0.045, tolerance=0.010, noise=0.4),
+            *(Waypoint(Pose(point, DOWNWARD), CLOSED, speed=0.028, tolerance=0.007, noise=0.35) for point in path),
+            Waypoint(self.over(path[-1], 0.14, 0.015), CLOSED, noise=0.5),
+        ]

@@ -1,0 +1,155 @@
+"""Scripted demonstrators on privileged state: way points, human-like variation, and noise with clean labels (DART).
+
+An expert waits at the decision pose until t_d. From then on it moves along way points. What it executes is disturbed, also while
+it waits; what it writes down is the undisturbed action that leads back to its path from where the arm really is. Without that, a
+policy learns to read its own drift as evidence.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chameleon_policy.camo.controller import pose_to_action
+from chameleon_policy.camo.env import CamoEnv, describe_answers
+from chameleon_policy.camo.geometry import Array, Pose, rotation_about, rotation_vector
+from chameleon_policy.camo.robot import DECISION_POSE, DOWNWARD
+from chameleon_policy.camo.seeds import stream
+from chameleon_policy.camo.tasks import Answer
+
+OPEN, CLOSED = 1.0, 0.0
+TURN = 0.22
+"""Largest rotation in one control step (rad)."""
+NOISE_POSITION, NOISE_TURN, NOISE_MEMORY = 0.0045, 0.02, 0.6
+"""Disturbance: standard deviations (m, rad) of each step's push, and how much of the last one lingers."""
+
+
+@dataclass(frozen=True)
+class Waypoint:
+    """A place on the way."""
+
+    pose: Pose
+    gripper: float
+    speed: float = 0.055
+    """Metres per control step."""
+    tolerance: float = 0.012
+    """Distance (m) at which it counts as reached."""
+    stay: int = 0
+    """Control steps to remain after arriving."""
+    noise: float = 1.0
+    """Share of the disturbance on the way there: less where things are taken and put."""
+
+
+@dataclass(frozen=True)
+class Demonstrated:
+    """One step of a demonstration."""
+
+    action: Array
+    """The clean action: the label."""
+    executed: Array
+    """What is sent to the arm."""
+
+
+class Expert(ABC):
+    """Demonstrates one task in one environment. Call `reset` after the environment's."""
+
+    def __init__(self, env: CamoEnv, *, noise: float = 1.0, wrong_choice: Answer | None = None) -> None:
+        if wrong_choice is not None and wrong_choice not in env.task.answers:
+            raise ValueError(
+                f"{env.task.name} has no answer {wrong_choice!r} to choose wrongly; it has {describe_answers(env.task.answers)}"
+            )
+        self.env, self._noise, self._wrong_choice = env, noise, wrong_choice
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a demonstration of the environment's episode, with a temperament of its own."""
+        self._rng = stream(self.env.seed, "expert")
+        self._noise_rng = stream(self.env.seed, "noise")
+        self._push = np.zeros(6)
+        self.pace = self._rng.uniform(0.8, 1.2)
+        self._plan: list[Waypoint] = []
+        self._planned = 0
+        self._stayed = 0
+
+    @property
+    def choice(self) -> Answer:
+        """What the expert takes for the answer: z, unless it was told to be wrong."""
+        return self.env.z if self._wrong_choice is None else self._wrong_choice
+
+    @abstractmethod
+    def plan(self, decision: int) -> list[Waypoint]:
+        """The way points after the decision with this number."""
+
+    def act(self) -> Demonstrated:
+        """The label and the executed action for the current observation."""
+        if len(self.env.decisions) > self._planned:
+            hesitation = Waypoint(DECISION_POSE, OPEN, stay=int(self._rng.integers(0, 2)), tolerance=0.05)
+            self._plan = [hesitation, *self.plan(self._planned)]
+            self._planned, self._stayed = len(self.env.decisions), 0
+        goal = self._current()
+        tool = self.env.world.tool()
+        offset = goal.pose.position - tool.position
+        step = min(1.0, goal.speed * self.pace / max(float(np.linalg.norm(offset)), 1e-9))
+        turn = rotation_vector(goal.pose.rotation @ tool.rotation.T)
+        angle = float(np.linalg.norm(turn))
+        rotation = goal.pose.rotation
+        if angle > TURN:
+            rotation = rotation_about(turn, TURN) @ tool.rotation
+        clean = Pose(tool.position + step * offset, rotation)
+        return Demonstrated(pose_to_action(clean, goal.gripper), self._disturb(clean, goal))
+
+    def _current(self) -> Waypoint:
+        """The way point to go for now; passes those that are reached."""
+        tool = self.env.world.tool()
+        while self._plan:
+            goal = self._plan[0]
+            near = np.linalg.norm(goal.pose.position - tool.position) <= goal.tolerance
+            turned = np.linalg.norm(rotation_vector(goal.pose.rotation @ tool.rotation.T)) <= 0.08
+            if not (near and turned) and not self._stayed:
+                return goal
+            if self._stayed < goal.stay:
+                self._stayed += 1
+                return goal
+            if len(self._plan) == 1:
+                return goal
+            self._plan.pop(0)
+            self._stayed = 0
+        return Waypoint(DECISION_POSE, OPEN)
+
+    def _disturb(self, clean: Pose, goal: Waypoint) -> Array:
+        # One draw per step whatever happens: the disturbance before t_d must not depend on z.
+        spread = np.repeat([NOISE_POSITION, NOISE_TURN], 3)
+        self._push = NOISE_MEMORY * self._push + spread * self._noise_rng.standard_normal(6)
+        push = self._noise * goal.noise * self._push
+        turned = clean.rotation
+        if np.linalg.norm(push[3:]) > 0:
+            turned = rotation_about(push[3:], float(np.linalg.norm(push[3:]))) @ turned
+        return pose_to_action(Pose(clean.position + push[:3], turned), goal.gripper)
+
+    def wobble(self, size: float) -> Array:
+        """A small random offset, for detours and inexact grasps."""
+        return self._rng.uniform(-size, size, 3)
+
+    def over(self, position: Array, height: float, detour: float = 0.0, rotation: Array = DOWNWARD) -> Pose:
+        """A tool pose above a point of the table, perhaps a little beside it."""
+        return Pose(np.array([position[0], position[1], height]) + self.wobble(detour), rotation)
+
+    def grasp(self, name: str, grip: float, above: float) -> list[Waypoint]:
+        """Approach an object from above, take it at a height over its origin, lift it."""
+        position = self.env.world.position(name)
+        hold = np.array([position[0], position[1], position[2] + grip]) + self.wobble(0.003)
+        down = Pose(hold, DOWNWARD)
+        return [
+            Waypoint(self.over(position, above, 0.02), OPEN, speed=0.075, tolerance=0.03),
+            Waypoint(self.over(position, above - 0.03, 0.004), OPEN, tolerance=0.010, noise=0.5),
+            Waypoint(down, OPEN, speed=0.045, tolerance=0.006, noise=0.3),
+            Waypoint(down, CLOSED, tolerance=0.02, stay=2, noise=0.2),
+        ]
+
+
+def towards(start: Array, end: Array, share: float, offset: Sequence[float]) -> Array:
+    """A point between two others, with an offset."""
+    return (1 - share) * start + share * end + np.asarray(offset)

@@ -1,0 +1,21 @@
+"""Shell game: grasp a cup near its top and lift it."""
+
+from __future__ import annotations
+
+from chameleon_policy.camo.experts.expert import CLOSED, Expert, Waypoint
+from chameleon_policy.camo.geometry import Pose
+from chameleon_policy.camo.robot import DOWNWARD
+from chameleon_policy.camo.scene import CUP_HEIGHT
+
+
+class ShellGameExpert(Expert):
+    """Lifts the cup at the place z."""
+
+    def plan(self, decision: int) -> list[Waypoint]:
+        """Above, down, close, up."""
+        cups = sorted(self.env.task.candidates, key=lambda name: self.env.world.position(name)[1])
+        assert isinstance(self.choice, int)
+        cup = cups[self.choice]
+        way = self.grasp(cup, CUP_HEIGHT - 0.028, CUP_HEIGHT + 0.09)
+        held = way[-1].pose
+        return [*way, Waypoint(Pose(held.position + (0, 0, 0.17) + self.wobble(0.015), DOWNWARD), CLOSED, noise=0.5)]

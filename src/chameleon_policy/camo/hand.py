@@ -1,0 +1,125 @@
+"""The human: hands with forearms that carry objects around, and the choreography that says what they do when.
+
+A hand is a mocap body without contacts. Its origin is the grip point between thumb and fingers; the forearm leads from
+there in the direction of +x, to the person who sits opposite the robot. Before the decision, whatever a hand holds moves with
+it exactly, so that objects stand afterwards where the choreography says, to the last bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+
+from chameleon_policy.camo.geometry import Array, Pose, minimum_jerk, rotation_about
+from chameleon_policy.camo.robot import CAPSULE
+
+SKIN, NAIL, SLEEVE, CUFF = (0.87, 0.66, 0.54, 1), (0.93, 0.78, 0.70, 1), (0.24, 0.33, 0.47, 1), (0.92, 0.92, 0.90, 1)
+ELLIPSOID, CYLINDER = mujoco.mjtGeom.mjGEOM_ELLIPSOID, mujoco.mjtGeom.mjGEOM_CYLINDER
+
+AWAY = np.array([1.45, 0.0, 0.35])
+"""Where hands rest: behind the camera."""
+VISIBLE_X = 1.0
+"""A hand whose grip point lies beyond is not seen by any camera."""
+
+UPRIGHT_GRIP = np.eye(3)
+"""Thumb and fingers around something that stands."""
+LEFT_GRIP, RIGHT_GRIP = rotation_about((0, 0, 1), -1.05), rotation_about((0, 0, 1), 1.05)
+"""The same with the forearm coming from the left or the right of the third view, so that it does not hide what is held."""
+FLAT_GRIP = rotation_about((1, 0, 0), -np.pi / 2)
+"""Thumb above, fingers below the rim of something flat."""
+
+
+def add_hand(spec: mujoco.MjSpec, name: str, *, mirrored: bool = False) -> None:
+    """A right hand, or its mirror image: palm, four fingers and a thumb in a relaxed grip, forearm with sleeve and cuff."""
+    side = -1.0 if mirrored else 1.0
+    body = spec.worldbody.add_body(name=name, mocap=True, pos=AWAY)
+
+    def limb(start: tuple, end: tuple, radius: float, rgba: tuple = SKIN) -> None:
+        mirror = np.array([1, side, 1])
+        body.add_geom(
+            type=CAPSULE, fromto=(*(mirror * start), *(mirror * end)), size=(radius, 0, 0), rgba=rgba, contype=0, conaffinity=0,
+            name=f"{name}_sleeve" if rgba == SLEEVE else "",
+        )  # fmt: skip
+
+    # The palm stands upright beside the grip point, the back of the hand turned outwards (+y).
+    body.add_geom(
+        type=ELLIPSOID, size=(0.048, 0.019, 0.043), pos=(0.078, side * 0.026, 0.002), rgba=SKIN, contype=0, conaffinity=0
+    )
+    for height, reach in ((0.030, 0.94), (0.010, 1.0), (-0.010, 0.96), (-0.029, 0.82)):
+        knuckle = (0.045, 0.046, height)
+        middle = (0.045 - 0.052 * reach, 0.050, height * 0.95)
+        tip = (0.045 - 0.078 * reach, 0.024, height * 0.9)
+        limb((0.085, 0.030, height * 0.9), knuckle, 0.0105)
+        limb(knuckle, middle, 0.0100)
+        limb(middle, tip, 0.0090)
+    limb((0.092, 0.008, 0.026), (0.048, -0.034, 0.030), 0.0125)
+    limb((0.048, -0.034, 0.030), (0.006, -0.046, 0.022), 0.0105)
+    limb((0.115, 0.022, 0.000), (0.155, 0.020, 0.010), 0.026)
+    limb((0.150, 0.020, 0.008), (0.185, 0.020, 0.016), 0.030, CUFF)
+    limb((0.180, 0.020, 0.016), (0.50, 0.030, 0.13), 0.040, SLEEVE)
+
+
+@dataclass(frozen=True)
+class Script:
+    """What happens before the decision: one pose per control step for every hand and every object that moves."""
+
+    hands: dict[str, list[Pose]]
+    objects: dict[str, list[Pose]]
+
+    @property
+    def steps(self) -> int:
+        """Control steps from the beginning to the moment when the hands have gone."""
+        return len(next(iter(self.hands.values())))
+
+
+class Choreography:
+    """Writes a `Script`, move by move. Durations never depend on the answer, so every answer has its decision at the same step."""
+
+    def __init__(self, hands: dict[str, Pose], objects: dict[str, Pose]) -> None:
+        self._hands = {name: [pose] for name, pose in hands.items()}
+        self._objects = {name: [pose] for name, pose in objects.items()}
+
+    def where(self, name: str) -> Pose:
+        """Where a hand or an object is now."""
+        return (self._hands.get(name) or self._objects[name])[-1]
+
+    def move(
+        self,
+        steps: int,
+        moves: dict[str, Pose],
+        *,
+        carry: dict[str, tuple[str, ...]] | None = None,
+        arc: dict[str, Array] | None = None,
+    ) -> None:
+        """Move hands to poses with minimum jerk, each by way of an arc (offset at half way), with what they `carry`."""
+        starts = {name: self.where(name) for name in moves}
+        held = {name: self.where(name) for load in (carry or {}).values() for name in load}
+        for progress in minimum_jerk(np.arange(1, steps + 1) / steps):
+            self._wait()
+            for name, end in moves.items():
+                bow = 4 * progress * (1 - progress) * (arc or {}).get(name, np.zeros(3))
+                position = (1 - progress) * starts[name].position + progress * end.position + bow
+                self._hands[name][-1] = Pose(position, end.rotation if progress > 0.3 else starts[name].rotation)
+            for hand, load in (carry or {}).items():
+                shift = self._hands[hand][-1].position - starts[hand].position
+                for name in load:
+                    self._objects[name][-1] = held[name].translated(*shift)
+
+    def put(self, name: str, pose: Pose) -> None:
+        """Say exactly where an object stands now; rounding of the way that it came is forgotten."""
+        self._objects[name][-1] = pose
+
+    def wait(self, steps: int) -> None:
+        """Everything stays for some control steps."""
+        for _ in range(steps):
+            self._wait()
+
+    def script(self) -> Script:
+        """What was written so far."""
+        return Script(self._hands, self._objects)
+
+    def _wait(self) -> None:
+        for track in (*self._hands.values(), *self._objects.values()):
+            track.append(track[-1])

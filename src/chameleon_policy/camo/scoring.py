@@ -1,0 +1,121 @@
+"""Scores: M, D and SR of an episode from its events, rates with intervals over many episodes (Eq. 20 of the paper).
+
+M is a scorable manipulation, whatever was chosen; D says that the choice agrees with the history; a task's `judge` reads both
+off the events. MSR = P(M), DSR = P(D | M), SR = P(M and D).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chameleon_policy.camo.events import Event, happened
+
+if TYPE_CHECKING:
+    from chameleon_policy.camo.tasks.task import Answer, Task
+
+WRONG_CHOICE = "wrong choice"
+SUCCESS = "success"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A task's reading of an event log: what was chosen if the manipulation counts, else None and why not."""
+
+    choice: Answer | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Score of one episode."""
+
+    manipulation: bool
+    """M."""
+    decision: bool
+    """D; False where M is, since no choice was made."""
+    choice: Answer | None
+    reason: str
+    """`success`, `wrong choice`, or what went wrong with the manipulation."""
+
+    @property
+    def success(self) -> bool:
+        """M and D."""
+        return self.manipulation and self.decision
+
+
+def score(task: Task, events: Sequence[Event], z: Answer) -> Score:
+    """The score of an episode whose answer was z: a function of the events alone."""
+    if happened(events, "diverged"):
+        return Score(False, False, None, "the simulation diverged")
+    verdict = task.judge(events)
+    if verdict.choice is None:
+        return Score(False, False, None, verdict.reason)
+    correct = verdict.choice == z
+    return Score(True, correct, verdict.choice, SUCCESS if correct else WRONG_CHOICE)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of successes with its Wilson 95 % interval; `value` is NaN when nothing was counted."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, successes: int, count: int) -> Rate:
+        """Wilson's score interval: unlike the normal one it stays inside 0..1 and is honest at 0 and at 1."""
+        if count == 0:
+            return cls(math.nan, 0.0, 1.0, 0)
+        z = 1.959963984540054
+        share, spread = successes / count, z * z / count
+        centre = (share + spread / 2) / (1 + spread)
+        half = z * math.sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
+        return cls(share, max(0.0, centre - half), min(1.0, centre + half), count)
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """For JSON, which has no NaN."""
+        return {"value": None if math.isnan(self.value) else self.value, "low": self.low, "high": self.high, "count": self.count}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Rates over many episodes of one task."""
+
+    msr: Rate
+    dsr: Rate
+    sr: Rate
+    chance: float
+    reasons: dict[str, int]
+
+    @property
+    def adjusted_dsr(self) -> float:
+        """(DSR - p) / (1 - p): 0 at chance, 1 when always right."""
+        return (self.dsr.value - self.chance) / (1 - self.chance)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        adjusted = self.adjusted_dsr
+        return {
+            "msr": self.msr.as_dict(), "dsr": self.dsr.as_dict(), "sr": self.sr.as_dict(), "chance": self.chance,
+            "adjusted_dsr": None if math.isnan(adjusted) else adjusted, "reasons": self.reasons,
+        }  # fmt: skip
+
+
+def summarise(scores: Iterable[Score], chance: float) -> Summary:
+    """MSR, DSR, SR with intervals, and how often each reason occurred, most frequent first."""
+    scores = list(scores)
+    scorable = [each for each in scores if each.manipulation]
+    right = sum(each.decision for each in scorable)
+    return Summary(
+        msr=Rate.of(len(scorable), len(scores)),
+        dsr=Rate.of(right, len(scorable)),
+        sr=Rate.of(right, len(scores)),
+        chance=chance,
+        reasons=dict(Counter(each.reason for each in scores).most_common()),
+    )

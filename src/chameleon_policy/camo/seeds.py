@@ -1,0 +1,50 @@
+"""Seeds: one number makes a whole episode, and training and evaluation never share one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+TRAINING_SEEDS = range(0, 1_000_000_000)
+EVALUATION_SEEDS = range(1_000_000_000, 2_000_000_000)
+SEEDS_PER_RECORDING = 100_000
+LARGEST_RECORDING_SEED = len(TRAINING_SEEDS) // SEEDS_PER_RECORDING - 1
+
+STREAMS = ("answer", "layout", "script", "nuisance", "expert", "noise")
+"""Independent sources of randomness in an episode. Only `answer` decides z: all else is the same for every z of a seed."""
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """The generator for one purpose in the episode of this seed."""
+    return np.random.default_rng(np.random.SeedSequence([seed, STREAMS.index(name)]))
+
+
+def recording_seed(recording: int, episode: int, attempt: int, episodes: int) -> int:
+    """The training seed of a demonstration; a failed attempt is replaced by one with a fresh seed of the same recording."""
+    if not 0 <= recording <= LARGEST_RECORDING_SEED:
+        raise ValueError(f"the seed of a recording must be between 0 and {LARGEST_RECORDING_SEED}, got {recording}")
+    offset = attempt * episodes + episode
+    if offset >= SEEDS_PER_RECORDING:
+        raise ValueError(
+            f"a recording has {SEEDS_PER_RECORDING} seeds; {episodes} episodes with {attempt + 1} attempts need more. "
+            "Record fewer episodes, or several recordings with different --seed"
+        )
+    return TRAINING_SEEDS.start + recording * SEEDS_PER_RECORDING + offset
+
+
+def evaluation_seed(index: int) -> int:
+    """The seed of the evaluation episode with this number."""
+    if not 0 <= index < len(EVALUATION_SEEDS):
+        raise ValueError(f"evaluation episodes are numbered from 0 to {len(EVALUATION_SEEDS) - 1}, got {index}")
+    return EVALUATION_SEEDS[index]
+
+
+def refuse_training_seeds(seeds: Iterable[int]) -> None:
+    """ValueError if an evaluation is about to use a seed that demonstrations may have been made from."""
+    wrong = [seed for seed in seeds if seed not in EVALUATION_SEEDS]
+    if wrong:
+        raise ValueError(
+            f"these are not evaluation seeds: {wrong[:5]}{' ...' if len(wrong) > 5 else ''}. Evaluate on seeds from "
+            f"{EVALUATION_SEEDS.start} on (evaluation_seed(0), evaluation_seed(1), ...)"
+        )

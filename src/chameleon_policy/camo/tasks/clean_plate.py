@@ -1,0 +1,150 @@
+"""Clean plate: a hand takes up one of three plates and puts it back. Take the sponge and wipe that plate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+
+from chameleon_policy.camo.events import Event, happened, names
+from chameleon_policy.camo.geometry import Array, Pose
+from chameleon_policy.camo.hand import AWAY, FLAT_GRIP, Script, add_hand
+from chameleon_policy.camo.scene import PLATE_INNER, PLATE_RADIUS, SPONGE, add_plate, add_sponge
+from chameleon_policy.camo.scoring import Verdict
+from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure
+from chameleon_policy.camo.world import World
+
+WIPED = 0.6
+"""Share of the inner disc that the sponge must have been over, in contact."""
+MOVED = 0.03
+"""A plate that was pushed further than this (m) spoils the manipulation."""
+SPACING, CELL = 0.172, 0.004
+
+
+class CleanPlate(Task):
+    """z is the place of the plate that the hand took up."""
+
+    name = "clean-plate"
+    gym_id = "Camo/CleanPlate-v0"
+    instruction = "Take the sponge and wipe the plate that was used."
+    answers = (0, 1, 2)
+    candidates = ("plate_0", "plate_1", "plate_2")
+    others = ("sponge",)
+    hands = ("hand",)
+    execution_steps = 90
+
+    def __init__(self, *, distractor_hovers: Span = (0, 2)) -> None:
+        super().__init__()
+        self._hovers = check_span("distractor_hovers", distractor_hovers, 0, 2)
+        grid = np.arange(-PLATE_INNER, PLATE_INNER + CELL, CELL)
+        cells = np.stack(np.meshgrid(grid, grid), -1).reshape(-1, 2)
+        self._cells = cells[np.hypot(*cells.T) <= PLATE_INNER]
+        self._wiped: dict[str, Array] = {}
+        self._last_sponge: Pose | None = None
+
+    def build(self, spec: mujoco.MjSpec) -> None:
+        """Three plates, a sponge, a hand."""
+        for plate in self.candidates:
+            add_plate(spec, plate)
+        add_sponge(spec, "sponge")
+        add_hand(spec, "hand")
+
+    def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
+        """Plates in a row with some disorder, the sponge between them and the robot."""
+        centre = np.array([0.585, 0.0]) + rng.uniform(-0.015, 0.015, 2)
+        homes = {}
+        for place, plate in enumerate(self.candidates):
+            x, y = centre + (0.0, (place - 1) * SPACING) + rng.uniform(-0.006, 0.006, 2)
+            homes[plate] = Pose(np.array([x, y, 0.0]), np.eye(3))
+        x, y = np.array([0.43, 0.0]) + rng.uniform((-0.02, -0.10), (0.02, 0.10))
+        homes["sponge"] = Pose(np.array([x, y, 0.0]), np.eye(3))
+        return homes
+
+    def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
+        """Visits to plates, all equally long; in one of them the plate is taken up, in the others the hand only hovers."""
+        hovers = int(rng.integers(self._hovers[0], self._hovers[1] + 1))
+        turn_of_answer = int(rng.integers(hovers + 1))
+        others = rng.permutation(2)[:hovers]
+        self.difficulty = {"distractor_hovers": hovers}
+        not_z = [place for place in self.answers if place != z]
+        visits: list[Answer] = [not_z[index] for index in others]
+        visits.insert(turn_of_answer, z)
+        scene = self.new_choreography(homes)
+        above = 0.05
+        for number, place in enumerate(visits):
+            plate = self.candidates[place]
+            rim = Pose(homes[plate].position + (PLATE_RADIUS - 0.012, 0, 0.016), FLAT_GRIP)
+            scene.move(5 if number == 0 else 4, {"hand": rim.translated(0.06, 0, above)})
+            if place == z:
+                scene.move(2, {"hand": rim})
+                scene.move(3, {"hand": rim.translated(0.01, 0, 0.12)}, carry={"hand": (plate,)})
+                scene.wait(2)
+                scene.move(3, {"hand": rim}, carry={"hand": (plate,)})
+                scene.put(plate, homes[plate])
+                scene.move(1, {"hand": rim.translated(0.05, 0, 0.01)})
+            else:
+                scene.move(2, {"hand": rim.translated(0.0, 0, above)})
+                scene.move(3, {"hand": rim.translated(-0.05, 0, above + 0.02)})
+                scene.wait(2)
+                scene.move(3, {"hand": rim.translated(0.0, 0, above)})
+                scene.move(1, {"hand": rim.translated(0.05, 0, above)})
+        scene.move(2, {"hand": scene.where("hand").translated(0.12, 0, 0.08)})
+        scene.move(4, {"hand": Pose(AWAY, FLAT_GRIP)})
+        return scene.script()
+
+    def begin(self, homes: dict[str, Pose]) -> None:
+        """Nothing wiped yet."""
+        super().begin(homes)
+        self._wiped = {plate: np.zeros(len(self._cells), bool) for plate in self.candidates}
+        self._last_sponge = None
+
+    def coverage(self, plate: str) -> float:
+        """Share of a plate's inner disc that the sponge has been over."""
+        return float(self._wiped[plate].mean())
+
+    def watch(self, world: World) -> None:
+        """Handling of the sponge, pushed plates, wiped area."""
+        touching = world.touching()
+        self.note_handling(world, touching, "sponge")
+        sponge = world.pose("sponge")
+        for plate in self.candidates:
+            pose = world.pose(plate)
+            if np.linalg.norm(pose.position - self._homes[plate].position) > MOVED:
+                self.note("moved", plate)
+            if world.tilt(plate) > 0.5:
+                self.note("toppled", plate)
+            if frozenset(("sponge", plate)) in touching:
+                self._wipe(plate, pose, sponge)
+        self._last_sponge = sponge
+
+    def _wipe(self, plate: str, pose: Pose, sponge: Pose) -> None:
+        """Mark what the sponge's underside swept since the last control step."""
+        last = self._last_sponge or sponge
+        cells = pose.position[:2] + self._cells @ pose.rotation[:2, :2].T
+        for share in np.linspace(0, 1, 5):
+            centre = (1 - share) * last.position[:2] + share * sponge.position[:2]
+            local = (cells - centre) @ sponge.rotation[:2, :2]
+            self._wiped[plate] |= (np.abs(local) <= np.array(SPONGE[:2]) / 2).all(axis=1)
+        if self.coverage(plate) >= WIPED:
+            self.note("wiped", plate)
+
+    def finished(self, step: int) -> bool:
+        """When a plate is wiped and the sponge off it again, or when something went wrong for good."""
+        events = self.events
+        if any(happened(events, kind) for kind in ("toppled", "moved")) or len(names(events, "wiped")) > 1:
+            return True
+        off = self._last_sponge is not None and self._last_sponge.position[2] > 0.05
+        return happened(events, "wiped") and off
+
+    @staticmethod
+    def judge(events: Sequence[Event]) -> Verdict:
+        """M: one plate wiped, none moved, nothing knocked over."""
+        wiped = names(events, "wiped")
+        if len(wiped) > 1:
+            return Verdict(None, f"two plates: {', '.join(wiped)} were wiped")
+        if happened(events, "moved"):
+            return Verdict(None, f"moved: {', '.join(names(events, 'moved'))}")
+        if wiped and not happened(events, "toppled"):
+            return Verdict(CleanPlate.candidates.index(wiped[0]))
+        return Verdict(None, failure(events, "the sponge") or "timeout: no plate was wiped")

@@ -1,0 +1,158 @@
+"""Seasonings: a hand lifts three shakers one after the other, repeats allowed. Add them to the bowl in that order.
+
+After every addition the scene and the arm return exactly to the same state: only memory knows how far the recipe has come.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+
+from chameleon_policy.camo.events import Event, happened
+from chameleon_policy.camo.geometry import Pose, rotation_vector
+from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Script, add_hand
+from chameleon_policy.camo.robot import DECISION_POSE
+from chameleon_policy.camo.scene import BOWL_RADIUS, SHAKER_HEIGHT, SPICES, add_bowl, add_shaker
+from chameleon_policy.camo.scoring import Verdict
+from chameleon_policy.camo.tasks.task import Answer, Task, failure
+from chameleon_policy.camo.world import World
+
+STROKES, STROKE = 2, 0.02
+"""A shake: this many strokes down of at least this length (m), with the lid over the bowl."""
+IN_PLACE = 0.025
+"""A shaker is back when it stands this close (m) to where it stood."""
+RETURNED = (0.03, 0.2, 0.7)
+"""The arm is back within these: position (m), rotation (rad), gripper at least this open."""
+SPACING, GRIP = 0.15, SHAKER_HEIGHT * 0.5
+
+
+class Seasonings(Task):
+    """z is the sequence of three shakers."""
+
+    name = "seasonings"
+    gym_id = "Camo/Seasonings-v0"
+    instruction = "Add the seasonings to the bowl in the order in which they were shown."
+    answers = tuple(itertools.product(range(3), repeat=3))
+    candidates = ("shaker_0", "shaker_1", "shaker_2")
+    others = ("bowl",)
+    hands = ("hand",)
+    execution_steps = 270
+    decisions = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held = ""
+        self._strokes = 0
+        self._turning_point = 0.0
+        self._falling = False
+        self._shaken: list[str] = []
+
+    def build(self, spec: mujoco.MjSpec) -> None:
+        """Three shakers, a bowl, a hand."""
+        for shaker, spice in zip(self.candidates, SPICES, strict=True):
+            add_shaker(spec, shaker, spice)
+        add_bowl(spec, "bowl")
+        add_hand(spec, "hand")
+
+    def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
+        """Shakers in a row with some disorder, the bowl between them and the robot."""
+        centre = np.array([0.60, 0.0]) + rng.uniform(-0.015, 0.015, 2)
+        homes = {}
+        for place, shaker in enumerate(self.candidates):
+            x, y = centre + (0.0, (place - 1) * SPACING) + rng.uniform(-0.01, 0.01, 2)
+            homes[shaker] = Pose(np.array([x, y, 0.0]), np.eye(3))
+        x, y = np.array([0.44, 0.0]) + rng.uniform((-0.012, -0.04), (0.012, 0.04))
+        homes["bowl"] = Pose(np.array([x, y, 0.0]), np.eye(3))
+        return homes
+
+    def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
+        """Three lifts of equal duration; between two lifts the hand always lets go and draws back."""
+        assert isinstance(z, tuple)
+        self.difficulty = {}
+        scene = self.new_choreography(homes)
+        for number, place in enumerate(z):
+            shaker = self.candidates[place]
+            grip = Pose(homes[shaker].position + (0, 0, GRIP), UPRIGHT_GRIP)
+            scene.move(5 if number == 0 else 3, {"hand": grip.translated(0.09, 0, 0.01)})
+            scene.move(1, {"hand": grip})
+            scene.move(2, {"hand": grip.translated(0.01, 0, 0.12)}, carry={"hand": (shaker,)})
+            scene.wait(1)
+            scene.move(2, {"hand": grip}, carry={"hand": (shaker,)})
+            scene.put(shaker, homes[shaker])
+            scene.move(1, {"hand": grip.translated(0.09, 0, 0.01)})
+        scene.wait(int(rng.integers(0, 2)))
+        scene.move(2, {"hand": scene.where("hand").translated(0.14, 0, 0.08)})
+        scene.move(4, {"hand": Pose(AWAY, UPRIGHT_GRIP)})
+        return scene.script()
+
+    def begin(self, homes: dict[str, Pose]) -> None:
+        """Nothing added yet."""
+        super().begin(homes)
+        self._held, self._shaken = "", []
+
+    def watch(self, world: World) -> None:
+        """Handling, shakes, returns; an addition is complete when the arm is back at the decision pose."""
+        touching = world.touching()
+        for shaker in self.candidates:
+            self.note_handling(world, touching, shaker)
+            held = frozenset(("gripper", shaker)) in touching
+            away = float(np.linalg.norm(world.position(shaker) - self._homes[shaker].position))
+            if away > IN_PLACE and not held and world.position(shaker)[2] < 0.01:
+                self.note("moved", shaker)
+            if held and away > IN_PLACE:
+                self._count_strokes(world, shaker)
+        if self._shaken and self._arm_is_back(world) and not happened(self.events, "moved"):
+            for shaker in self._shaken:
+                self.append("added", shaker)
+            self._held, self._shaken = "", []
+            self.forget("touched", "raised", "lowered", "shaken")
+            if sum(event.kind == "added" for event in self.events) < self.decisions:
+                self.append("decision")
+
+    def _count_strokes(self, world: World, shaker: str) -> None:
+        pose = world.pose(shaker)
+        lid = pose.position + pose.rotation[:, 2] * SHAKER_HEIGHT
+        height = float(lid[2])
+        if self._held != shaker:
+            self._held, self._strokes, self._turning_point, self._falling = shaker, 0, height, False
+        over_bowl = np.hypot(*(lid - world.position("bowl"))[:2]) < BOWL_RADIUS
+        # The turning point follows the lid until it has come back by a stroke's length: then the direction has changed.
+        if self._falling:
+            self._turning_point = min(self._turning_point, height)
+            if height > self._turning_point + STROKE:
+                self._falling, self._turning_point = False, height
+        else:
+            self._turning_point = max(self._turning_point, height)
+            if height < self._turning_point - STROKE:
+                self._falling, self._turning_point = True, height
+                self._strokes += bool(over_bowl)
+        if self._strokes >= STROKES and shaker not in self._shaken:
+            self._shaken.append(shaker)
+            self.note("shaken", shaker)
+
+    def _arm_is_back(self, world: World) -> bool:
+        tool = world.tool()
+        near = np.linalg.norm(tool.position - DECISION_POSE.position) < RETURNED[0]
+        turned = np.linalg.norm(rotation_vector(tool.rotation @ DECISION_POSE.rotation.T))
+        return bool(near and turned < RETURNED[1] and world.gripper() > RETURNED[2])
+
+    def finished(self, step: int) -> bool:
+        """After three additions, or when something fell or stands elsewhere."""
+        events = self.events
+        lost = any(happened(events, kind) for kind in ("toppled", "dropped", "moved"))
+        return lost or sum(event.kind == "added" for event in events) >= self.decisions
+
+    @staticmethod
+    def judge(events: Sequence[Event]) -> Verdict:
+        """M: three additions, each shaker back in its place, none dropped."""
+        added = [event.object for event in events if event.kind == "added"]
+        if len(added) == Seasonings.decisions and not any(happened(events, kind) for kind in ("toppled", "dropped", "moved")):
+            return Verdict(tuple(Seasonings.candidates.index(shaker) for shaker in added))
+        if reason := failure(events, "a shaker"):
+            return Verdict(None, reason)
+        if happened(events, "moved"):
+            return Verdict(None, f"not put back: {', '.join(e.object for e in events if e.kind == 'moved')}")
+        return Verdict(None, f"timeout: {len(added)} of {Seasonings.decisions} additions")

@@ -1,0 +1,162 @@
+"""Shell game: a hand shows the ball under a cup, cups change places, the hand leaves. Lift the cup that hides the ball."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+
+from chameleon_policy.camo.events import Event, happened, names
+from chameleon_policy.camo.geometry import Pose
+from chameleon_policy.camo.hand import AWAY, LEFT_GRIP, RIGHT_GRIP, Choreography, Script, add_hand
+from chameleon_policy.camo.scene import BALL_RADIUS, CUP_HEIGHT, CUP_RIM, add_ball, add_cup
+from chameleon_policy.camo.scoring import Verdict
+from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure
+from chameleon_policy.camo.world import World
+
+LIFT = 0.10
+"""A cup counts as lifted from this height on (m)."""
+SPACING, GRIP = 0.17, CUP_HEIGHT * 0.62
+OUTSIDE = {"left_hand": -0.30, "right_hand": 0.30}
+FROM = {"left_hand": LEFT_GRIP, "right_hand": RIGHT_GRIP}
+
+
+class ShellGame(Task):
+    """z is the place at which the ball ends."""
+
+    name = "shell-game"
+    gym_id = "Camo/ShellGame-v0"
+    instruction = "Lift the cup that hides the ball."
+    answers = (0, 1, 2)
+    candidates = ("cup_0", "cup_1", "cup_2")
+    others = ("ball",)
+    hands = ("left_hand", "right_hand")
+    execution_steps = 60
+
+    def __init__(self, *, swaps: Span = (1, 2)) -> None:
+        super().__init__()
+        self._swaps = check_span("swaps", swaps, 0, 6)
+
+    def build(self, spec: mujoco.MjSpec) -> None:
+        """Three cups, a ball, two hands."""
+        for cup in self.candidates:
+            add_cup(spec, cup)
+        add_ball(spec, "ball")
+        add_hand(spec, "left_hand", mirrored=True)
+        add_hand(spec, "right_hand")
+
+    def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
+        """Cups in a row with some disorder; the ball waits beside them until the script puts it under one."""
+        centre = np.array([0.57, 0.0]) + rng.uniform(-0.02, 0.02, 2)
+        homes = {}
+        for place, cup in enumerate(self.candidates):
+            x, y = centre + (0.0, (place - 1) * SPACING) + rng.uniform(-0.012, 0.012, 2)
+            homes[cup] = Pose(np.array([x, y, 0.0]), np.eye(3))
+        homes["ball"] = Pose(np.array([0.80, 0.0, BALL_RADIUS]), np.eye(3))
+        return homes
+
+    def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
+        """Show the ball, swap, leave. The swaps are drawn first: z decides only where the ball begins."""
+        pairs = [(0, 1), (1, 2), (0, 2)]
+        swaps = [pairs[rng.integers(3)] for _ in range(rng.integers(self._swaps[0], self._swaps[1] + 1))]
+        self.difficulty = {"swaps": len(swaps)}
+        start = z
+        for pair in reversed(swaps):
+            start = {pair[0]: pair[1], pair[1]: pair[0]}.get(start, start)
+        scene = self.new_choreography(homes)
+        at_place = list(self.candidates)
+        covered = at_place[start]
+        self._put_ball_under(scene, covered)
+        self._show_ball(scene, covered)
+        for left_in_front, pair in zip(rng.random(len(swaps)) < 0.5, swaps, strict=True):
+            self._swap(scene, at_place, pair, bool(left_in_front), covered)
+        scene.move(3, {hand: _beside(scene.where(hand), hand) for hand in self.hands})
+        scene.move(4, {hand: _away(hand) for hand in self.hands})
+        return scene.script()
+
+    def _put_ball_under(self, scene: Choreography, cup: str) -> None:
+        x, y, _ = scene.where(cup).position
+        scene.put("ball", Pose(np.array([x, y, scene.where("ball").position[2]]), np.eye(3)))
+
+    def _show_ball(self, scene: Choreography, cup: str) -> None:
+        home = scene.where(cup)
+        hand = "left_hand" if home.position[1] < scene.where("cup_1").position[1] + 0.01 else "right_hand"
+        grip = _grip(home, hand)
+        idle = next(other for other in self.hands if other != hand)
+        scene.move(5, {hand: _beside(grip, hand), idle: Pose(np.array([0.86, 1.5 * OUTSIDE[idle], 0.10]), FROM[idle])})
+        scene.move(2, {hand: grip})
+        scene.move(3, {hand: grip.translated(0, 0, 0.13)}, carry={hand: (cup,)})
+        scene.wait(3)
+        scene.move(3, {hand: grip}, carry={hand: (cup,)})
+        scene.put(cup, home)
+        scene.move(2, {hand: _beside(grip, hand)})
+
+    def _swap(self, scene: Choreography, at_place: list[str], pair: tuple[int, int], left_in_front: bool, covered: str) -> None:
+        """Both hands take a cup each and slide them past one another; the ball goes along under its cup."""
+        cups = {"left_hand": at_place[pair[0]], "right_hand": at_place[pair[1]]}
+        starts = {hand: scene.where(cup) for hand, cup in cups.items()}
+        # The ends are the other cup's own pose: cups stand after any swaps exactly where cups stood before.
+        ends = {"left_hand": starts["right_hand"], "right_hand": starts["left_hand"]}
+        bow = np.array([0.085 if left_in_front else -0.085, 0, 0])
+        scene.move(4, {hand: _grip(start, hand) for hand, start in starts.items()})
+        scene.move(
+            7,
+            {hand: _grip(end, hand) for hand, end in ends.items()},
+            carry={hand: (cup, "ball") if cup == covered else (cup,) for hand, cup in cups.items()},
+            arc={"left_hand": bow, "right_hand": -bow},
+        )
+        for hand, cup in cups.items():
+            scene.put(cup, ends[hand])
+        self._put_ball_under(scene, covered)
+        at_place[pair[0]], at_place[pair[1]] = at_place[pair[1]], at_place[pair[0]]
+        scene.move(2, {hand: _beside(_grip(end, hand), hand) for hand, end in ends.items()})
+
+    def hidden(self, world: World) -> set[str]:
+        """The ball, while a cup stands over it."""
+        ball = world.position("ball")
+        for cup in self.candidates:
+            pose = world.pose(cup)
+            local = pose.rotation.T @ (ball - pose.position)
+            if np.hypot(local[0], local[1]) < CUP_RIM and local[2] > 0:
+                return {"ball"}
+        return set()
+
+    def watch(self, world: World) -> None:
+        """Handling of the cups, and lifts."""
+        touching = world.touching()
+        for cup in self.candidates:
+            self.note_handling(world, touching, cup)
+            if world.position(cup)[2] - self._homes[cup].position[2] >= LIFT:
+                self.note("lifted", cup)
+
+    def finished(self, step: int) -> bool:
+        """A little after the lift, so that a second cup or a fall is still seen; or when something fell."""
+        if happened(self.events, "toppled") or len(names(self.events, "lifted")) > 1:
+            return True
+        lifts = [event.step for event in self.events if event.kind == "lifted"]
+        return bool(lifts) and step >= lifts[0] + 3
+
+    @staticmethod
+    def judge(events: Sequence[Event]) -> Verdict:
+        """M: exactly one cup lifted, the others standing."""
+        lifted = names(events, "lifted")
+        if len(lifted) > 1:
+            return Verdict(None, f"two cups: {', '.join(lifted)} were lifted")
+        if lifted and not set(names(events, "toppled")) - set(lifted):
+            return Verdict(ShellGame.candidates.index(lifted[0]))
+        return Verdict(None, failure(events, "a cup") or "timeout: no cup was lifted high enough")
+
+
+def _grip(cup: Pose, hand: str) -> Pose:
+    """Where a hand holds a cup."""
+    return Pose(cup.position + (0, 0, GRIP), FROM[hand])
+
+
+def _beside(grip: Pose, hand: str) -> Pose:
+    """Drawn back from a cup along the forearm."""
+    return grip.translated(*(0.11 * FROM[hand][:, 0] + (0, 0, 0.02)))
+
+
+def _away(hand: str) -> Pose:
+    return Pose(AWAY + (0, OUTSIDE[hand], 0), FROM[hand])

@@ -1,0 +1,166 @@
+"""What a task is: objects, a layout, a choreography, a watcher and a judge. A new task is a file with one such class."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import mujoco
+import numpy as np
+
+from chameleon_policy.camo.events import Event, Kind, happened, names
+from chameleon_policy.camo.geometry import Pose
+from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Choreography, Script
+from chameleon_policy.camo.scoring import Verdict
+from chameleon_policy.camo.world import World
+
+Answer = int | tuple[int, ...]
+"""z. Places count from left to right in the third view, from 0."""
+Span = int | tuple[int, int]
+"""A fixed number, or a range (both ends included) to draw one from for every episode."""
+
+RAISED, GROUNDED, TOPPLED = 0.03, 0.012, 0.7
+"""Heights above home (m) and tilt (rad) from which something counts as raised, as standing again, as fallen over."""
+
+
+def check_span(name: str, span: Span, lowest: int, highest: int) -> tuple[int, int]:
+    """The range of a dial, or a ValueError that says what it may be."""
+    low, high = span if isinstance(span, (tuple, list)) and len(span) == 2 else (span, span)
+    whole = all(isinstance(end, (int, np.integer)) and not isinstance(end, bool) for end in (low, high))
+    if not whole or not lowest <= low <= high <= highest:
+        raise ValueError(f"{name} must be a number or a (low, high) pair between {lowest} and {highest}, got {span!r}")
+    return int(low), int(high)
+
+
+class Task(ABC):
+    """One of the benchmark's tasks. An instance serves one environment and keeps what its watcher has seen of the episode."""
+
+    name: ClassVar[str]
+    gym_id: ClassVar[str]
+    instruction: ClassVar[str]
+    answers: ClassVar[tuple[Answer, ...]]
+    """Every z there is; all equally likely."""
+    candidates: ClassVar[tuple[str, ...]]
+    """The objects to choose from, from left to right at the beginning."""
+    others: ClassVar[tuple[str, ...]]
+    hands: ClassVar[tuple[str, ...]]
+    execution_steps: ClassVar[int]
+    """Control steps after the first decision until the time is over."""
+    decisions: ClassVar[int] = 1
+
+    def __init__(self) -> None:
+        self.difficulty: dict[str, int] = {}
+        """The dials of this episode (swaps, hovers ...)."""
+        self._homes: dict[str, Pose] = {}
+        self._log: list[Event] = []
+        self._label: dict[str, str] = {}
+        self._seen: set[tuple[Kind, str]] = set()
+        self._step = 0
+
+    @property
+    def chance(self) -> float:
+        """p: the DSR of a guess."""
+        return 1 / len(self.answers)
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """Everything on the table."""
+        return (*self.candidates, *self.others)
+
+    @abstractmethod
+    def build(self, spec: mujoco.MjSpec) -> None:
+        """Add the objects and hands to a scene."""
+
+    @abstractmethod
+    def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
+        """Where the objects stand at the beginning, the same for every z."""
+
+    @abstractmethod
+    def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
+        """The evidence for z; sets `difficulty`. Its length and where objects stand at its end must not depend on z."""
+
+    @abstractmethod
+    def watch(self, world: World) -> None:
+        """Look at the world after a control step of the execution and `note` what happened."""
+
+    @abstractmethod
+    def finished(self, step: int) -> bool:
+        """Whether the outcome is settled."""
+
+    @staticmethod
+    @abstractmethod
+    def judge(events: Sequence[Event]) -> Verdict:
+        """What was chosen, or why the manipulation does not count: a function of the events alone."""
+
+    def hidden(self, world: World) -> set[str]:
+        """Objects that no camera can see."""
+        return set()
+
+    def begin(self, homes: dict[str, Pose]) -> None:
+        """A new episode's execution, with the objects at these places."""
+        self._homes, self._log, self._seen, self._step = homes, [], set(), 0
+        in_order = sorted(self.candidates, key=lambda name: homes[name].position[1])
+        self._label = dict(zip(in_order, self.candidates, strict=True))
+
+    def observe(self, world: World, step: int) -> None:
+        """Watch one control step."""
+        self._step = step
+        self.watch(world)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The log so far."""
+        return tuple(self._log)
+
+    def append(self, kind: Kind, name: str = "") -> None:
+        """Write an event into the log.
+
+        Candidates that look alike are called by their place at the decision: `cup_0` is the leftmost, whichever it was before.
+        """
+        self._log.append(Event(self._step, kind, self._label.get(name, name)))
+        self._seen.add((kind, name))
+
+    def note(self, kind: Kind, name: str = "") -> None:
+        """Write an event into the log if it is new for this object."""
+        if not self.noted(kind, name):
+            self.append(kind, name)
+
+    def noted(self, kind: Kind, name: str = "") -> bool:
+        """Whether an object's event is in the log and was not forgotten."""
+        return (kind, name) in self._seen
+
+    def forget(self, *kinds: Kind) -> None:
+        """Let events of these kinds be noted anew; the log keeps them."""
+        self._seen = {(kind, name) for kind, name in self._seen if kind not in kinds}
+
+    def note_handling(self, world: World, touching: set[frozenset[str]], name: str) -> None:
+        """Touched, raised, lowered, dropped, toppled: what can happen to anything that a gripper takes."""
+        held = frozenset(("gripper", name)) in touching
+        height = float(world.position(name)[2] - self._homes[name].position[2])
+        if held:
+            self.note("touched", name)
+        if height > RAISED:
+            self.note("raised", name)
+            if not held:
+                self.note("dropped", name)
+        elif height < GROUNDED and self.noted("raised", name):
+            self.note("lowered", name)
+        if world.tilt(name) > TOPPLED and not held:
+            self.note("toppled", name)
+
+    def new_choreography(self, homes: dict[str, Pose]) -> Choreography:
+        """Hands away, objects at home."""
+        hands = {name: Pose(AWAY, UPRIGHT_GRIP) for name in self.hands}
+        return Choreography(hands, {name: homes[name] for name in self.objects})
+
+
+def failure(events: Sequence[Event], thing: str) -> str:
+    """The common reasons why a manipulation does not count, the gravest first."""
+    if happened(events, "toppled"):
+        return f"toppled: {', '.join(names(events, 'toppled'))}"
+    if happened(events, "dropped"):
+        return f"dropped: {', '.join(names(events, 'dropped'))}"
+    if not happened(events, "touched"):
+        return f"no contact: {thing} was never touched"
+    return ""

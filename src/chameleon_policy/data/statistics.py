@@ -1,0 +1,56 @@
+"""Statistics in LeRobot's form: feature -> {min, max, mean, std, count, q01, q10, q50, q90, q99} as arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+SAMPLED_FRAMES = 100
+
+FeatureStatistics = dict[str, np.ndarray]
+
+
+def vector_statistics(values: np.ndarray) -> FeatureStatistics:
+    """Statistics (d,) of rows (T, d); min and max keep the type of the values, the others are float64."""
+    wide = values.astype(np.float64)
+    quantiles = np.quantile(wide, list(QUANTILES.values()), axis=0)
+    return {
+        "min": values.min(axis=0),
+        "max": values.max(axis=0),
+        "mean": wide.mean(axis=0),
+        "std": wide.std(axis=0),
+        "count": np.array([len(values)]),
+        **dict(zip(QUANTILES, quantiles, strict=True)),
+    }
+
+
+def image_histogram(frames: np.ndarray) -> tuple[np.ndarray, int]:
+    """How often each value occurs per channel, (3, 256), in up to 100 frames spread over the episode, and their number.
+
+    Histograms of episodes add up, so the statistics of the whole dataset are those of all its sampled pixels, not
+    averages of the episodes' statistics.
+    """
+    chosen = np.unique(np.linspace(0, len(frames) - 1, min(len(frames), SAMPLED_FRAMES)).round().astype(int))
+    sampled = frames[chosen]
+    counts = [np.bincount(sampled[..., channel].ravel(), minlength=256) for channel in range(3)]
+    return np.stack(counts).astype(np.int64), len(chosen)
+
+
+def image_statistics(histogram: np.ndarray, count: int) -> FeatureStatistics:
+    """Statistics (3, 1, 1), in 0..1, of the pixels in a histogram (3, 256) made of `count` frames."""
+    levels = np.arange(256) / 255
+    share = histogram / histogram.sum(axis=1, keepdims=True)
+    mean = share @ levels
+    variance = (share * (levels - mean[:, None]) ** 2).sum(axis=1)
+    # The smallest level that at least this share of the pixels does not exceed.
+    below = share.cumsum(axis=1)
+    quantiles = {name: levels[(below >= q - 1e-12).argmax(axis=1)] for name, q in QUANTILES.items()}
+    present = histogram > 0
+    per_channel = {
+        "min": levels[present.argmax(axis=1)],
+        "max": levels[255 - present[:, ::-1].argmax(axis=1)],
+        "mean": mean,
+        "std": np.sqrt(variance),
+        **quantiles,
+    }
+    return {name: value.reshape(3, 1, 1) for name, value in per_channel.items()} | {"count": np.array([count])}

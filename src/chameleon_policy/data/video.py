@@ -1,0 +1,110 @@
+"""H.264 videos whose frame n stands at the time n / fps: encoding, joining without re-encoding, and decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
+
+KEY_FRAME_EVERY = 4
+# No B-frames: packets are stored in the order of display, so that episodes can be joined by shifting their times.
+ENCODER_OPTIONS = {"crf": "18", "preset": "fast", "bf": "0", "g": str(KEY_FRAME_EVERY)}
+# H.273 code point of the BT.601 matrix; written into the stream, so that no decoder has to guess.
+BT601 = 6
+
+
+def encode_video(path: Path, frames: np.ndarray, rate: Fraction) -> None:
+    """Write frames (T, H, W, 3) uint8 as H.264, yuv420p; the first frame is a key frame."""
+    with av.open(str(path), "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=rate, options=ENCODER_OPTIONS)
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        context = stream.codec_context
+        context.time_base = 1 / rate
+        context.colorspace, context.color_range = BT601, ColorRange.MPEG
+        # Episodes are written by many processes at once: one thread each.
+        context.thread_count = 1
+        converter = VideoReformatter()
+        for number, pixels in enumerate(frames):
+            rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+            frame = converter.reformat(
+                rgb, format="yuv420p", dst_colorspace=Colorspace.ITU601, dst_color_range=ColorRange.MPEG
+            )
+            frame.pts, frame.time_base = number, 1 / rate
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def join_videos(paths: Sequence[Path], out: Path, rate: Fraction) -> None:
+    """Join videos by `encode_video` into one, copying their packets; frame n of the whole stands at n / fps."""
+    # An MP4's clock ticks an integer number of times per second: `numerator` ticks, of which a frame lasts `denominator`.
+    tick, ticks_per_frame = Fraction(1, rate.numerator), rate.denominator
+    number = 0
+    with av.open(str(out), "w", format="mp4", options={"movflags": "faststart"}) as container:
+        target: Any = None
+        headers = b""
+        for path in paths:
+            with av.open(str(path)) as source:
+                stream = source.streams.video[0]
+                if target is None:
+                    target = container.add_stream_from_template(stream)
+                    target.time_base = tick
+                    headers = stream.codec_context.extradata or b""
+                elif stream.codec_context.extradata != headers:
+                    raise ValueError(
+                        f"{path} was encoded with other settings than {paths[0]} (another version of av or x264?), so they "
+                        f"cannot be joined without loss; delete the folder {path.parent} and record that episode again"
+                    )
+                for packet in source.demux(stream):
+                    if packet.size == 0:  # the demuxer's end mark
+                        continue
+                    packet.stream, packet.time_base = target, tick
+                    packet.pts = packet.dts = number * ticks_per_frame
+                    packet.duration = ticks_per_frame
+                    container.mux(packet)
+                    number += 1
+
+
+def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndarray:
+    """Frames first .. first + length - 1 of a video, (length, H, W, 3) uint8."""
+    frames: list[np.ndarray] = []
+    converter = VideoReformatter()
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert stream.time_base is not None
+        container.seek(round(first / rate / stream.time_base), stream=stream, backward=True)
+        for frame in container.decode(stream):
+            if frame.pts is None:
+                raise ValueError(f"{path}: a frame has no time stamp; expected frame n at n / {float(rate):g} seconds")
+            number = round(frame.pts * stream.time_base * rate)
+            if number < first:
+                continue
+            if number != first + len(frames):
+                raise ValueError(f"{path}: expected frame {first + len(frames)}, got frame {number}; the video is damaged")
+            frames.append(converter.reformat(frame, format="rgb24").to_ndarray())
+            if len(frames) == length:
+                return np.stack(frames)
+    raise ValueError(
+        f"{path}: expected {length} frames from frame {first} on, got {len(frames)}; the file is cut short: record again"
+    )
+
+
+def video_info(path: Path, fps: float) -> dict[str, Any]:
+    """What meta/info.json says of a video feature."""
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        return {
+            "video.height": stream.height,
+            "video.width": stream.width,
+            "video.codec": stream.codec.canonical_name,
+            "video.pix_fmt": stream.pix_fmt,
+            "video.is_depth_map": False,
+            "video.fps": fps,
+            "video.channels": 3,
+            "has_audio": False,
+        }
