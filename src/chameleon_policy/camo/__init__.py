@@ -1,9 +1,9 @@
 """Camo in simulation: three manipulation tasks whose decision scenes look the same whatever the answer is.
 
-    import gymnasium as gym
-    import chameleon_policy.camo
+import gymnasium as gym
+import chameleon_policy.camo
 
-    env = gym.make("Camo/ShellGame-v0", image_size=128, swaps=(1, 3))
+env = gym.make("Camo/ShellGame-v0", image_size=128, swaps=(1, 3))
 """
 
 from __future__ import annotations

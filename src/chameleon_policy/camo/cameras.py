@@ -53,7 +53,9 @@ class Cameras:
 
 def _missing_library(error: Exception) -> str:
     backend = os.environ.get("MUJOCO_GL", "")
-    packages = " or ".join(f"`sudo apt-get install {package}` (MUJOCO_GL={name})" for name, (_, package) in LIBRARIES.items())
+    packages = " or ".join(
+        f"`sudo apt-get install {package}` (MUJOCO_GL={name})" for name, (_, package) in LIBRARIES.items()
+    )
     return (
         f"pictures need an OpenGL library, and MuJoCo could not open one with MUJOCO_GL={backend!r} "
         f"({type(error).__name__}: {error}). Install one: {packages}. A program that imports mujoco before "

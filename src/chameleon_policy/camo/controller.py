@@ -1,7 +1,7 @@
 """From an absolute tool pose to joint targets: checks, documented clamps, damped least squares.
 
-An action has ten numbers: position (3, metres, base frame), rotation (6, the first two columns of the tool's rotation matrix)
-and gripper (1: 1 is open, 0 is closed). Proprioception has the same ten, as measured.
+An action has ten numbers: position (3, metres, base frame), rotation (6, the first two columns of the tool's rotation
+matrix) and gripper (1: 1 is open, 0 is closed). Proprioception has the same ten, as measured.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class InverseKinematics:
         self.joints = self.rest.copy()
 
     def solve(self, pose: Pose, iterations: int | None = None) -> Array:
-        """Joint targets for a pose, at most `JOINT_STEP` from the last ones; as near as the arm gets if it is out of reach."""
+        """Joint targets for a pose, at most `JOINT_STEP` from the last ones; out of reach, as near as the arm gets."""
         start, joints = self.joints, self.joints.copy()
         for _ in range(iterations or self.iterations):
             error = self._error(joints, pose)

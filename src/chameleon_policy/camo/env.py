@@ -1,8 +1,8 @@
 """The Gymnasium environment of every Camo task.
 
 An episode: evidence (a hand shows z), retention (nothing happens), decision (t_d: hands gone, arm at the decision pose),
-execution. The arm obeys from the first step on, but stays within three centimetres of the decision pose until t_d. For one seed,
-frames and proprioception at a decision are the same for every z, to the last bit.
+execution. The arm obeys from the first step on, but stays within three centimetres of the decision pose until t_d. For one
+seed, frames and proprioception at a decision are the same for every z, to the last bit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from chameleon_policy.camo.cameras import VIEWS, Cameras, Frame
-from chameleon_policy.camo.controller import ACTION_NAMES, WORKSPACE_HIGH, WORKSPACE_LOW, keep_waiting, pose_to_action, read_action
+from chameleon_policy.camo.controller import (
+    ACTION_NAMES,
+    WORKSPACE_HIGH,
+    WORKSPACE_LOW,
+    keep_waiting,
+    pose_to_action,
+    read_action,
+)
 from chameleon_policy.camo.events import Event
 from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.hand import VISIBLE_X, Script
@@ -67,6 +74,8 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         self.world = World(spec, self.task.objects)
         self._looks = Nuisance(self.world.model)
         self._cameras: dict[int, Cameras] = {}
+        if self.mode == "rgb":
+            self._cameras_of(image_size)  # a missing OpenGL library is better found now than in the first reset
         self._over = True
         self.action_space = gym.spaces.Box(
             np.array([*WORKSPACE_LOW, *[-1] * 6, 0], np.float32), np.array([*WORKSPACE_HIGH, *[1] * 7], np.float32)
@@ -75,7 +84,9 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
 
     # Gymnasium's two verbs ------------------------------------------------------------------------------------------
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """A new episode. The seed makes all of it; `options={"z": ...}` chooses the answer and changes nothing else."""
         super().reset(seed=seed)
         self.seed = int(self.np_random.integers(2**31)) if seed is None else int(seed)
@@ -95,13 +106,14 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         """t_d, known in advance; the first one of several."""
         self.difficulty = {**self.task.difficulty, "retention_steps": retention}
         self.task.begin(self._poses_after_script(homes))
-        self.step_index, self.decisions, self._over = 0, [], False
+        self.step_index, self._over = 0, False
+        self.decisions: list[int] = []
         self.world.pin()
         self._follow_script()
         return self._observation(), self._info(clamped=False)
 
     def step(self, action: npt.ArrayLike) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """One control step (1/7.5 s) towards an absolute tool pose; see `controller.py` for the ten numbers and their limits."""
+        """One control step (1/7.5 s) towards an absolute tool pose; `controller.py` has the ten numbers and their limits."""
         if self._over:
             raise gym.error.ResetNeeded("the episode is over, or has not begun: call reset() before step()")
         command = read_action(action)
@@ -128,10 +140,12 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
 
     def frames(self, size: int | None = None) -> dict[str, Frame]:
         """What the cameras see now, in either observation mode; `size` other than the environment's costs a renderer."""
-        size = size or self.image_size
+        return self._cameras_of(size or self.image_size).draw(self.world.data)
+
+    def _cameras_of(self, size: int) -> Cameras:
         if size not in self._cameras:
             self._cameras[size] = Cameras(self.world.model, size)
-        return self._cameras[size].draw(self.world.data)
+        return self._cameras[size]
 
     def render(self) -> Frame:
         """Both views side by side."""
@@ -201,7 +215,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         z = tuple(int(place) for place in z) if isinstance(z, (tuple, list, np.ndarray)) else z
         if z not in answers:
             raise ValueError(f"{self.task.name} has no answer z = {z!r}; it has {describe_answers(answers)}")
-        return z
+        return answers[answers.index(z)]
 
     # Observations ----------------------------------------------------------------------------------------------------
 
@@ -228,7 +242,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         )
         if self.mode == "rgb":
             picture = gym.spaces.Box(0, 255, (self.image_size, self.image_size, 3), np.uint8)
-            images = gym.spaces.Dict({view: picture for view in VIEWS})
+            images = gym.spaces.Dict(dict.fromkeys(VIEWS, picture))
             return gym.spaces.Dict({"images": images, "proprioception": proprioception})
         count = len(self.task.objects) + len(self.task.hands)
         low = np.tile(np.array([0, *[-REACH] * 3, *[-1.001] * 3], np.float32), (count, 1))
@@ -239,8 +253,9 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         """Privileged: nothing in here may reach a policy."""
         result = self.score() if self._over else None
         return {
-            "phase": self.phase, "decision": self.phase == "decision", "decisions": tuple(self.decisions), "step": self.step_index,
-            "z": self.z, "seed": self.seed, "difficulty": self.difficulty, "instruction": self.task.instruction,
+            "phase": self.phase, "decision": self.phase == "decision", "decisions": tuple(self.decisions),
+            "step": self.step_index, "z": self.z, "seed": self.seed, "difficulty": self.difficulty,
+            "instruction": self.task.instruction,
             "clamped": clamped, "is_success": bool(result and result.success), "score": result,
         }  # fmt: skip
 

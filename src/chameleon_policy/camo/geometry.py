@@ -26,7 +26,7 @@ def rotation_about(axis: npt.ArrayLike, angle: float) -> Array:
     """The rotation by `angle` radians about `axis` (Rodrigues' formula); the axis need not be a unit vector."""
     x, y, z = np.asarray(axis, float) / np.linalg.norm(axis)
     cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
-    return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
+    return np.asarray(np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross)
 
 
 def rotation_vector(rotation: Array) -> Array:
@@ -38,7 +38,7 @@ def rotation_vector(rotation: Array) -> Array:
     length = float(np.linalg.norm(sine))
     angle = np.arctan2(length, cosine)
     if length > 1e-9:
-        return sine * (angle / length)
+        return np.asarray(sine * (angle / length))
     if cosine > 0:
         return sine
     # Half a turn: the axis is the eigenvector of the symmetric part with eigenvalue one.
@@ -93,4 +93,4 @@ def rotation_from_quaternion(quat: Array) -> Array:
 def minimum_jerk(fraction: npt.ArrayLike) -> Array:
     """Progress 0..1 of a point-to-point motion of a human hand (Flash and Hogan, 1985) at a fraction of its duration."""
     u = np.clip(np.asarray(fraction, float), 0.0, 1.0)
-    return u**3 * (10 - 15 * u + 6 * u**2)
+    return np.asarray(u**3 * (10 - 15 * u + 6 * u**2))

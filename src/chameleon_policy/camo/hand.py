@@ -1,8 +1,8 @@
 """The human: hands with forearms that carry objects around, and the choreography that says what they do when.
 
 A hand is a mocap body without contacts. Its origin is the grip point between thumb and fingers; the forearm leads from
-there in the direction of +x, to the person who sits opposite the robot. Before the decision, whatever a hand holds moves with
-it exactly, so that objects stand afterwards where the choreography says, to the last bit.
+there in the direction of +x, to the person who sits opposite the robot. Before the decision, whatever a hand holds moves
+with it exactly, so that objects stand afterwards where the choreography says, to the last bit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 
 from chameleon_policy.camo.geometry import Array, Pose, minimum_jerk, rotation_about
-from chameleon_policy.camo.robot import CAPSULE
+from chameleon_policy.camo.robot import CAPSULE, Colour, Triple
 
 SKIN, NAIL, SLEEVE, CUFF = (0.87, 0.66, 0.54, 1), (0.93, 0.78, 0.70, 1), (0.24, 0.33, 0.47, 1), (0.92, 0.92, 0.90, 1)
 ELLIPSOID, CYLINDER = mujoco.mjtGeom.mjGEOM_ELLIPSOID, mujoco.mjtGeom.mjGEOM_CYLINDER
@@ -36,11 +36,11 @@ def add_hand(spec: mujoco.MjSpec, name: str, *, mirrored: bool = False) -> None:
     side = -1.0 if mirrored else 1.0
     body = spec.worldbody.add_body(name=name, mocap=True, pos=AWAY)
 
-    def limb(start: tuple, end: tuple, radius: float, rgba: tuple = SKIN) -> None:
+    def limb(start: Triple, end: Triple, radius: float, rgba: Colour = SKIN) -> None:
         mirror = np.array([1, side, 1])
         body.add_geom(
-            type=CAPSULE, fromto=(*(mirror * start), *(mirror * end)), size=(radius, 0, 0), rgba=rgba, contype=0, conaffinity=0,
-            name=f"{name}_sleeve" if rgba == SLEEVE else "",
+            type=CAPSULE, fromto=(*(mirror * start), *(mirror * end)), size=(radius, 0, 0), rgba=rgba, contype=0,
+            conaffinity=0,
         )  # fmt: skip
 
     # The palm stands upright beside the grip point, the back of the hand turned outwards (+y).
@@ -67,6 +67,8 @@ class Script:
 
     hands: dict[str, list[Pose]]
     objects: dict[str, list[Pose]]
+    highlights: tuple[int, ...]
+    """Control steps at which the evidence is plainest, for pictures."""
 
     @property
     def steps(self) -> int:
@@ -75,11 +77,12 @@ class Script:
 
 
 class Choreography:
-    """Writes a `Script`, move by move. Durations never depend on the answer, so every answer has its decision at the same step."""
+    """Writes a `Script`, move by move. Durations must not depend on the answer: all answers decide at the same step."""
 
     def __init__(self, hands: dict[str, Pose], objects: dict[str, Pose]) -> None:
         self._hands = {name: [pose] for name, pose in hands.items()}
         self._objects = {name: [pose] for name, pose in objects.items()}
+        self._highlights: list[int] = []
 
     def where(self, name: str) -> Pose:
         """Where a hand or an object is now."""
@@ -116,9 +119,13 @@ class Choreography:
         for _ in range(steps):
             self._wait()
 
+    def highlight(self, steps_ago: int = 0) -> None:
+        """This moment, or one shortly before, should be in a summary."""
+        self._highlights.append(len(next(iter(self._hands.values()))) - 1 - steps_ago)
+
     def script(self) -> Script:
         """What was written so far."""
-        return Script(self._hands, self._objects)
+        return Script(self._hands, self._objects, tuple(self._highlights))
 
     def _wait(self) -> None:
         for track in (*self._hands.values(), *self._objects.values()):

@@ -51,6 +51,9 @@ SHELL = (0.86, 0.87, 0.88, 1)
 CAP = (0.33, 0.55, 0.74, 1)
 DARK = (0.16, 0.17, 0.19, 1)
 
+Triple = tuple[float, float, float]
+Colour = tuple[float, float, float, float]
+
 CYLINDER, CAPSULE, BOX = mujoco.mjtGeom.mjGEOM_CYLINDER, mujoco.mjtGeom.mjGEOM_CAPSULE, mujoco.mjtGeom.mjGEOM_BOX
 
 
@@ -132,7 +135,7 @@ def _draw_links(links: dict[str, mujoco.MjsBody]) -> None:
     _tube(links["wrist_3"], (0, 0, -0.03), (0, 0, 0.0996), 0.036, SHELL)
 
 
-def _tube(body: mujoco.MjsBody, start: tuple, end: tuple, radius: float, rgba: tuple) -> None:
+def _tube(body: mujoco.MjsBody, start: Triple, end: Triple, radius: float, rgba: Colour) -> None:
     _visual(body, CYLINDER, fromto=(*start, *end), size=(radius, 0, 0), rgba=rgba)
 
 

@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 
 from chameleon_policy.camo.geometry import Array, quaternion, rotation_about
-from chameleon_policy.camo.robot import BOX, CYLINDER, GRIPPER_BIT, OBJECT_BIT, TABLE_BIT
+from chameleon_policy.camo.robot import BOX, CYLINDER, GRIPPER_BIT, OBJECT_BIT, TABLE_BIT, Colour
 from chameleon_policy.camo.shapes import add_turned_mesh
 
 SPHERE, MESH, PLANE = mujoco.mjtGeom.mjGEOM_SPHERE, mujoco.mjtGeom.mjGEOM_MESH, mujoco.mjtGeom.mjGEOM_PLANE
@@ -106,7 +106,9 @@ def _wood(spec: mujoco.MjSpec) -> str:
     return "wood"
 
 
-def _object(spec: mujoco.MjSpec, name: str, mass: float, centre: float, inertia: tuple[float, float, float]) -> mujoco.MjsBody:
+def _object(
+    spec: mujoco.MjSpec, name: str, mass: float, centre: float, inertia: tuple[float, float, float]
+) -> mujoco.MjsBody:
     body = spec.worldbody.add_body(
         name=name, mass=mass, ipos=(0, 0, centre), inertia=tuple(mass * np.array(inertia)), explicitinertial=True
     )
@@ -114,7 +116,7 @@ def _object(spec: mujoco.MjSpec, name: str, mass: float, centre: float, inertia:
     return body
 
 
-def _seen(body: mujoco.MjsBody, mesh: str, rgba: tuple, height: float = 0.0, name: str = "") -> None:
+def _seen(body: mujoco.MjsBody, mesh: str, rgba: Colour, height: float = 0.0, name: str = "") -> None:
     body.add_geom(
         name=name, type=MESH, meshname=mesh, pos=(0, 0, height), rgba=rgba, contype=0, conaffinity=0, mass=0, density=0
     )
@@ -122,18 +124,25 @@ def _seen(body: mujoco.MjsBody, mesh: str, rgba: tuple, height: float = 0.0, nam
 
 def _touched(body: mujoco.MjsBody, kind: int, *, on_table: bool = False, **properties: object) -> mujoco.MjsGeom:
     affinity = GRIPPER_BIT | OBJECT_BIT | (TABLE_BIT if on_table else 0)
-    defaults: dict = {"condim": 4, "friction": (0.9, 0.01, 0.001), "group": INVISIBLE_GROUP, "mass": 0, "density": 0}
+    defaults: dict[str, object] = {
+        "condim": 4,
+        "friction": (0.9, 0.01, 0.001),
+        "group": INVISIBLE_GROUP,
+        "mass": 0,
+        "density": 0,
+    }
     return body.add_geom(type=kind, contype=OBJECT_BIT, conaffinity=affinity, **{**defaults, **properties})
 
 
-def _stand_on_feet(body: mujoco.MjsBody, radius: float, heights: tuple[float, ...], foot: float = 0.004, count: int = 4) -> None:
+def _stand_on_feet(body: mujoco.MjsBody, radius: float, heights: tuple[float, ...]) -> None:
     """Small spheres that alone touch the table, at the bottom and, for a toppled object, further up."""
+    foot = 0.004
     for height in heights:
-        for angle in 2 * np.pi * (np.arange(count) + 0.5) / count:
+        for angle in np.pi * (np.arange(4) + 0.5) / 2:
+            x, y = (radius - foot) * np.cos(angle), (radius - foot) * np.sin(angle)
             body.add_geom(
-                type=SPHERE, size=(foot, 0, 0), pos=((radius - foot) * np.cos(angle), (radius - foot) * np.sin(angle), height),
-                contype=0, conaffinity=TABLE_BIT, condim=3, friction=(0.8, 0.01, 0.001), group=INVISIBLE_GROUP, mass=0,
-                density=0,
+                type=SPHERE, size=(foot, 0, 0), pos=(x, y, height), contype=0, conaffinity=TABLE_BIT, condim=3,
+                friction=(0.8, 0.01, 0.001), group=INVISIBLE_GROUP, mass=0, density=0,
             )  # fmt: skip
 
 
@@ -147,7 +156,9 @@ def add_cup(spec: mujoco.MjSpec, name: str) -> None:
              (CUP_TOP + 0.002, CUP_HEIGHT - 0.004), (CUP_TOP - 0.001, CUP_HEIGHT), (CUP_TOP - 0.006, CUP_HEIGHT),
              (CUP_TOP - 0.008, CUP_HEIGHT - 0.003), (0, CUP_HEIGHT - 0.003)],
         )  # fmt: skip
-        add_turned_mesh(spec, "cup_inside", [(0, CUP_HEIGHT - 0.006), (CUP_TOP - 0.003, CUP_HEIGHT - 0.006), (CUP_RIM - 0.004, 0)])
+        add_turned_mesh(
+            spec, "cup_inside", [(0, CUP_HEIGHT - 0.006), (CUP_TOP - 0.003, CUP_HEIGHT - 0.006), (CUP_RIM - 0.004, 0)]
+        )
     body = _object(spec, name, 0.12, 0.06, (0.002, 0.002, 0.001))
     _seen(body, "cup", CUP_RED, name=f"{name}_look")
     _seen(body, "cup_inside", (0.45, 0.14, 0.11, 1))
@@ -208,14 +219,16 @@ def add_sponge(spec: mujoco.MjSpec, name: str) -> None:
         name=f"{name}_pad", type=mujoco.mjtJoint.mjJNT_SLIDE, axis=(0, 0, 1), range=(0, SPONGE_SOFTNESS), stiffness=250,
         damping=3, armature=0.01,
     )  # fmt: skip
-    # Priority makes the pad's own low friction count: a wet sponge glides over a plate instead of dragging it along.
-    _touched(
+    # Priority makes the pad's own low friction count: a wet sponge glides over a plate instead of dragging it along. It does
+    # not touch the fingers, which would pinch it when it is pressed up between them.
+    touched = _touched(
         pad, BOX, on_table=True, size=(length / 2, width / 2, 0.006), pos=(0, 0, 0.006), rgba=SPONGE_GREEN, group=0,
         friction=(0.3, 0.01, 0.001), priority=1, name=f"{name}_pad",
     )  # fmt: skip
+    touched.contype, touched.conaffinity = 0, OBJECT_BIT | TABLE_BIT
 
 
-def add_shaker(spec: mujoco.MjSpec, name: str, spice: tuple) -> None:
+def add_shaker(spec: mujoco.MjSpec, name: str, spice: Colour) -> None:
     """A glass shaker with a metal lid; its origin is the centre of its bottom."""
     radius, height = SHAKER_RADIUS, SHAKER_HEIGHT
     if spec.mesh("shaker") is None:

@@ -1,7 +1,7 @@
 """Scores: M, D and SR of an episode from its events, rates with intervals over many episodes (Eq. 20 of the paper).
 
-M is a scorable manipulation, whatever was chosen; D says that the choice agrees with the history; a task's `judge` reads both
-off the events. MSR = P(M), DSR = P(D | M), SR = P(M and D).
+M is a scorable manipulation, whatever was chosen; D says that the choice agrees with the history; a task's `judge` reads
+both off the events. MSR = P(M), DSR = P(D | M), SR = P(M and D).
 """
 
 from __future__ import annotations
@@ -80,7 +80,12 @@ class Rate:
 
     def as_dict(self) -> dict[str, float | int | None]:
         """For JSON, which has no NaN."""
-        return {"value": None if math.isnan(self.value) else self.value, "low": self.low, "high": self.high, "count": self.count}
+        return {
+            "value": None if math.isnan(self.value) else self.value,
+            "low": self.low,
+            "high": self.high,
+            "count": self.count,
+        }
 
 
 @dataclass(frozen=True)

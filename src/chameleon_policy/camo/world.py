@@ -1,7 +1,7 @@
 """The simulated world: a compiled scene with the robot in it, and plain questions about it.
 
-Two regimes. While the hands act, every object is `pinned`: weightless, without contacts, exactly where the script puts it. From
-the decision on it is free: contacts and gravity act, and nothing but physics moves it.
+Two regimes. While the hands act, every object is `pinned`: weightless, without contacts, exactly where the script puts it.
+From the decision on it is free: contacts and gravity act, and nothing but physics moves it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class World:
 
     def position(self, name: str) -> Array:
         """Where an object's origin is."""
-        return self.data.qpos[self._qpos[name] : self._qpos[name] + 3].copy()
+        return np.array(self.data.qpos[self._qpos[name] : self._qpos[name] + 3])
 
     def tilt(self, name: str) -> float:
         """Angle (rad) between an object's axis and the vertical."""

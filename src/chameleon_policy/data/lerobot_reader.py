@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from chameleon_policy.data.schema import CODEBASE_VERSION, IMAGE_PREFIX, INFO_PATH, STATS_PATH, Schema
 from chameleon_policy.data.video import decode_video

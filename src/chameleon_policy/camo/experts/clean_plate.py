@@ -6,7 +6,6 @@ import numpy as np
 
 from chameleon_policy.camo.experts.expert import CLOSED, Expert, Waypoint
 from chameleon_policy.camo.geometry import Pose
-from chameleon_policy.camo.robot import DOWNWARD
 from chameleon_policy.camo.scene import PLATE_SURFACE, SPONGE
 
 GRIP = 0.027
@@ -15,7 +14,7 @@ PRESS = 0.007
 
 
 class CleanPlateExpert(Expert):
-    """Wipes the plate at the place z. The strokes advance across the plate: where the sponge is tells how far the work has come."""
+    """Wipes the plate at the place z. The strokes advance across it: where the sponge is tells how far the work has come."""
 
     def plan(self, decision: int) -> list[Waypoint]:
         """Sponge, over the plate, down, four strokes, up."""
@@ -32,7 +31,7 @@ class CleanPlateExpert(Expert):
             *way,
             Waypoint(self.over(sponge, 0.13, 0.02), CLOSED, noise=0.5, tolerance=0.03),
             Waypoint(self.over(path[0], 0.11, 0.02), CLOSED, speed=0.075, tolerance=0.025),
-            Waypoint(Pose(path[0] + (0, 0, 0.012), DOWNWARD), CLOSED, speed=0.045, tolerance=0.010, noise=0.4),
-            *(Waypoint(Pose(point, DOWNWARD), CLOSED, speed=0.028, tolerance=0.007, noise=0.35) for point in path),
+            Waypoint(Pose(path[0] + (0, 0, 0.012), self.posture), CLOSED, speed=0.045, tolerance=0.010, noise=0.4),
+            *(Waypoint(Pose(point, self.posture), CLOSED, speed=0.028, tolerance=0.007, noise=0.35) for point in path),
             Waypoint(self.over(path[-1], 0.14, 0.015), CLOSED, noise=0.5),
         ]

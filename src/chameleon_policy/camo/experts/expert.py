@@ -1,14 +1,13 @@
 """Scripted demonstrators on privileged state: way points, human-like variation, and noise with clean labels (DART).
 
-An expert waits at the decision pose until t_d. From then on it moves along way points. What it executes is disturbed, also while
-it waits; what it writes down is the undisturbed action that leads back to its path from where the arm really is. Without that, a
-policy learns to read its own drift as evidence.
+An expert waits at the decision pose until t_d. From then on it moves along way points. What it executes is disturbed, also
+while it waits; what it writes down is the undisturbed action that leads back to its path from where the arm really is.
+Without that, a policy learns to read its own drift as evidence.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,9 +57,8 @@ class Expert(ABC):
 
     def __init__(self, env: CamoEnv, *, noise: float = 1.0, wrong_choice: Answer | None = None) -> None:
         if wrong_choice is not None and wrong_choice not in env.task.answers:
-            raise ValueError(
-                f"{env.task.name} has no answer {wrong_choice!r} to choose wrongly; it has {describe_answers(env.task.answers)}"
-            )
+            answers = describe_answers(env.task.answers)
+            raise ValueError(f"{env.task.name} has no answer {wrong_choice!r} to choose wrongly; it has {answers}")
         self.env, self._noise, self._wrong_choice = env, noise, wrong_choice
         self.reset()
 
@@ -70,6 +68,7 @@ class Expert(ABC):
         self._noise_rng = stream(self.env.seed, "noise")
         self._push = np.zeros(6)
         self.pace = self._rng.uniform(0.8, 1.2)
+        self.posture = rotation_about((0, 0, 1), self._rng.uniform(-0.1, 0.1)) @ DOWNWARD
         self._plan: list[Waypoint] = []
         self._planned = 0
         self._stayed = 0
@@ -133,23 +132,19 @@ class Expert(ABC):
         """A small random offset, for detours and inexact grasps."""
         return self._rng.uniform(-size, size, 3)
 
-    def over(self, position: Array, height: float, detour: float = 0.0, rotation: Array = DOWNWARD) -> Pose:
-        """A tool pose above a point of the table, perhaps a little beside it."""
-        return Pose(np.array([position[0], position[1], height]) + self.wobble(detour), rotation)
+    def over(self, position: Array, height: float, detour: float = 0.0, rotation: Array | None = None) -> Pose:
+        """A tool pose above a point of the table, perhaps a little beside it; in the expert's own posture by default."""
+        where = np.array([position[0], position[1], height]) + self.wobble(detour)
+        return Pose(where, self.posture if rotation is None else rotation)
 
     def grasp(self, name: str, grip: float, above: float) -> list[Waypoint]:
         """Approach an object from above, take it at a height over its origin, lift it."""
         position = self.env.world.position(name)
         hold = np.array([position[0], position[1], position[2] + grip]) + self.wobble(0.003)
-        down = Pose(hold, DOWNWARD)
+        down = Pose(hold, self.posture)
         return [
             Waypoint(self.over(position, above, 0.02), OPEN, speed=0.075, tolerance=0.03),
             Waypoint(self.over(position, above - 0.03, 0.004), OPEN, tolerance=0.010, noise=0.5),
             Waypoint(down, OPEN, speed=0.045, tolerance=0.006, noise=0.3),
             Waypoint(down, CLOSED, tolerance=0.02, stay=2, noise=0.2),
         ]
-
-
-def towards(start: Array, end: Array, share: float, offset: Sequence[float]) -> Array:
-    """A point between two others, with an offset."""
-    return (1 - share) * start + share * end + np.asarray(offset)

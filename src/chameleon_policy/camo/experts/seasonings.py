@@ -11,8 +11,8 @@ from chameleon_policy.camo.robot import DECISION_POSE, DOWNWARD
 GRIP = 0.062
 TILTED = rotation_about((0, 1, 0), -0.4) @ DOWNWARD
 RETURNING = rotation_about((0, 0, 1), 0.5) @ DOWNWARD
-"""On the way back the tool is turned about the vertical: a shaker that is being put back is held differently from one that is
-being taken, so that the manipulation itself asks for no memory. Only the choice does."""
+"""On the way back the tool is turned about the vertical: a shaker that is being put back is held differently from one that
+is being taken, so that the manipulation itself asks for no memory. Only the choice does."""
 OVER_BOWL, DIP = 0.185, 0.045
 
 

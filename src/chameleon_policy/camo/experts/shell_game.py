@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from chameleon_policy.camo.experts.expert import CLOSED, Expert, Waypoint
-from chameleon_policy.camo.geometry import Pose
-from chameleon_policy.camo.robot import DOWNWARD
 from chameleon_policy.camo.scene import CUP_HEIGHT
 
 
@@ -18,4 +16,4 @@ class ShellGameExpert(Expert):
         cup = cups[self.choice]
         way = self.grasp(cup, CUP_HEIGHT - 0.028, CUP_HEIGHT + 0.09)
         held = way[-1].pose
-        return [*way, Waypoint(Pose(held.position + (0, 0, 0.17) + self.wobble(0.015), DOWNWARD), CLOSED, noise=0.5)]
+        return [*way, Waypoint(self.over(held.position, held.position[2] + 0.17, 0.015), CLOSED, noise=0.5)]

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import mujoco
 import numpy as np
+import numpy.typing as npt
 
 from chameleon_policy.camo.events import Event, happened, names
-from chameleon_policy.camo.geometry import Array, Pose
+from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.hand import AWAY, FLAT_GRIP, Script, add_hand
 from chameleon_policy.camo.scene import PLATE_INNER, PLATE_RADIUS, SPONGE, add_plate, add_sponge
 from chameleon_policy.camo.scoring import Verdict
@@ -40,7 +41,7 @@ class CleanPlate(Task):
         grid = np.arange(-PLATE_INNER, PLATE_INNER + CELL, CELL)
         cells = np.stack(np.meshgrid(grid, grid), -1).reshape(-1, 2)
         self._cells = cells[np.hypot(*cells.T) <= PLATE_INNER]
-        self._wiped: dict[str, Array] = {}
+        self._wiped: dict[str, npt.NDArray[np.bool_]] = {}
         self._last_sponge: Pose | None = None
 
     def build(self, spec: mujoco.MjSpec) -> None:
@@ -67,8 +68,9 @@ class CleanPlate(Task):
         turn_of_answer = int(rng.integers(hovers + 1))
         others = rng.permutation(2)[:hovers]
         self.difficulty = {"distractor_hovers": hovers}
+        assert isinstance(z, int)
         not_z = [place for place in self.answers if place != z]
-        visits: list[Answer] = [not_z[index] for index in others]
+        visits = [not_z[index] for index in others]
         visits.insert(turn_of_answer, z)
         scene = self.new_choreography(homes)
         above = 0.05
@@ -80,6 +82,7 @@ class CleanPlate(Task):
                 scene.move(2, {"hand": rim})
                 scene.move(3, {"hand": rim.translated(0.01, 0, 0.12)}, carry={"hand": (plate,)})
                 scene.wait(2)
+                scene.highlight()
                 scene.move(3, {"hand": rim}, carry={"hand": (plate,)})
                 scene.put(plate, homes[plate])
                 scene.move(1, {"hand": rim.translated(0.05, 0, 0.01)})
@@ -87,6 +90,7 @@ class CleanPlate(Task):
                 scene.move(2, {"hand": rim.translated(0.0, 0, above)})
                 scene.move(3, {"hand": rim.translated(-0.05, 0, above + 0.02)})
                 scene.wait(2)
+                scene.highlight()
                 scene.move(3, {"hand": rim.translated(0.0, 0, above)})
                 scene.move(1, {"hand": rim.translated(0.05, 0, above)})
         scene.move(2, {"hand": scene.where("hand").translated(0.12, 0, 0.08)})

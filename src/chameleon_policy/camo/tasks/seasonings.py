@@ -80,6 +80,7 @@ class Seasonings(Task):
             scene.move(1, {"hand": grip})
             scene.move(2, {"hand": grip.translated(0.01, 0, 0.12)}, carry={"hand": (shaker,)})
             scene.wait(1)
+            scene.highlight()
             scene.move(2, {"hand": grip}, carry={"hand": (shaker,)})
             scene.put(shaker, homes[shaker])
             scene.move(1, {"hand": grip.translated(0.09, 0, 0.01)})
@@ -149,7 +150,9 @@ class Seasonings(Task):
     def judge(events: Sequence[Event]) -> Verdict:
         """M: three additions, each shaker back in its place, none dropped."""
         added = [event.object for event in events if event.kind == "added"]
-        if len(added) == Seasonings.decisions and not any(happened(events, kind) for kind in ("toppled", "dropped", "moved")):
+        if len(added) == Seasonings.decisions and not any(
+            happened(events, kind) for kind in ("toppled", "dropped", "moved")
+        ):
             return Verdict(tuple(Seasonings.candidates.index(shaker) for shaker in added))
         if reason := failure(events, "a shaker"):
             return Verdict(None, reason)

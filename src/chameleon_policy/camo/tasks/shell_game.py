@@ -61,6 +61,7 @@ class ShellGame(Task):
         pairs = [(0, 1), (1, 2), (0, 2)]
         swaps = [pairs[rng.integers(3)] for _ in range(rng.integers(self._swaps[0], self._swaps[1] + 1))]
         self.difficulty = {"swaps": len(swaps)}
+        assert isinstance(z, int)
         start = z
         for pair in reversed(swaps):
             start = {pair[0]: pair[1], pair[1]: pair[0]}.get(start, start)
@@ -88,11 +89,14 @@ class ShellGame(Task):
         scene.move(2, {hand: grip})
         scene.move(3, {hand: grip.translated(0, 0, 0.13)}, carry={hand: (cup,)})
         scene.wait(3)
+        scene.highlight()
         scene.move(3, {hand: grip}, carry={hand: (cup,)})
         scene.put(cup, home)
         scene.move(2, {hand: _beside(grip, hand)})
 
-    def _swap(self, scene: Choreography, at_place: list[str], pair: tuple[int, int], left_in_front: bool, covered: str) -> None:
+    def _swap(
+        self, scene: Choreography, at_place: list[str], pair: tuple[int, int], left_in_front: bool, covered: str
+    ) -> None:
         """Both hands take a cup each and slide them past one another; the ball goes along under its cup."""
         cups = {"left_hand": at_place[pair[0]], "right_hand": at_place[pair[1]]}
         starts = {hand: scene.where(cup) for hand, cup in cups.items()}
@@ -106,6 +110,7 @@ class ShellGame(Task):
             carry={hand: (cup, "ball") if cup == covered else (cup,) for hand, cup in cups.items()},
             arc={"left_hand": bow, "right_hand": -bow},
         )
+        scene.highlight(steps_ago=3)
         for hand, cup in cups.items():
             scene.put(cup, ends[hand])
         self._put_ball_under(scene, covered)

@@ -34,7 +34,7 @@ def check_span(name: str, span: Span, lowest: int, highest: int) -> tuple[int, i
 
 
 class Task(ABC):
-    """One of the benchmark's tasks. An instance serves one environment and keeps what its watcher has seen of the episode."""
+    """One of the benchmark's tasks. An instance serves one environment and keeps what it has seen of the episode."""
 
     name: ClassVar[str]
     gym_id: ClassVar[str]
@@ -116,7 +116,7 @@ class Task(ABC):
     def append(self, kind: Kind, name: str = "") -> None:
         """Write an event into the log.
 
-        Candidates that look alike are called by their place at the decision: `cup_0` is the leftmost, whichever it was before.
+        Candidates that look alike are called by their place at the decision: `cup_0` is the leftmost, whichever it was.
         """
         self._log.append(Event(self._step, kind, self._label.get(name, name)))
         self._seen.add((kind, name))

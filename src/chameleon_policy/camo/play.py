@@ -1,0 +1,127 @@
+"""Watching: an expert plays one episode for people, as a video of both cameras and a contact sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from chameleon_policy.camo.cameras import VIEWS, Frame
+from chameleon_policy.camo.env import CamoEnv, describe_answers
+from chameleon_policy.camo.experts import make_expert
+from chameleon_policy.camo.scene import LARGEST_IMAGE
+from chameleon_policy.camo.scoring import Score
+from chameleon_policy.camo.tasks import Answer, Task
+from chameleon_policy.camo.world import CONTROL_HZ
+from chameleon_policy.data.video import encode_video
+from chameleon_policy.report.contact_sheet import PHASE_COLOURS, Column, captioned, contact_sheet, shrink
+
+SHARPNESS = 2
+"""Pictures for people are drawn larger by this factor and shrunk."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One control step as it was seen."""
+
+    step: int
+    phase: str
+    frames: dict[str, Frame]
+
+    @property
+    def clock(self) -> str:
+        """Seconds since the beginning."""
+        return f"{self.step / CONTROL_HZ:.1f} s"
+
+
+def parse_answer(task: Task, text: str | None) -> Answer | None:
+    """z from the command line: a place, or places with commas between them."""
+    if text is None:
+        return None
+    places = text.strip("()").replace(" ", "").split(",")
+    if not all(place.isdigit() for place in places):
+        answers = describe_answers(task.answers)
+        raise ValueError(f"--z must be a place like 1, or places like 0,2,2, got {text!r}; {task.name} has {answers}")
+    return int(places[0]) if len(places) == 1 else tuple(map(int, places))
+
+
+def check_output(path: Path, size: int) -> Path:
+    """Make sure that a video can be written there, before anything is simulated; returns the path for the contact sheet."""
+    if path.suffix != ".mp4":
+        raise ValueError(f"the video must be an .mp4 file, got {path}")
+    if not 32 <= size <= LARGEST_IMAGE // SHARPNESS or size % 2:
+        raise ValueError(f"size must be even and between 32 and {LARGEST_IMAGE // SHARPNESS}, got {size}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        raise ValueError(f"cannot write to {path}: {error.strerror or error}. Choose another --out") from error
+    return path.with_suffix(".png")
+
+
+def watch_episode(
+    env: CamoEnv, seed: int, z: Answer | None, size: int, *, progress: Callable[[int], object] = lambda step: None
+) -> tuple[list[Moment], Score]:
+    """Every control step of an expert's episode in pictures of this size."""
+    env.reset(seed=seed, options={"z": z})
+    expert, moments, over = make_expert(env), [], False
+    while True:
+        frames = {view: shrink(frame, SHARPNESS) for view, frame in env.frames(size * SHARPNESS).items()}
+        moments.append(Moment(env.step_index, env.phase, frames))
+        if over:
+            return moments, env.score()
+        _, _, terminated, truncated, _ = env.step(expert.act().executed)
+        over = terminated or truncated
+        progress(env.step_index)
+
+
+def save_clip(moments: list[Moment], path: Path) -> None:
+    """An H.264 video: both views side by side under a strip with phase and clock."""
+    pictures = [
+        captioned(
+            np.concatenate([moment.frames[view] for view in VIEWS], axis=1),
+            moment.phase,
+            moment.clock,
+            PHASE_COLOURS[moment.phase],
+        )
+        for moment in moments
+    ]
+    encode_video(path, np.stack(pictures), Fraction(CONTROL_HZ))
+
+
+def save_sheet(moments: list[Moment], env: CamoEnv, path: Path, columns: int = 10) -> None:
+    """A contact sheet: evidence, retention, every decision, execution."""
+    answer = f"z = {env.z}" + "".join(f", {name.replace('_', ' ')} {number}" for name, number in env.difficulty.items())
+    sheet = contact_sheet(
+        [
+            Column([moment.frames[view] for view in VIEWS], moment.phase, moment.clock)
+            for moment in _choose(moments, env.script.highlights, columns)
+        ],
+        f"{env.task.name}: {env.task.instruction}",
+        subtitle=f"seed {env.seed}, {answer}",
+        rows=VIEWS,
+    )
+    Image.fromarray(sheet).save(path)
+
+
+def _choose(moments: list[Moment], highlights: tuple[int, ...], columns: int) -> list[Moment]:
+    """Moments that tell the story: what the evidence was, the retention, every decision, and what followed each of them."""
+    decisions = [moment.step for moment in moments if moment.phase == "decision"]
+    retention = [moment.step for moment in moments if moment.phase == "retention"][:1]
+    evidence = _spread(list(highlights), min(len(highlights), 4))
+    ends = [*decisions[1:], moments[-1].step]
+    each = max(1, (columns - len(evidence) - len(retention) - len(decisions)) // max(1, len(decisions)))
+    execution: list[int] = []
+    for decision, end in zip(decisions, ends, strict=True):
+        last = len(execution) // each == len(decisions) - 1 and each > 1
+        points = np.linspace(0, 1, each + 1)[1:] if last else (np.arange(each) + 0.5) / each
+        execution += [round(decision + share * (end - decision)) for share in points]
+    return [moments[step] for step in sorted({*evidence, *retention, *decisions, *execution})]
+
+
+def _spread(steps: list[int], count: int) -> list[int]:
+    return [steps[round(index)] for index in np.linspace(0, len(steps) - 1, count)] if steps else []
