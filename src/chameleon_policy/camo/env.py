@@ -254,7 +254,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         result = self.score() if self._over else None
         return {
             "phase": self.phase, "decision": self.phase == "decision", "decisions": tuple(self.decisions),
-            "step": self.step_index, "z": self.z, "seed": self.seed, "difficulty": self.difficulty,
+            "step": self.step_index, "z": self.z, "seed": self.seed, "difficulty": dict(self.difficulty),
             "instruction": self.task.instruction,
             "clamped": clamped, "is_success": bool(result and result.success), "score": result,
         }  # fmt: skip

@@ -61,6 +61,11 @@ def add_hand(spec: mujoco.MjSpec, name: str, *, mirrored: bool = False) -> None:
     limb((0.180, 0.020, 0.016), (0.50, 0.030, 0.13), 0.040, SLEEVE)
 
 
+def vary_grip(rng: np.random.Generator) -> Array:
+    """A rotation to put in front of a grip: nobody holds their forearm the same way twice."""
+    return rotation_about((0, 0, 1), rng.uniform(-0.15, 0.15)) @ rotation_about((0, 1, 0), rng.uniform(-0.12, 0.06))
+
+
 @dataclass(frozen=True)
 class Script:
     """What happens before the decision: one pose per control step for every hand and every object that moves."""

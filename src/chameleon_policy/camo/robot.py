@@ -100,7 +100,7 @@ def _add_gripper(spec: mujoco.MjSpec, flange: mujoco.MjsBody) -> None:
         # The pad ends a little beyond the tool centre point and grips well: rubber.
         pad = _solid(finger, BOX, size=(0.016, 0.003, 0.019), pos=(0, side * 0.003, 0.051), rgba=(0.3, 0.31, 0.33, 1))
         pad.mass, pad.condim, pad.friction, pad.name = 0.02, 4, (1.6, 0.02, 0.001), f"{name}_pad"
-        pad.solimp = (0.95, 0.99, 0.001, 0.5, 2)
+        pad.solimp, pad.solref = (0.95, 0.99, 0.001, 0.5, 2), (0.005, 1)
         _position_servo(spec, f"{name}_finger", 1500.0, 60.0, GRIP_FORCE, (0, OPENING / 2))
     mount = flange.add_body(name="wrist_camera", gravcomp=1, pos=(0.085, 0, 0.03))
     _visual(mount, BOX, size=(0.012, 0.030, 0.012), pos=(0, 0, -0.006), rgba=DARK)

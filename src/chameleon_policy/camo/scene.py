@@ -9,7 +9,7 @@ from __future__ import annotations
 import mujoco
 import numpy as np
 
-from chameleon_policy.camo.geometry import Array, quaternion, rotation_about
+from chameleon_policy.camo.geometry import Array, quaternion
 from chameleon_policy.camo.robot import BOX, CYLINDER, GRIPPER_BIT, OBJECT_BIT, TABLE_BIT, Colour
 from chameleon_policy.camo.shapes import add_turned_mesh
 
@@ -162,16 +162,14 @@ def add_cup(spec: mujoco.MjSpec, name: str) -> None:
     body = _object(spec, name, 0.12, 0.06, (0.002, 0.002, 0.001))
     _seen(body, "cup", CUP_RED, name=f"{name}_look")
     _seen(body, "cup_inside", (0.45, 0.14, 0.11, 1))
-    walls, wall = 8, 0.002
-    slope = np.arctan2(CUP_RIM - CUP_TOP, CUP_HEIGHT)
-    middle = (CUP_RIM + CUP_TOP) / 2 - wall
+    # Hollow only where the ball is: thin walls would let strong fingers through.
+    hollow, walls, wall = 0.055, 8, 0.004
     for angle in 2 * np.pi * np.arange(walls) / walls:
-        tilt = rotation_about((0, 0, 1), angle) @ rotation_about((0, 1, 0), -slope)
-        _touched(
-            body, BOX, size=(wall, CUP_RIM * np.tan(np.pi / walls), CUP_HEIGHT / 2 - 0.002), quat=quaternion(tilt),
-            pos=(middle * np.cos(angle), middle * np.sin(angle), CUP_HEIGHT / 2),
-        )  # fmt: skip
-    _touched(body, CYLINDER, size=(CUP_TOP - 0.004, 0.002, 0), pos=(0, 0, CUP_HEIGHT - 0.002))
+        x, y = (CUP_RIM - wall - 0.002) * np.cos(angle), (CUP_RIM - wall - 0.002) * np.sin(angle)
+        size = (wall, CUP_RIM * np.tan(np.pi / walls) - 0.002, hollow / 2 - 0.002)
+        _touched(body, BOX, size=size, pos=(x, y, hollow / 2), quat=(np.cos(angle / 2), 0, 0, np.sin(angle / 2)))
+    solid = (CUP_HEIGHT - hollow) / 2
+    _touched(body, CYLINDER, size=(CUP_TOP + 0.002, solid, 0), pos=(0, 0, CUP_HEIGHT - solid))
     _stand_on_feet(body, CUP_RIM, (0.004,))
     _stand_on_feet(body, CUP_TOP, (CUP_HEIGHT - 0.004,))
 

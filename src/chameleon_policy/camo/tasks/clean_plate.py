@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from chameleon_policy.camo.events import Event, happened, names
 from chameleon_policy.camo.geometry import Pose
-from chameleon_policy.camo.hand import AWAY, FLAT_GRIP, Script, add_hand
+from chameleon_policy.camo.hand import AWAY, FLAT_GRIP, Script, add_hand, vary_grip
 from chameleon_policy.camo.scene import PLATE_INNER, PLATE_RADIUS, SPONGE, add_plate, add_sponge
 from chameleon_policy.camo.scoring import Verdict
 from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure
@@ -73,10 +73,10 @@ class CleanPlate(Task):
         visits = [not_z[index] for index in others]
         visits.insert(turn_of_answer, z)
         scene = self.new_choreography(homes)
-        above = 0.05
+        above, grip = 0.05, vary_grip(rng) @ FLAT_GRIP
         for number, place in enumerate(visits):
             plate = self.candidates[place]
-            rim = Pose(homes[plate].position + (PLATE_RADIUS - 0.012, 0, 0.016), FLAT_GRIP)
+            rim = Pose(homes[plate].position + (PLATE_RADIUS - 0.012, 0, 0.016), grip)
             scene.move(5 if number == 0 else 4, {"hand": rim.translated(0.06, 0, above)})
             if place == z:
                 scene.move(2, {"hand": rim})

@@ -13,7 +13,7 @@ import numpy as np
 
 from chameleon_policy.camo.events import Event, happened
 from chameleon_policy.camo.geometry import Pose, rotation_vector
-from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Script, add_hand
+from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Script, add_hand, vary_grip
 from chameleon_policy.camo.robot import DECISION_POSE
 from chameleon_policy.camo.scene import BOWL_RADIUS, SHAKER_HEIGHT, SPICES, add_bowl, add_shaker
 from chameleon_policy.camo.scoring import Verdict
@@ -73,9 +73,10 @@ class Seasonings(Task):
         assert isinstance(z, tuple)
         self.difficulty = {}
         scene = self.new_choreography(homes)
+        rotation = vary_grip(rng) @ UPRIGHT_GRIP
         for number, place in enumerate(z):
             shaker = self.candidates[place]
-            grip = Pose(homes[shaker].position + (0, 0, GRIP), UPRIGHT_GRIP)
+            grip = Pose(homes[shaker].position + (0, 0, GRIP), rotation)
             scene.move(5 if number == 0 else 3, {"hand": grip.translated(0.09, 0, 0.01)})
             scene.move(1, {"hand": grip})
             scene.move(2, {"hand": grip.translated(0.01, 0, 0.12)}, carry={"hand": (shaker,)})

@@ -8,8 +8,8 @@ import mujoco
 import numpy as np
 
 from chameleon_policy.camo.events import Event, happened, names
-from chameleon_policy.camo.geometry import Pose
-from chameleon_policy.camo.hand import AWAY, LEFT_GRIP, RIGHT_GRIP, Choreography, Script, add_hand
+from chameleon_policy.camo.geometry import Array, Pose
+from chameleon_policy.camo.hand import AWAY, LEFT_GRIP, RIGHT_GRIP, Choreography, Script, add_hand, vary_grip
 from chameleon_policy.camo.scene import BALL_RADIUS, CUP_HEIGHT, CUP_RIM, add_ball, add_cup
 from chameleon_policy.camo.scoring import Verdict
 from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure
@@ -19,7 +19,6 @@ LIFT = 0.10
 """A cup counts as lifted from this height on (m)."""
 SPACING, GRIP = 0.17, CUP_HEIGHT * 0.62
 OUTSIDE = {"left_hand": -0.30, "right_hand": 0.30}
-FROM = {"left_hand": LEFT_GRIP, "right_hand": RIGHT_GRIP}
 
 
 class ShellGame(Task):
@@ -37,6 +36,7 @@ class ShellGame(Task):
     def __init__(self, *, swaps: Span = (1, 2)) -> None:
         super().__init__()
         self._swaps = check_span("swaps", swaps, 0, 6)
+        self._grips: dict[str, Array] = {}
 
     def build(self, spec: mujoco.MjSpec) -> None:
         """Three cups, a ball, two hands."""
@@ -65,6 +65,7 @@ class ShellGame(Task):
         start = z
         for pair in reversed(swaps):
             start = {pair[0]: pair[1], pair[1]: pair[0]}.get(start, start)
+        self._grips = {"left_hand": vary_grip(rng) @ LEFT_GRIP, "right_hand": vary_grip(rng) @ RIGHT_GRIP}
         scene = self.new_choreography(homes)
         at_place = list(self.candidates)
         covered = at_place[start]
@@ -72,8 +73,8 @@ class ShellGame(Task):
         self._show_ball(scene, covered)
         for left_in_front, pair in zip(rng.random(len(swaps)) < 0.5, swaps, strict=True):
             self._swap(scene, at_place, pair, bool(left_in_front), covered)
-        scene.move(3, {hand: _beside(scene.where(hand), hand) for hand in self.hands})
-        scene.move(4, {hand: _away(hand) for hand in self.hands})
+        scene.move(3, {hand: self._beside(scene.where(hand), hand) for hand in self.hands})
+        scene.move(4, {hand: self._away(hand) for hand in self.hands})
         return scene.script()
 
     def _put_ball_under(self, scene: Choreography, cup: str) -> None:
@@ -83,16 +84,18 @@ class ShellGame(Task):
     def _show_ball(self, scene: Choreography, cup: str) -> None:
         home = scene.where(cup)
         hand = "left_hand" if home.position[1] < scene.where("cup_1").position[1] + 0.01 else "right_hand"
-        grip = _grip(home, hand)
+        grip = self._grip(home, hand)
         idle = next(other for other in self.hands if other != hand)
-        scene.move(5, {hand: _beside(grip, hand), idle: Pose(np.array([0.86, 1.5 * OUTSIDE[idle], 0.10]), FROM[idle])})
+        scene.move(
+            5, {hand: self._beside(grip, hand), idle: Pose(np.array([0.86, 1.5 * OUTSIDE[idle], 0.10]), self._grips[idle])}
+        )
         scene.move(2, {hand: grip})
         scene.move(3, {hand: grip.translated(0, 0, 0.13)}, carry={hand: (cup,)})
         scene.wait(3)
         scene.highlight()
         scene.move(3, {hand: grip}, carry={hand: (cup,)})
         scene.put(cup, home)
-        scene.move(2, {hand: _beside(grip, hand)})
+        scene.move(2, {hand: self._beside(grip, hand)})
 
     def _swap(
         self, scene: Choreography, at_place: list[str], pair: tuple[int, int], left_in_front: bool, covered: str
@@ -103,10 +106,10 @@ class ShellGame(Task):
         # The ends are the other cup's own pose: cups stand after any swaps exactly where cups stood before.
         ends = {"left_hand": starts["right_hand"], "right_hand": starts["left_hand"]}
         bow = np.array([0.085 if left_in_front else -0.085, 0, 0])
-        scene.move(4, {hand: _grip(start, hand) for hand, start in starts.items()})
+        scene.move(4, {hand: self._grip(start, hand) for hand, start in starts.items()})
         scene.move(
             7,
-            {hand: _grip(end, hand) for hand, end in ends.items()},
+            {hand: self._grip(end, hand) for hand, end in ends.items()},
             carry={hand: (cup, "ball") if cup == covered else (cup,) for hand, cup in cups.items()},
             arc={"left_hand": bow, "right_hand": -bow},
         )
@@ -115,7 +118,18 @@ class ShellGame(Task):
             scene.put(cup, ends[hand])
         self._put_ball_under(scene, covered)
         at_place[pair[0]], at_place[pair[1]] = at_place[pair[1]], at_place[pair[0]]
-        scene.move(2, {hand: _beside(_grip(end, hand), hand) for hand, end in ends.items()})
+        scene.move(2, {hand: self._beside(self._grip(end, hand), hand) for hand, end in ends.items()})
+
+    def _grip(self, cup: Pose, hand: str) -> Pose:
+        """Where a hand holds a cup."""
+        return Pose(cup.position + (0, 0, GRIP), self._grips[hand])
+
+    def _beside(self, grip: Pose, hand: str) -> Pose:
+        """Drawn back from a cup along the forearm."""
+        return grip.translated(*(0.11 * self._grips[hand][:, 0] + (0, 0, 0.02)))
+
+    def _away(self, hand: str) -> Pose:
+        return Pose(AWAY + (0, OUTSIDE[hand], 0), self._grips[hand])
 
     def hidden(self, world: World) -> set[str]:
         """The ball, while a cup stands over it."""
@@ -132,36 +146,28 @@ class ShellGame(Task):
         touching = world.touching()
         for cup in self.candidates:
             self.note_handling(world, touching, cup)
-            if world.position(cup)[2] - self._homes[cup].position[2] >= LIFT:
+            held = frozenset(("gripper", cup)) in touching
+            if held and world.position(cup)[2] - self._homes[cup].position[2] >= LIFT:
                 self.note("lifted", cup)
 
     def finished(self, step: int) -> bool:
         """A little after the lift, so that a second cup or a fall is still seen; or when something fell."""
-        if happened(self.events, "toppled") or len(names(self.events, "lifted")) > 1:
+        events = self.events
+        if happened(events, "toppled") or happened(events, "dropped") or len(names(events, "lifted")) > 1:
             return True
-        lifts = [event.step for event in self.events if event.kind == "lifted"]
+        lifts = [event.step for event in events if event.kind == "lifted"]
         return bool(lifts) and step >= lifts[0] + 3
 
     @staticmethod
     def judge(events: Sequence[Event]) -> Verdict:
-        """M: exactly one cup lifted, the others standing."""
+        """M: exactly one cup lifted and still held, the others standing."""
         lifted = names(events, "lifted")
         if len(lifted) > 1:
             return Verdict(None, f"two cups: {', '.join(lifted)} were lifted")
-        if lifted and not set(names(events, "toppled")) - set(lifted):
+        if lifted and not happened(events, "toppled") and not happened(events, "dropped"):
             return Verdict(ShellGame.candidates.index(lifted[0]))
-        return Verdict(None, failure(events, "a cup") or "timeout: no cup was lifted high enough")
-
-
-def _grip(cup: Pose, hand: str) -> Pose:
-    """Where a hand holds a cup."""
-    return Pose(cup.position + (0, 0, GRIP), FROM[hand])
-
-
-def _beside(grip: Pose, hand: str) -> Pose:
-    """Drawn back from a cup along the forearm."""
-    return grip.translated(*(0.11 * FROM[hand][:, 0] + (0, 0, 0.02)))
-
-
-def _away(hand: str) -> Pose:
-    return Pose(AWAY + (0, OUTSIDE[hand], 0), FROM[hand])
+        if reason := failure(events, "a cup"):
+            return Verdict(None, reason)
+        if happened(events, "lowered"):
+            return Verdict(None, f"set down: {', '.join(names(events, 'lowered'))} was raised, but not high enough")
+        return Verdict(None, "timeout: no cup was lifted")

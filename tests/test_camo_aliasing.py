@@ -1,0 +1,116 @@
+"""At a decision nothing in the observation tells the answer: exactly, and to a classifier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from camo_episodes import TASK_NAMES, WAIT, wait_until_decision
+from chameleon_policy.camo import CamoEnv
+from chameleon_policy.camo.experts import make_expert
+
+ANSWERS = {"clean-plate": (0, 1, 2), "shell-game": (0, 1, 2), "seasonings": ((0, 0, 0), (1, 2, 0), (2, 1, 1))}
+
+
+def flat(observation: dict) -> list[np.ndarray]:
+    if "images" in observation:
+        return [*observation["images"].values(), observation["proprioception"]]
+    return [observation["objects"], observation["proprioception"]]
+
+
+def assert_identical(one: list[np.ndarray], other: list[np.ndarray]) -> None:
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("observation", ["rgb", "state"])
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_decisions_are_bit_identical_across_answers(name: str, observation: str) -> None:
+    """After real hand motion, real swaps, an expert's noise and, in seasonings, real additions of different shakers."""
+    env = CamoEnv(name, observation=observation, image_size=96, nuisance="mild")
+    for seed in (1, 8):
+        seen: dict[object, list[list[np.ndarray]]] = {}
+        evidence = {}
+        for z in ANSWERS[name]:
+            env.reset(seed=seed, options={"z": z})
+            expert = make_expert(env)
+            decisions, frames, over = [], [], False
+            while not over and len(decisions) < env.task.decisions:
+                current, _, terminated, truncated, info = env.step(expert.act().executed)
+                over = terminated or truncated
+                frames.append(flat(current))
+                if info["decision"]:
+                    decisions.append(flat(current))
+            assert len(decisions) == env.task.decisions
+            seen[z] = decisions
+            evidence[z] = frames[: env.evidence_steps]
+        first, *others = ANSWERS[name]
+        for z in others:
+            for one, other in zip(seen[first], seen[z], strict=True):
+                assert_identical(one, other)
+            # The check can fail: before, the answers look different.
+            assert any(not np.array_equal(a[0], b[0]) for a, b in zip(evidence[first], evidence[z], strict=True))
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_it_stays_identical_for_as_long_as_the_arm_waits(name: str) -> None:
+    env = CamoEnv(name, image_size=64)
+    waiting = []
+    for z in ANSWERS[name]:
+        env.reset(seed=4, options={"z": z})
+        wait_until_decision(env)
+        waiting.append([array for _ in range(15) for array in flat(env.step(WAIT)[0])])
+    for other in waiting[1:]:
+        assert_identical(waiting[0], other)
+
+
+def snapshots(name: str, seeds: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Evidence picture, decision picture and (first) place of the answer, of episodes with their own random z."""
+    dials = {"swaps": 0} if name == "shell-game" else {}  # with swaps, no single picture shows where the ball ends
+    env = CamoEnv(name, observation="state", image_size=32, retention_steps=0, **dials)
+    evidence, decision, places = [], [], []
+    for seed in seeds:
+        env.reset(seed=seed)
+        first = env.z[0] if isinstance(env.z, tuple) else env.z
+        while not env.decisions:
+            env.step(WAIT)
+            if env.step_index == shown_at(env):
+                evidence.append(picture(env))
+        decision.append(picture(env))
+        places.append(first)
+    env.close()
+    return np.array(evidence), np.array(decision), np.array(places)
+
+
+def shown_at(env: CamoEnv) -> int:
+    """The highlight at which the answer itself is held up: something of the candidates stands highest."""
+    heights = [
+        max(env.script.objects[name][step].position[2] for name in env.task.candidates) for step in env.script.highlights
+    ]
+    lifted = [step for step, height in zip(env.script.highlights, heights, strict=True) if height > 0.08]
+    return lifted[0]
+
+
+def picture(env: CamoEnv) -> np.ndarray:
+    return np.concatenate([frame.ravel() for frame in env.frames().values()]) / 255.0
+
+
+def held_out_accuracy(features: np.ndarray, places: np.ndarray) -> float:
+    """Ridge regression on one-hot answers, fitted on the first half, tested on the second."""
+    half = len(features) // 2
+    mean, spread = features[:half].mean(0), features[:half].std(0) + 0.02
+    x = (features - mean) / spread
+    targets = np.eye(3)[places] - 1 / 3
+    kernel = x[:half] @ x[:half].T
+    weights = np.linalg.solve(kernel + 0.1 * np.trace(kernel) / half * np.eye(half), targets[:half])
+    guesses = (x[half:] @ x[:half].T @ weights).argmax(1)
+    return float((guesses == places[half:]).mean())
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_a_classifier_is_at_chance_on_decision_frames(name: str) -> None:
+    evidence, decision, places = snapshots(name, range(300, 420))
+    blind, sighted = held_out_accuracy(decision, places), held_out_accuracy(evidence, places)
+    # 60 held-out episodes at chance 1/3: standard deviation 0.061; 0.55 is three and a half of them above.
+    assert blind < 0.55, f"decision frames tell the answer: {blind:.2f}"
+    assert sighted > 0.85, f"the classifier cannot see: {sighted:.2f} on evidence frames"
