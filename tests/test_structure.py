@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import chameleon_policy
 
 PACKAGE = Path(chameleon_policy.__file__).parent
@@ -18,8 +20,29 @@ def test_the_policy_knows_nothing_of_the_rest() -> None:
             assert module.startswith("chameleon_policy.policy"), f"{path.name} imports {module}"
 
 
-def test_importing_the_package_loads_no_extra() -> None:
-    extras = {"transformers", "huggingface_hub", "torchvision"}
-    code = f"import chameleon_policy, sys; print(sorted({extras} & sys.modules.keys()))"
+def test_the_benchmark_knows_nothing_of_the_policy() -> None:
+    for room in ("camo", "data"):
+        for path in (PACKAGE / room).rglob("*.py"):
+            assert "chameleon_policy.policy" not in path.read_text(), path
+            assert not re.search(r"^\s*(import|from) torch", path.read_text(), re.MULTILINE), path
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("from chameleon_policy import ChameleonPolicy", {"transformers", "huggingface_hub", "mujoco", "gymnasium", "av"}),
+        ("import chameleon_policy.camo.recording", {"torch", "transformers"}),
+        ("import chameleon_policy.cli", {"torch", "mujoco", "av"}),
+    ],
+)
+def test_nobody_waits_for_what_they_do_not_use(code: str, unwanted: set[str]) -> None:
+    code = f"import sys; {code}; print(sorted({unwanted} & sys.modules.keys()))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_the_packages_names_are_the_policys() -> None:
+    assert chameleon_policy.__all__ == chameleon_policy.policy.__all__
+    assert chameleon_policy.ChameleonPolicy is chameleon_policy.policy.ChameleonPolicy
+    with pytest.raises(AttributeError, match="no attribute 'Chamaeleon'"):
+        _ = chameleon_policy.Chamaeleon

@@ -1,4 +1,7 @@
-"""The command `chameleon`: one function per subcommand; tyro makes the options from their signatures."""
+"""The command `chameleon`: one function per subcommand; tyro makes the options from their signatures.
+
+Each command imports what it needs: recording does not wait for torch, and the policy does not need MuJoCo.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,6 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-from chameleon_policy.demo import stream_demo
-from chameleon_policy.policy import ChameleonPolicy, parameter_budget
-from chameleon_policy.policy.presets import budget_features, preset
-from chameleon_policy.report.budget_table import budget_table
 
 app = tyro.extras.SubcommandApp()
 Preset = Literal["paper", "small", "nano"]
@@ -35,6 +33,10 @@ def params(
         size: Preset of the policy.
         as_json: Print the integers as JSON and nothing else.
     """
+    from chameleon_policy.policy import ChameleonPolicy, parameter_budget
+    from chameleon_policy.policy.presets import budget_features, preset
+    from chameleon_policy.report.budget_table import budget_table
+
     policy = ChameleonPolicy(preset(size), budget_features(), with_control_jepa=False)
     budget = parameter_budget(policy)
     if as_json:
@@ -51,6 +53,8 @@ def demo(control_steps: int = 48, seed: int = 0) -> None:
         control_steps: Observations to stream; a chunk of actions is sampled every half horizon.
         seed: Seed of the weights, observations and noise.
     """
+    from chameleon_policy.demo import stream_demo
+
     stream_demo(control_steps=control_steps, seed=seed)
 
 

@@ -1,0 +1,231 @@
+"""Recording: balanced, reproducible, resumable, never overwriting; and what people look at."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import av
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from chameleon_policy.camo import CamoEnv
+from chameleon_policy.camo.demonstration import demonstrate
+from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.seeds import TRAINING_SEEDS
+from chameleon_policy.data import RecordedDataset
+
+COMMAND = [sys.executable, "-m", "chameleon_policy.cli"]
+STATE = Recording(task="clean-plate", episodes=5, seed=3, observation="state", retention_steps=2)
+
+
+def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
+
+
+def table(path: Path) -> list[dict]:
+    return pq.read_table(path / "camo/episodes.parquet").to_pylist()
+
+
+def contents(path: Path) -> list[dict[str, np.ndarray]]:
+    dataset = RecordedDataset(path)
+    return [dataset.vectors(index) for index in range(len(dataset))]
+
+
+def assert_same_datasets(one: Path, other: Path) -> None:
+    for a, b in zip(contents(one), contents(other), strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            np.testing.assert_array_equal(a[key], b[key])
+    assert table(one) == table(other)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(STATE, tmp_path_factory.mktemp("recording") / "state")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recording") / "rgb"
+    result = run(
+        "record", "shell-game", "--episodes", 3, "--size", 64, "--seed", 1, "--workers", 2, "--out", path, "--swaps", 1
+    )
+    assert result.returncode == 0, result.stderr
+    return path
+
+
+def test_an_episode_can_be_replayed_from_its_seed(recorded: Path) -> None:
+    rows = table(recorded)
+    env = CamoEnv("clean-plate", observation="state", retention_steps=2)
+    for index, row in enumerate(rows):
+        assert row["seed"] in TRAINING_SEEDS
+        again = demonstrate(env, row["seed"], row["z"][0])
+        vectors = RecordedDataset(recorded).vectors(index)
+        np.testing.assert_array_equal(vectors["action"], again.actions)
+        np.testing.assert_array_equal(vectors["observation.state"], [each["proprioception"] for each in again.observations])
+        seen = np.array([each["objects"].ravel() for each in again.observations])
+        np.testing.assert_array_equal(vectors["observation.environment_state"], seen)
+        assert row["decision_steps"] == [row["evidence_steps"] + 2]
+        assert row["length"] == len(again.actions) > row["decision_steps"][0]
+        assert (row["manipulation"], row["decision"], row["reason"]) == (True, True, "success")
+
+
+def test_labels_are_clean_and_the_arm_is_not(recorded: Path) -> None:
+    """While the expert waits, its label is the decision pose itself, and the arm trembles around it."""
+    for row, vectors in zip(table(recorded), contents(recorded), strict=True):
+        waiting = slice(5, row["decision_steps"][0])
+        assert np.ptp(vectors["action"][waiting], axis=0).max() == 0
+        tremble = vectors["observation.state"][waiting, :3].std(axis=0)
+        assert (tremble > 0.001).all() and (tremble < 0.02).all()
+
+
+@pytest.mark.parametrize(("task", "episodes"), [("shell-game", 120), ("seasonings", 120), ("seasonings", 54)])
+def test_answers_are_balanced_and_in_no_fixed_order(task: str, episodes: int) -> None:
+    recording = Recording(task=task, episodes=episodes, observation="state")
+    answers = [recording.answer(index) for index in range(episodes)]
+    counts = Counter(answers)
+    assert max(counts.values()) - min(counts.values()) <= (episodes % len(counts) > 0)
+    size = len(counts)
+    blocks = {tuple(answers[start : start + size]) for start in range(0, episodes - size + 1, size)}
+    assert len(blocks) > 1
+    assert answers != [
+        Recording(task=task, episodes=episodes, observation="state", seed=1).answer(i) for i in range(episodes)
+    ]
+
+
+def test_the_number_of_processes_does_not_matter(recorded: Path, tmp_path: Path) -> None:
+    assert_same_datasets(recorded, record(STATE, tmp_path / "two", workers=2))
+
+
+def test_a_killed_recording_goes_on_where_it_stopped(recorded: Path, tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    options = "--episodes 5 --seed 3 --observation state --retention-steps 2 --workers 1"
+    arguments = ["record", "clean-plate", *options.split(), "--out", str(out)]
+    process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    parts, deadline = out / "camo/unfinished", time.time() + 120
+    while len(list(parts.glob("episode-*"))) < 2 and process.poll() is None and time.time() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = {path: path.stat().st_mtime_ns for path in parts.glob("episode-*")}
+    assert 2 <= len(done) < 5 and not (out / "meta/info.json").exists()
+    with pytest.raises(FileNotFoundError, match="record command again"):
+        RecordedDataset(out)
+
+    changed = run("record", "clean-plate", *options.replace("--seed 3", "--seed 4").split(), "--out", out)
+    assert changed.returncode == 2 and "seed: 3 then, 4 now" in changed.stderr
+
+    kept = tmp_path / "kept"
+    shutil.copytree(parts, kept)  # assembling removes the parts
+    result = run(*arguments)
+    assert result.returncode == 0, result.stderr
+    assert_same_datasets(recorded, out)
+    assert not parts.exists() and len(list(kept.glob("episode-*"))) == len(done)
+
+
+def test_nothing_is_overwritten(recorded: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in recorded.rglob("*") if path.is_file()}
+    with pytest.raises(FileExistsError, match=r"already holds a complete dataset.*chameleon data inspect"):
+        record(STATE, recorded)
+    assert before == {path: path.read_bytes() for path in recorded.rglob("*") if path.is_file()}
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(FileExistsError, match="choose another --out"):
+        record(STATE, tmp_path)
+    with pytest.raises(FileExistsError, match="choose another --out"):
+        record(STATE, tmp_path / "thesis.tex")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_videos_show_what_the_cameras_saw(pictures: Path) -> None:
+    dataset, rows = RecordedDataset(pictures), table(pictures)
+    assert dataset.schema.views == {"third": (64, 64), "wrist": (64, 64)}
+    env = CamoEnv("shell-game", image_size=64, swaps=1)
+    row = rows[2]
+    again = demonstrate(env, row["seed"], row["z"][0])
+    for view in ("third", "wrist"):
+        stored = dataset.frames(2, view).astype(float)
+        shown = np.array([each["images"][view] for each in again.observations], float)
+        assert stored.shape == shown.shape
+        error = np.abs(stored - shown).mean(axis=(1, 2, 3))
+        other = np.abs(stored[:-6] - shown[6:]).mean(axis=(1, 2, 3))
+        assert error.max() < 4.0  # compression
+        assert other.max() > error.max(), "frames could be shifted in time without this test noticing"
+    env.close()
+    assert {row["swaps"] for row in rows} == {1} and sorted(row["z"][0] for row in rows) == [0, 1, 2]
+
+
+def test_inspect_prints_a_summary_and_draws_a_sheet(pictures: Path, recorded: Path, tmp_path: Path) -> None:
+    result = run("data", "inspect", pictures)
+    assert result.returncode == 0, result.stderr
+    for text in ("3, ", "64 x 64", "0: 1, 1: 1, 2: 1", "Lift the cup", "7.5 Hz"):
+        assert text in result.stdout
+    sheet = np.asarray(Image.open(pictures / "contact-sheet.png"))
+    assert sheet.shape[0] > 3 * 64 and sheet.shape[1] > 9 * 64
+    result = run("data", "inspect", recorded)
+    assert result.returncode == 0 and "no pictures" in result.stdout
+    missing = run("data", "inspect", tmp_path / "nowhere")
+    assert missing.returncode == 2 and "not a directory" in missing.stderr
+
+
+def test_play_writes_a_video_and_a_sheet(tmp_path: Path) -> None:
+    clip = tmp_path / "new" / "clip.mp4"
+    result = run("play", "shell-game", "--z", 2, "--seed", 7, "--size", 96, "--swaps", 1, "--out", clip)
+    assert result.returncode == 0, result.stderr
+    assert "z = 2, chosen: 2, success" in result.stdout
+    with av.open(str(clip)) as container:
+        stream = container.streams.video[0]
+        frames = sum(1 for _ in container.decode(video=0))
+        assert float(stream.average_rate) == 7.5 and stream.width == 192 and stream.height > 96
+    env = CamoEnv("shell-game", observation="state", swaps=1)
+    assert frames == len(demonstrate(env, 7, 2).actions) + 1
+    sheet = np.asarray(Image.open(clip.with_suffix(".png")))
+    assert sheet.shape[1] > 8 * 96 and sheet.std() > 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["record", "juggling", "--out", "x"], "the tasks are clean-plate, shell-game, seasonings"),
+        (["record", "seasonings", "--swaps", "1", "--out", "x"], "seasonings has no parameter swaps"),
+        (["record", "shell-game", "--swaps", "many", "--out", "x"], "--swaps must be a number like 5 or a range like 3-10"),
+        (["record", "shell-game", "--size", "63", "--out", "x"], "image_size must be even"),
+        (["record", "shell-game", "--episodes", "0", "--out", "x"], "episodes must be at least 1"),
+        (["record", "shell-game", "--seed", "-1", "--out", "x"], "between 0 and"),
+        (["record", "shell-game", "--workers", "0", "--out", "x"], "workers must be at least 1"),
+        (["record", "shell-game", "--observation", "state", "--out", "/proc/nothing/here"], "cannot write to"),
+        (["play", "shell-game", "--z", "4"], "no answer z = 4"),
+        (["play", "seasonings", "--z", "salt"], "places like 0,2,2"),
+        (["play", "shell-game", "--out", "clip.gif"], ".mp4"),
+        (["play", "shell-game", "--size", "4000"], "between 32 and"),
+        (["play", "shell-game", "--out", "/proc/nothing/clip.mp4"], "cannot write to"),
+    ],
+)
+def test_bad_commands_are_answered_in_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr and "Traceback" not in result.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_folder_without_permission_is_said(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere; the case is covered by /proc above")
+    tmp_path.chmod(0o500)
+    with pytest.raises(ValueError, match="cannot write to"):
+        record(STATE, tmp_path / "x")
+
+
+def test_settings_travel_with_the_dataset(recorded: Path) -> None:
+    settings = json.loads((recorded / "camo/recording.json").read_text())
+    assert settings["task"] == "clean-plate" and settings["seed"] == 3 and settings["retention_steps"] == 2
+    assert RecordedDataset(recorded).info["robot_type"] == "ur5e"
