@@ -26,7 +26,7 @@ DENAVIT_HARTENBERG = (
 )
 TOOL_LENGTH = 0.16
 """From the flange to the tool centre point."""
-OPENING = 0.09
+OPENING = 0.11
 """Distance of the finger pads when open: wider than the 50 mm of a Hand-E, for objects that a camera can see."""
 
 DOWNWARD = np.diag([1.0, -1.0, -1.0])
@@ -89,16 +89,16 @@ def add_robot(spec: mujoco.MjSpec) -> None:
 def _add_gripper(spec: mujoco.MjSpec, flange: mujoco.MjsBody) -> None:
     palm = TOOL_LENGTH - 0.062
     _solid(flange, CYLINDER, size=(0.036, 0.038, 0), pos=(0, 0, 0.038), rgba=DARK, mass=0.7)
-    _solid(flange, BOX, size=(0.025, 0.062, 0.011), pos=(0, 0, palm - 0.011), rgba=STEEL, mass=0.2)
+    _solid(flange, BOX, size=(0.025, 0.070, 0.011), pos=(0, 0, palm - 0.011), rgba=STEEL, mass=0.2)
     flange.add_site(name="tcp", pos=(0, 0, TOOL_LENGTH), size=(0.002, 0.002, 0.002), rgba=(0, 0, 0, 0), group=4)
     for name, side in (("left", 1.0), ("right", -1.0)):
         finger = flange.add_body(name=f"{name}_finger", pos=(0, 0, palm), gravcomp=1)
         finger.add_joint(
             name=f"{name}_finger", type=mujoco.mjtJoint.mjJNT_SLIDE, axis=(0, side, 0), range=(0, OPENING / 2), armature=0.1
         )
-        _solid(finger, BOX, size=(0.012, 0.006, 0.026), pos=(0, side * 0.0065, 0.026), rgba=DARK, mass=0.05)
+        _solid(finger, BOX, size=(0.014, 0.006, 0.026), pos=(0, side * 0.0065, 0.026), rgba=DARK, mass=0.05)
         # The pad ends a little beyond the tool centre point and grips well: rubber.
-        pad = _solid(finger, BOX, size=(0.016, 0.003, 0.019), pos=(0, side * 0.003, 0.051), rgba=(0.3, 0.31, 0.33, 1))
+        pad = _solid(finger, BOX, size=(0.018, 0.003, 0.019), pos=(0, side * 0.003, 0.051), rgba=(0.3, 0.31, 0.33, 1))
         pad.mass, pad.condim, pad.friction, pad.name = 0.02, 4, (1.6, 0.02, 0.001), f"{name}_pad"
         pad.solimp, pad.solref = (0.95, 0.99, 0.001, 0.5, 2), (0.005, 1)
         _position_servo(spec, f"{name}_finger", 1500.0, 60.0, GRIP_FORCE, (0, OPENING / 2))

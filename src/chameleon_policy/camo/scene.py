@@ -22,7 +22,7 @@ LARGEST_IMAGE = 1024
 THIRD_POSITION = np.array([1.00, 0.0, 0.62])
 THIRD_TARGET = np.array([0.49, 0.0, 0.085])
 
-CUP_HEIGHT, CUP_RIM, CUP_TOP = 0.105, 0.041, 0.031
+CUP_HEIGHT, CUP_RIM, CUP_TOP = 0.105, 0.041, 0.029
 BALL_RADIUS = 0.021
 PLATE_RADIUS, PLATE_INNER, PLATE_SURFACE = 0.078, 0.052, 0.008
 SPONGE = (0.076, 0.046, 0.036)
@@ -73,7 +73,7 @@ def new_scene(name: str) -> mujoco.MjSpec:
     world.add_camera(name="third", pos=THIRD_POSITION, fovy=43, quat=quaternion(_look_at(THIRD_POSITION, THIRD_TARGET)))
     table = world.add_geom(
         name="table", type=BOX, size=(0.62, 0.75, 0.02), pos=(0.42, 0, -0.02), contype=TABLE_BIT, conaffinity=0, rgba=WOOD,
-        friction=(0.9, 0.01, 0.001),
+        friction=(0.2, 0.01, 0.001),  # the larger of two frictions counts, so objects decide for themselves
     )  # fmt: skip
     table.material = _wood(spec)
     world.add_geom(name="wall", type=BOX, size=(0.02, 3, 2), pos=(-0.6, 0, 0), contype=0, conaffinity=0, rgba=WALL)
@@ -134,15 +134,18 @@ def _touched(body: mujoco.MjsBody, kind: int, *, on_table: bool = False, **prope
     return body.add_geom(type=kind, contype=OBJECT_BIT, conaffinity=affinity, **{**defaults, **properties})
 
 
-def _stand_on_feet(body: mujoco.MjsBody, radius: float, heights: tuple[float, ...]) -> None:
-    """Small spheres that alone touch the table, at the bottom and, for a toppled object, further up."""
+def _stand_on_feet(body: mujoco.MjsBody, radius: float, heights: tuple[float, ...], friction: float = 0.25) -> None:
+    """Small spheres that alone touch the table, at the bottom and, for a toppled object, further up.
+
+    They slide easily: what is pushed by a finger at half its height should slide rather than fall over.
+    """
     foot = 0.004
     for height in heights:
         for angle in np.pi * (np.arange(4) + 0.5) / 2:
             x, y = (radius - foot) * np.cos(angle), (radius - foot) * np.sin(angle)
             body.add_geom(
                 type=SPHERE, size=(foot, 0, 0), pos=(x, y, height), contype=0, conaffinity=TABLE_BIT, condim=3,
-                friction=(0.8, 0.01, 0.001), group=INVISIBLE_GROUP, mass=0, density=0,
+                friction=(friction, 0.01, 0.001), group=INVISIBLE_GROUP, mass=0, density=0,
             )  # fmt: skip
 
 
@@ -260,4 +263,4 @@ def add_bowl(spec: mujoco.MjSpec, name: str) -> None:
     for angle in 2 * np.pi * np.arange(10) / 10:
         position = ((BOWL_RADIUS - 0.005) * np.cos(angle), (BOWL_RADIUS - 0.005) * np.sin(angle), BOWL_HEIGHT - 0.012)
         _touched(body, SPHERE, size=(0.01, 0, 0), pos=position)
-    _stand_on_feet(body, 0.044, (0.004,))
+    _stand_on_feet(body, 0.044, (0.004,), friction=0.8)

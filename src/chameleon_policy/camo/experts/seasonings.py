@@ -8,7 +8,7 @@ from chameleon_policy.camo.experts.expert import CLOSED, OPEN, Expert, Waypoint
 from chameleon_policy.camo.geometry import Pose, rotation_about
 from chameleon_policy.camo.robot import DECISION_POSE, DOWNWARD
 
-GRIP = 0.062
+GRIP = 0.058
 TILTED = rotation_about((0, 1, 0), -0.4) @ DOWNWARD
 RETURNING = rotation_about((0, 0, 1), 0.5) @ DOWNWARD
 """On the way back the tool is turned about the vertical: a shaker that is being put back is held differently from one that

@@ -14,6 +14,6 @@ class ShellGameExpert(Expert):
         cups = sorted(self.env.task.candidates, key=lambda name: self.env.world.position(name)[1])
         assert isinstance(self.choice, int)
         cup = cups[self.choice]
-        way = self.grasp(cup, CUP_HEIGHT - 0.028, CUP_HEIGHT + 0.09)
+        way = self.grasp(cup, CUP_HEIGHT - 0.033, CUP_HEIGHT + 0.09)
         held = way[-1].pose
         return [*way, Waypoint(self.over(held.position, held.position[2] + 0.17, 0.015), CLOSED, noise=0.5)]

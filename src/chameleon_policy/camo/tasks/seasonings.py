@@ -22,9 +22,9 @@ from chameleon_policy.camo.world import World
 
 STROKES, STROKE = 2, 0.02
 """A shake: this many strokes down of at least this length (m), with the lid over the bowl."""
-IN_PLACE = 0.025
+IN_PLACE = 0.035
 """A shaker is back when it stands this close (m) to where it stood."""
-RETURNED = (0.03, 0.2, 0.7)
+RETURNED = (0.035, 0.25, 0.7)
 """The arm is back within these: position (m), rotation (rad), gripper at least this open."""
 SPACING, GRIP = 0.15, SHAKER_HEIGHT * 0.5
 
