@@ -46,6 +46,7 @@ CASES = [
     ("seasonings", ["touched shaker_2", "added shaker_2", "timeout"], None, "timeout: 1 of 3"),
     ("seasonings", ["touched shaker_2", "raised shaker_2", "dropped shaker_2"], None, "dropped: shaker_2"),
     ("seasonings", ["touched shaker_2", "raised shaker_2", "moved shaker_2"], None, "not put back: shaker_2"),
+    ("seasonings", ["moved shaker_2"], None, "pushed away: shaker_2"),
     ("seasonings", ["touched shaker_2", "toppled shaker_1"], None, "toppled: shaker_1"),
     ("seasonings", ["decision", "timeout"], None, "no contact"),
 ]

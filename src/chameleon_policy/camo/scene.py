@@ -25,9 +25,10 @@ THIRD_TARGET = np.array([0.49, 0.0, 0.085])
 CUP_HEIGHT, CUP_RIM, CUP_TOP = 0.105, 0.041, 0.029
 BALL_RADIUS = 0.021
 PLATE_RADIUS, PLATE_INNER, PLATE_SURFACE = 0.078, 0.052, 0.008
-SPONGE = (0.076, 0.046, 0.036)
+SPONGE = (0.076, 0.046, 0.050)
 """Length, width, height."""
-SPONGE_SOFTNESS = 0.010
+SPONGE_PAD, SPONGE_SOFTNESS = 0.024, 0.020
+"""Thickness of its soft pad, and how far that can be pressed in."""
 SHAKER_RADIUS, SHAKER_HEIGHT = 0.027, 0.112
 BOWL_RADIUS, BOWL_HEIGHT = 0.075, 0.05
 
@@ -207,23 +208,27 @@ def add_plate(spec: mujoco.MjSpec, name: str) -> None:
 
 
 def add_sponge(spec: mujoco.MjSpec, name: str) -> None:
-    """A kitchen sponge whose scouring pad gives way by some millimetres; its origin is the middle of its underside."""
+    """A cleaning block with a thick soft pad that gives way by centimetres; its origin is the middle of its underside.
+
+    The softness makes wiping a matter of where rather than of millimetres: wherever in the foam it is held, it reaches.
+    """
     length, width, height = SPONGE
     body = _object(spec, name, 0.04, height / 2, (0.0005, 0.0008, 0.001))
-    foam = height - 0.012
+    foam, thickness = height - SPONGE_PAD, SPONGE_PAD
     _touched(
         body, BOX, size=(length / 2, width / 2, foam / 2), pos=(0, 0, height - foam / 2), rgba=SPONGE_YELLOW, group=0,
         friction=(1.2, 0.02, 0.001), name=f"{name}_look",
     )  # fmt: skip
-    pad = body.add_body(name=f"{name}_pad", mass=0.01, ipos=(0, 0, 0.006), inertia=(5e-6, 8e-6, 1e-5), explicitinertial=True)
+    middle = (0, 0, thickness / 2)
+    pad = body.add_body(name=f"{name}_pad", mass=0.01, ipos=middle, inertia=(5e-6, 8e-6, 1e-5), explicitinertial=True)
     pad.add_joint(
-        name=f"{name}_pad", type=mujoco.mjtJoint.mjJNT_SLIDE, axis=(0, 0, 1), range=(0, SPONGE_SOFTNESS), stiffness=250,
+        name=f"{name}_pad", type=mujoco.mjtJoint.mjJNT_SLIDE, axis=(0, 0, 1), range=(0, SPONGE_SOFTNESS), stiffness=120,
         damping=3, armature=0.01,
     )  # fmt: skip
     # Priority makes the pad's own low friction count: a wet sponge glides over a plate instead of dragging it along. It does
     # not touch the fingers, which would pinch it when it is pressed up between them.
     touched = _touched(
-        pad, BOX, on_table=True, size=(length / 2, width / 2, 0.006), pos=(0, 0, 0.006), rgba=SPONGE_GREEN, group=0,
+        pad, BOX, on_table=True, size=(length / 2, width / 2, thickness / 2), pos=middle, rgba=SPONGE_GREEN, group=0,
         friction=(0.3, 0.01, 0.001), priority=1, name=f"{name}_pad",
     )  # fmt: skip
     touched.contype, touched.conaffinity = 0, OBJECT_BIT | TABLE_BIT

@@ -8,9 +8,9 @@ from chameleon_policy.camo.experts.expert import CLOSED, Expert, Waypoint
 from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.scene import PLATE_SURFACE, SPONGE
 
-GRIP = 0.027
+GRIP = 0.037
 """Height at which the sponge is held, in its foam."""
-PRESS = 0.007
+PRESS = 0.012
 
 
 class CleanPlateExpert(Expert):

@@ -13,7 +13,7 @@ TILTED = rotation_about((0, 1, 0), -0.4) @ DOWNWARD
 RETURNING = rotation_about((0, 0, 1), 0.5) @ DOWNWARD
 """On the way back the tool is turned about the vertical: a shaker that is being put back is held differently from one that
 is being taken, so that the manipulation itself asks for no memory. Only the choice does."""
-OVER_BOWL, DIP = 0.185, 0.045
+OVER_BOWL, DIP = 0.20, 0.07
 
 
 class SeasoningsExpert(Expert):
@@ -27,11 +27,11 @@ class SeasoningsExpert(Expert):
         hold, bowl = way[-1].pose.position, self.env.world.position("bowl")
         high = OVER_BOWL + self._rng.uniform(-0.005, 0.01)
         shakes = []
-        for across in (-0.035, 0.0, 0.035):
+        for across in (-0.04, 0.0, 0.04):
             top = np.array([bowl[0] + 0.012, bowl[1] + across, high])
             shakes += [
-                Waypoint(Pose(top + self.wobble(0.004), TILTED), CLOSED, speed=0.07, tolerance=0.016, noise=0.5),
-                Waypoint(Pose(top - (0, 0, DIP), TILTED), CLOSED, speed=0.07, tolerance=0.016, noise=0.5),
+                Waypoint(Pose(top + self.wobble(0.004), TILTED), CLOSED, speed=0.05, tolerance=0.016, noise=0.5),
+                Waypoint(Pose(top - (0, 0, DIP), TILTED), CLOSED, speed=0.05, tolerance=0.016, noise=0.5),
             ]
         home = self.over(hold, hold[2] + 0.002, rotation=RETURNING)
         return [

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import mujoco
 import numpy as np
 
-from chameleon_policy.camo.events import Event, happened
+from chameleon_policy.camo.events import Event, happened, names
 from chameleon_policy.camo.geometry import Pose, rotation_vector
 from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Script, add_hand, vary_grip
 from chameleon_policy.camo.robot import DECISION_POSE
@@ -155,8 +155,10 @@ class Seasonings(Task):
             happened(events, kind) for kind in ("toppled", "dropped", "moved")
         ):
             return Verdict(tuple(Seasonings.candidates.index(shaker) for shaker in added))
+        if happened(events, "moved") and not happened(events, "toppled"):
+            moved = names(events, "moved")
+            word = "not put back" if set(moved) & set(names(events, "raised")) else "pushed away"
+            return Verdict(None, f"{word}: {', '.join(moved)}")
         if reason := failure(events, "a shaker"):
             return Verdict(None, reason)
-        if happened(events, "moved"):
-            return Verdict(None, f"not put back: {', '.join(e.object for e in events if e.kind == 'moved')}")
         return Verdict(None, f"timeout: {len(added)} of {Seasonings.decisions} additions")
