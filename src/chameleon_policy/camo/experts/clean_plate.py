@@ -1,4 +1,4 @@
-"""Clean plate: take the sponge, wipe one plate to and fro, lift off."""
+"""Clean plate: take the sponge and wipe one plate to and fro."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CleanPlateExpert(Expert):
     """Wipes the plate at the place z. The strokes advance across it: where the sponge is tells how far the work has come."""
 
     def plan(self, decision: int) -> list[Waypoint]:
-        """Sponge, over the plate, down, four strokes, up."""
+        """Sponge, over the plate, down, three strokes."""
         assert isinstance(self.choice, int)
         way = self.grasp("sponge", GRIP, SPONGE[2] + 0.09)
         sponge, plate = way[-1].pose.position, self.env.world.position(self.env.task.candidates[self.choice])
@@ -33,5 +33,4 @@ class CleanPlateExpert(Expert):
             Waypoint(self.over(path[0], 0.11, 0.02), CLOSED, speed=0.075, tolerance=0.025),
             Waypoint(Pose(path[0] + (0, 0, 0.012), self.posture), CLOSED, speed=0.045, tolerance=0.010, noise=0.4),
             *(Waypoint(Pose(point, self.posture), CLOSED, speed=0.028, tolerance=0.007, noise=0.35) for point in path),
-            Waypoint(self.over(path[-1], 0.14, 0.015), CLOSED, noise=0.5),
         ]

@@ -17,22 +17,22 @@ OVER_BOWL, DIP = 0.20, 0.07
 
 
 class SeasoningsExpert(Expert):
-    """Adds the seasonings of z. The shakes advance across the bowl: where the hand is tells how far the shaking has come."""
+    """Adds the seasonings of z.
+
+    The shakes are a W across the bowl: where the hand is tells how far the shaking has come, and in which direction it goes.
+    """
 
     def plan(self, decision: int) -> list[Waypoint]:
-        """Take, shake three times, put back, return."""
+        """Take, shake twice, put back, return."""
         assert isinstance(self.choice, tuple)
         shaker = self.env.task.candidates[self.choice[decision]]
         way = self.grasp(shaker, GRIP, 0.20)
         hold, bowl = way[-1].pose.position, self.env.world.position("bowl")
         high = OVER_BOWL + self._rng.uniform(-0.005, 0.01)
         shakes = []
-        for across in (-0.04, 0.0, 0.04):
-            top = np.array([bowl[0] + 0.012, bowl[1] + across, high])
-            shakes += [
-                Waypoint(Pose(top + self.wobble(0.004), TILTED), CLOSED, speed=0.05, tolerance=0.016, noise=0.5),
-                Waypoint(Pose(top - (0, 0, DIP), TILTED), CLOSED, speed=0.05, tolerance=0.016, noise=0.5),
-            ]
+        for number, across in enumerate((-0.051, -0.017, 0.017, 0.051)):
+            point = np.array([bowl[0] + 0.012, bowl[1] + across, high - (DIP if number % 2 else 0.0)])
+            shakes.append(Waypoint(Pose(point + self.wobble(0.004), TILTED), CLOSED, tolerance=0.016, noise=0.5))
         home = self.over(hold, hold[2] + 0.002, rotation=RETURNING)
         return [
             *way,
@@ -43,5 +43,6 @@ class SeasoningsExpert(Expert):
             Waypoint(home, CLOSED, speed=0.045, tolerance=0.007, noise=0.25),
             Waypoint(home, OPEN, stay=2, tolerance=0.02, noise=0.2),
             Waypoint(self.over(hold, 0.19, 0.006, RETURNING), OPEN, speed=0.075, noise=0.3, tolerance=0.03),
-            Waypoint(DECISION_POSE, OPEN, speed=0.09, tolerance=0.004, noise=0.6),
+            Waypoint(Pose(DECISION_POSE.position, RETURNING), OPEN, speed=0.09, tolerance=0.02, noise=0.6),
+            Waypoint(DECISION_POSE, OPEN, tolerance=0.004, noise=0.6),
         ]

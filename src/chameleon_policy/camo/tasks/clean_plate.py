@@ -134,12 +134,12 @@ class CleanPlate(Task):
             self.note("wiped", plate)
 
     def finished(self, step: int) -> bool:
-        """When a plate is wiped and the sponge off it again, or when something went wrong for good."""
+        """A little after a plate is wiped, so that a push is still seen; or when something went wrong for good."""
         events = self.events
         if any(happened(events, kind) for kind in ("toppled", "moved")) or len(names(events, "wiped")) > 1:
             return True
-        off = self._last_sponge is not None and self._last_sponge.position[2] > 0.05
-        return happened(events, "wiped") and off
+        wiped = [event.step for event in events if event.kind == "wiped"]
+        return bool(wiped) and step >= wiped[0] + 3
 
     @staticmethod
     def judge(events: Sequence[Event]) -> Verdict:
