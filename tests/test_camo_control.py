@@ -133,6 +133,19 @@ def test_the_arm_holds_still_without_sagging_and_follows(env: CamoEnv) -> None:
     np.testing.assert_allclose(env.proprioception(), pose_to_action(goal, 0.5), atol=0.01)
 
 
+def test_turning_on_and_on_stops_at_the_joint_limit_and_says_so(env: CamoEnv) -> None:
+    env.reset(seed=0)
+    wait_until_decision(env)
+    clamped = False
+    for turn in (*range(18), *reversed(range(18))):  # the wrist meets its limit on the way, and finds back
+        goal = Pose(np.array([0.4, 0.0, 0.35]), rotation_about((0, 0, 1), 0.3 * turn) @ DOWNWARD)
+        *_, info = env.step(pose_to_action(goal, 1.0))
+        clamped |= info["clamped"]
+        assert np.abs(env.world.kinematics.joints).max() <= 2 * np.pi
+    assert clamped and not info["clamped"]
+    assert np.linalg.norm(rotation_vector(env.world.tool().rotation @ DOWNWARD.T)) < 0.05
+
+
 @pytest.mark.parametrize(
     ("action", "message"),
     [
@@ -184,6 +197,7 @@ def test_violent_actions_do_not_break_the_simulation(name: str) -> None:
         ({"observation": "depth"}, "one of rgb, state"),
         ({"nuisance": "wild"}, "one of none, mild, strong"),
         ({"image_size": 4096}, "between 16 and 1024"),
+        ({"image_size": (64, 128)}, "whole number between"),
         ({"retention_steps": -1}, "between 0 and 100000"),
         ({"retention_steps": (9, 3)}, "pair between"),
         ({"swaps": 7}, "between 0 and 6"),
@@ -200,11 +214,18 @@ def test_bad_parameters_are_refused(arguments: dict, message: str) -> None:
 def test_bad_answers_and_misuse_are_refused(env: CamoEnv) -> None:
     with pytest.raises(ValueError, match=r"no answer z = 3; it has 0, 1, 2"):
         env.reset(seed=0, options={"z": 3})
+    with pytest.raises(ValueError, match="whole number of at least 0, got -1"):
+        env.reset(seed=-1)
+    env.reset(seed=0, options={"z": np.array(1)})
     fresh = gym.make("Camo/Seasonings-v0", observation="state")
     with pytest.raises(gym.error.ResetNeeded):
         fresh.step(WAIT)
     with pytest.raises(ValueError, match=r"27 in all"):
         fresh.reset(seed=0, options={"z": (0, 1)})
+    with pytest.raises(ValueError, match="no answer"):
+        fresh.reset(seed=0, options={"z": (0.7, 1, 2)})
+    fresh.reset(seed=0, options={"z": np.array([2, 1, 0])})
+    assert fresh.unwrapped.z == (2, 1, 0)
 
 
 NO_LIBRARY = "import sys; sys.modules.update({'mujoco.egl': None, 'mujoco.osmesa': None, 'mujoco.glfw': None}); "

@@ -28,7 +28,8 @@ def log(*entries: str) -> list[Event]:
 
 CASES = [
     ("shell-game", ["decision", "touched cup_1", "raised cup_1", "lifted cup_1"], 1, ""),
-    ("shell-game", ["decision", "lifted cup_1", "lifted cup_2"], None, "two cups"),
+    ("shell-game", ["decision", "raised cup_1", "raised cup_2", "lifted cup_2"], None, "two cups"),
+    ("shell-game", ["decision", "touched cup_1", "raised cup_1", "lowered cup_1", "lifted cup_1"], None, "set down"),
     ("shell-game", ["decision", "lifted cup_1", "toppled cup_2"], None, "toppled: cup_2"),
     ("shell-game", ["decision", "touched cup_0", "raised cup_0", "dropped cup_0", "timeout"], None, "dropped: cup_0"),
     ("shell-game", ["decision", "raised cup_0", "lifted cup_0", "dropped cup_0"], None, "dropped: cup_0"),
@@ -40,9 +41,11 @@ CASES = [
     ("clean-plate", ["decision", "touched sponge", "wiped plate_2", "wiped plate_1"], None, "two plates"),
     ("clean-plate", ["decision", "touched sponge", "wiped plate_0", "toppled plate_1"], None, "toppled: plate_1"),
     ("clean-plate", ["decision", "touched sponge", "raised sponge", "dropped sponge", "timeout"], None, "dropped"),
+    ("clean-plate", ["decision", "raised sponge", "dropped sponge", "raised sponge", "wiped plate_0"], 0, ""),
     ("clean-plate", ["decision", "touched sponge", "timeout"], None, "timeout"),
     ("clean-plate", ["decision", "timeout"], None, "no contact"),
     ("seasonings", ["added shaker_2", "decision", "added shaker_2", "decision", "added shaker_0"], (2, 2, 0), ""),
+    ("seasonings", ["raised shaker_2", "raised shaker_0", "added shaker_2"], None, "two shakers before returning"),
     ("seasonings", ["touched shaker_2", "added shaker_2", "timeout"], None, "timeout: 1 of 3"),
     ("seasonings", ["touched shaker_2", "raised shaker_2", "dropped shaker_2"], None, "dropped: shaker_2"),
     ("seasonings", ["touched shaker_2", "raised shaker_2", "moved shaker_2"], None, "not put back: shaker_2"),

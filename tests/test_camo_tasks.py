@@ -14,7 +14,7 @@ from chameleon_policy.camo import CamoEnv, summarise, task_named
 from chameleon_policy.camo.demonstration import demonstrate
 from chameleon_policy.camo.env import SLOT_NAMES
 from chameleon_policy.camo.experts import EXPERTS, make_expert
-from chameleon_policy.camo.seeds import evaluation_seed
+from chameleon_policy.camo.seeds import TRAINING_SEEDS, evaluation_seed
 
 pytestmark = pytest.mark.parametrize("name", TASK_NAMES)
 
@@ -40,10 +40,10 @@ def test_gymnasium_accepts_it(name: str, observation: str) -> None:
 
 def test_same_seed_and_actions_give_the_same_frames_and_states(name: str) -> None:
     runs = []
-    for _ in range(2):  # two environments, and each used before: nothing may be left of the earlier episode
+    for used_before in (False, True):  # nothing may be left of an earlier episode
         env = CamoEnv(name, image_size=32, nuisance="strong")
-        env.reset(seed=5)
-        env.step(WAIT)
+        if used_before:
+            demonstrate(env, 5)
         first, _ = env.reset(seed=11)
         actions = random_actions(env, 3)
         rest, _ = play(env, actions)
@@ -167,14 +167,45 @@ def test_phases_follow_one_another_and_the_arm_waits(name: str) -> None:
     assert info["difficulty"]["retention_steps"] == 4
 
 
+def test_the_arm_is_no_notepad(name: str) -> None:
+    """A policy without memory that writes the answer into its arm while it sees it finds nothing there at the decision."""
+    env = CamoEnv(name, observation="state")
+    found = []
+    for z in (env.task.answers[0], env.task.answers[-1]):
+        env.reset(seed=2, options={"z": z})
+        side = 0.02 if z == env.task.answers[0] else -0.02
+        note = np.array([WAIT[0], WAIT[1] + side, *WAIT[2:9], 0.5 + 10 * side])
+        while not env.decisions:
+            observation, *_ = env.step(note)
+        found.append(observation["proprioception"])
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_vector_environments(name: str) -> None:
+    envs = gym.make_vec(task_named(name).gym_id, num_envs=2, vectorization_mode="sync", observation="state")
+    first, _ = envs.reset(seed=[3, 3])
+    np.testing.assert_array_equal(first["objects"][0], first["objects"][1])
+    batch, rewards, *_ = envs.step(np.stack([WAIT, WAIT]).astype(np.float32))
+    assert batch["proprioception"].shape == (2, 10) and (rewards == 0).all()
+    envs.close()
+
+
+def test_episodes_without_a_seed_are_training_episodes(name: str) -> None:
+    env = CamoEnv(name, observation="state")
+    env.reset(seed=evaluation_seed(0))
+    for _ in range(20):
+        env.reset()
+        assert env.seed in TRAINING_SEEDS
+
+
 def test_a_policy_that_starts_early_is_held_back(name: str) -> None:
     env = CamoEnv(name, observation="state")
     env.reset(seed=2)
     eager = np.array([0.57, 0.17, 0.05, *WAIT[3:9], 0.0])
     while not env.decisions:
         _, _, _, _, info = env.step(eager)
-        away = np.linalg.norm(env.world.tool().position - WAIT[:3])
-        assert away < 0.031 and info["clamped"] == (not env.decisions or info["clamped"])
+        assert np.linalg.norm(env.world.tool().position - WAIT[:3]) < 0.031 and env.world.gripper() > 0.99
+        assert info["clamped"]
     env.step(eager)
     env.step(eager)
     assert np.linalg.norm(env.world.tool().position - WAIT[:3]) > 0.05, "after the decision the arm is free"

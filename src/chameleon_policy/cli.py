@@ -106,6 +106,12 @@ def record(
             record_dataset(recording, out, workers=workers, progress=lambda done: _advance(bar, line, done))
         except KeyboardInterrupt:
             raise ValueError(f"interrupted; the same command goes on with {out} where it stopped") from None
+        except OSError as error:
+            if isinstance(error, FileExistsError):
+                raise
+            raise ValueError(
+                f"{error}; when that is mended, the same command goes on with {out} where it stopped"
+            ) from error
     print(f"{episodes} demonstrations of {task} in {out}. Look at them: chameleon data inspect {out}")
 
 
@@ -164,11 +170,14 @@ def play(
 
     dials = {"swaps": swaps, "distractor_hovers": distractor_hovers, "retention_steps": retention_steps}
     spans: dict[str, Any] = {name: _span(name, text) for name, text in dials.items() if text is not None}
+    if seed < 0:
+        raise ValueError(f"--seed must be at least 0, got {seed}")
     env = CamoEnv(task, observation="state", nuisance=nuisance, **spans)
+    answer = parse_answer(env.task, z)
     sheet = check_output(out, size)
     with Console(stderr=True).status(f"playing {task} ...") as status:
         moments, result = watch_episode(
-            env, seed, parse_answer(env.task, z), size, progress=lambda step: status.update(f"playing {task}: step {step}")
+            env, seed, answer, size, progress=lambda step: status.update(f"playing {task}: step {step}")
         )
         save_clip(moments, out)
         save_sheet(moments, env, sheet)
@@ -184,7 +193,7 @@ def _advance(bar: Progress, line: Any, done: int) -> None:
 def _span(name: str, text: str) -> int | tuple[int, int]:
     """A number, or a range like 3-10."""
     ends = text.split("-")
-    if len(ends) > 2 or not all(end.strip().isdigit() for end in ends):
+    if len(ends) > 2 or not all(end.strip().isdecimal() for end in ends):
         raise ValueError(f"--{name.replace('_', '-')} must be a number like 5 or a range like 3-10, got {text!r}")
     return int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))
 
@@ -202,9 +211,12 @@ def main() -> None:
     """Run the command line; what the user did wrong is said in one line, without a traceback."""
     try:
         app.cli(prog="chameleon", description="Chameleon: a visuomotor policy that remembers.")
-    except (ValueError, FileNotFoundError, FileExistsError, ImportError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"chameleon: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("chameleon: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from chameleon_policy.camo.geometry import (
     rotation_to_six,
     rotation_vector,
 )
-from chameleon_policy.camo.robot import DECISION_JOINTS, DECISION_POSE, JOINTS
+from chameleon_policy.camo.robot import DECISION_JOINTS, DECISION_POSE, JOINT_LIMIT, JOINTS
 
 ACTION_NAMES = ("x", "y", "z", "r11", "r21", "r31", "r12", "r22", "r32", "gripper")
 WORKSPACE_LOW, WORKSPACE_HIGH = np.array([0.25, -0.36, 0.008]), np.array([0.74, 0.36, 0.50])
@@ -71,7 +71,7 @@ def read_action(action: npt.ArrayLike) -> Command:
 
 
 def keep_waiting(command: Command) -> Command:
-    """The command that is executed before the decision: it stays close to the decision pose."""
+    """The command that is executed before the decision: close to the decision pose, gripper open."""
     offset = command.pose.position - DECISION_POSE.position
     distance = float(np.linalg.norm(offset))
     shrink = min(1.0, WAITING_BALL / max(distance, 1e-9))
@@ -80,8 +80,8 @@ def keep_waiting(command: Command) -> Command:
     rotation = command.pose.rotation
     if angle > WAITING_TILT:
         rotation = rotation_about(turn, WAITING_TILT) @ DECISION_POSE.rotation
-    clamped = command.clamped or shrink < 1.0 or angle > WAITING_TILT
-    return Command(Pose(DECISION_POSE.position + shrink * offset, rotation), command.gripper, clamped)
+    clamped = command.clamped or shrink < 1.0 or angle > WAITING_TILT or command.gripper < 1.0
+    return Command(Pose(DECISION_POSE.position + shrink * offset, rotation), 1.0, clamped)
 
 
 def _limit_turn(rotation: Array, limit: float) -> tuple[Array, bool]:
@@ -109,6 +109,8 @@ class InverseKinematics:
         self._dofs = np.array([model.joint(name).dofadr[0] for name in JOINTS])
         self._jacobian = np.zeros((6, model.nv))
         self.joints = DECISION_JOINTS.copy()
+        self.falls_short = False
+        """Whether the last pose could not be reached in one control step: too far, or against a joint's limit."""
         self.rest = self.solve(DECISION_POSE, iterations=100)
         """Joint angles of the decision pose."""
 
@@ -125,10 +127,12 @@ class InverseKinematics:
                 break
             jacobian = self._jacobian[:, self._dofs]
             step = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + self.damping * np.eye(6), error)
-            joints = joints + np.clip(step, -0.3, 0.3)
+            joints = np.clip(joints + np.clip(step, -0.3, 0.3), -JOINT_LIMIT, JOINT_LIMIT)
         if iterations is None:
             largest = float(np.abs(joints - start).max())
             joints = start + (joints - start) * min(1.0, JOINT_STEP / max(largest, 1e-9))
+        error = self._error(joints, pose)
+        self.falls_short = bool(np.linalg.norm(error[:3]) > 0.01 or np.linalg.norm(error[3:]) > 0.1)
         self.joints = joints
         return joints
 

@@ -1,8 +1,9 @@
 """The Gymnasium environment of every Camo task.
 
 An episode: evidence (a hand shows z), retention (nothing happens), decision (t_d: hands gone, arm at the decision pose),
-execution. The arm obeys from the first step on, but stays within three centimetres of the decision pose until t_d. For one
-seed, frames and proprioception at a decision are the same for every z, to the last bit.
+execution. The arm obeys from the first step on, but until t_d it stays within three centimetres of the decision pose with
+its gripper open. At a decision arm and objects are put exactly where they belong: for one seed, frames and proprioception
+are then the same for every z and every policy, to the last bit. What was seen must be remembered: the arm is no notepad.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import numpy.typing as npt
 
 from chameleon_policy.camo.cameras import VIEWS, Cameras, Frame
 from chameleon_policy.camo.controller import (
-    ACTION_NAMES,
     WORKSPACE_HIGH,
     WORKSPACE_LOW,
     keep_waiting,
@@ -29,7 +29,7 @@ from chameleon_policy.camo.nuisance import LEVELS, Level, Nuisance
 from chameleon_policy.camo.robot import add_robot
 from chameleon_policy.camo.scene import LARGEST_IMAGE, new_scene
 from chameleon_policy.camo.scoring import Score, score
-from chameleon_policy.camo.seeds import stream
+from chameleon_policy.camo.seeds import TRAINING_SEEDS, stream
 from chameleon_policy.camo.tasks import Answer, Span, Task, task_named
 from chameleon_policy.camo.tasks.task import check_span
 from chameleon_policy.camo.world import CONTROL_HZ, World
@@ -63,7 +63,8 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             raise ValueError(f"nuisance must be one of {', '.join(LEVELS)}, got {nuisance!r}")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode must be rgb_array or None, got {render_mode!r}")
-        check_span("image_size", image_size, 16, LARGEST_IMAGE)
+        if not isinstance(image_size, int) or isinstance(image_size, bool) or not 16 <= image_size <= LARGEST_IMAGE:
+            raise ValueError(f"image_size must be a whole number between 16 and {LARGEST_IMAGE}, got {image_size!r}")
         self._retention_range = check_span("retention_steps", retention_steps, 0, 100_000)
         self.task = _make_task(task, difficulty)
         self.mode, self.image_size, self.nuisance, self.render_mode = observation, image_size, nuisance, render_mode
@@ -88,8 +89,11 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """A new episode. The seed makes all of it; `options={"z": ...}` chooses the answer and changes nothing else."""
+        if seed is not None and (not isinstance(seed, (int, np.integer)) or seed < 0):
+            raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
         super().reset(seed=seed)
-        self.seed = int(self.np_random.integers(2**31)) if seed is None else int(seed)
+        # Without a seed, episodes come from the training range: nobody trains on evaluation seeds by accident.
+        self.seed = TRAINING_SEEDS[int(self.np_random.integers(len(TRAINING_SEEDS)))] if seed is None else int(seed)
         self.z = self._answer((options or {}).get("z"))
         self._looks.apply(self.nuisance, stream(self.seed, "nuisance"))
         self.world.free()
@@ -133,7 +137,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         elif truncated:
             self.task.note("timeout")
         self._over = terminated or truncated
-        info = self._info(clamped=command.clamped)
+        info = self._info(clamped=command.clamped or self.world.kinematics.falls_short)
         return self._observation(), float(info["is_success"]), terminated, truncated, info
 
     # Looking ----------------------------------------------------------------------------------------------------------
@@ -182,15 +186,20 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
 
     def _follow_script(self) -> None:
         """Put hands and objects where the script has them; the decision is due when retention is over."""
+        deciding = self.step_index >= self.decision_step
+        if deciding:
+            self.world.restore(self._start)
+            self.world.free()
         now = min(self.step_index, self.script.steps - 1)
         for name, track in self.script.hands.items():
             self.world.place_hand(name, track[now])
         for name, poses in self.script.objects.items():
             self.world.place(name, poses[now])
-        if self.step_index >= self.decision_step:
-            self.world.free()
-            self._decide()
         self.world.refresh()
+        if deciding:
+            self.decisions.append(self.step_index)
+            self.task.observe(self.world, self.step_index)
+            self.task.append("decision")
 
     def _watch(self) -> None:
         before = len(self.events)
@@ -200,11 +209,6 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             self.world.restore(self._start)
             self.decisions.append(self.step_index)
 
-    def _decide(self) -> None:
-        self.decisions.append(self.step_index)
-        self.task.observe(self.world, self.step_index)
-        self.task.append("decision")
-
     def _poses_after_script(self, homes: dict[str, Pose]) -> dict[str, Pose]:
         return {**homes, **{name: poses[-1] for name, poses in self.script.objects.items()}}
 
@@ -212,10 +216,11 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         answers = self.task.answers
         if z is None:
             return answers[int(stream(self.seed, "answer").integers(len(answers)))]
-        z = tuple(int(place) for place in z) if isinstance(z, (tuple, list, np.ndarray)) else z
-        if z not in answers:
+        plain = z.tolist() if isinstance(z, (np.ndarray, np.generic)) else z
+        plain = tuple(plain) if isinstance(plain, list) else plain
+        if plain not in answers:
             raise ValueError(f"{self.task.name} has no answer z = {z!r}; it has {describe_answers(answers)}")
-        return answers[answers.index(z)]
+        return answers[answers.index(plain)]
 
     # Observations ----------------------------------------------------------------------------------------------------
 
@@ -266,7 +271,7 @@ def _slot(pose: Pose, axis: int) -> npt.NDArray[np.float64]:
 
 def _make_task(name: str, difficulty: dict[str, Any]) -> Task:
     kind = task_named(name)
-    known = kind.__init__.__kwdefaults__ or {}
+    known = kind.dials
     unknown = sorted(difficulty.keys() - known.keys())
     if unknown:
         own = f"its own are: {', '.join(known)}" if known else "it has none of its own"
@@ -281,6 +286,3 @@ def describe_answers(answers: tuple[Answer, ...]) -> str:
     """The answers of a task in a few words."""
     shown = ", ".join(map(str, answers[:3]))
     return f"{shown}{f' ... {answers[-1]} ({len(answers)} in all)' if len(answers) > 3 else ''}"
-
-
-ACTION_SIZE = len(ACTION_NAMES)

@@ -43,10 +43,13 @@ def parse_answer(task: Task, text: str | None) -> Answer | None:
     if text is None:
         return None
     places = text.strip("()").replace(" ", "").split(",")
-    if not all(place.isdigit() for place in places):
+    if not all(place.isdecimal() for place in places):
         answers = describe_answers(task.answers)
         raise ValueError(f"--z must be a place like 1, or places like 0,2,2, got {text!r}; {task.name} has {answers}")
-    return int(places[0]) if len(places) == 1 else tuple(map(int, places))
+    answer = int(places[0]) if len(places) == 1 else tuple(map(int, places))
+    if answer not in task.answers:
+        raise ValueError(f"{task.name} has no answer z = {answer}; it has {describe_answers(task.answers)}")
+    return answer
 
 
 def check_output(path: Path, size: int) -> Path:

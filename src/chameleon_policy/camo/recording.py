@@ -8,14 +8,17 @@ out/                    the dataset
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import closing
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +26,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from chameleon_policy.camo.cameras import VIEWS
 from chameleon_policy.camo.controller import ACTION_NAMES
 from chameleon_policy.camo.demonstration import Demonstration, demonstrate
 from chameleon_policy.camo.env import SLOT_NAMES, CamoEnv, Mode
 from chameleon_policy.camo.nuisance import Level
-from chameleon_policy.camo.seeds import TRAINING_SEEDS, recording_seed
+from chameleon_policy.camo.seeds import recording_seed, stream
 from chameleon_policy.camo.tasks import Answer, Span, task_named
 from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.data import Schema, assemble, part_indices, write_part
 from chameleon_policy.data.schema import INFO_PATH
 
 SETTINGS, TABLE, UNFINISHED = "camo/recording.json", "camo/episodes.parquet", "camo/unfinished"
+LARGEST_NOISE = 5.0
 ATTEMPTS = 20
 """An episode whose demonstration fails this often with ever new seeds is a fault of the settings."""
 
@@ -53,8 +58,17 @@ class Recording:
     difficulty: dict[str, Span] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, number in (("episodes", self.episodes), ("seed", self.seed), ("image_size", self.image_size)):
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise ValueError(f"{name} must be a whole number, got {number!r}")
         if self.episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {self.episodes}")
+        if not isinstance(self.noise, (int, float)) or not 0 <= self.noise <= LARGEST_NOISE:
+            raise ValueError(f"noise must be between 0 and {LARGEST_NOISE}, got {self.noise!r}")
+        unknown = sorted(self.difficulty.keys() - task_named(self.task).dials.keys())
+        if unknown:
+            dials = ", ".join(task_named(self.task).dials) or "none"
+            raise ValueError(f"{self.task} has no parameter {', '.join(unknown)}; its own are: {dials}")
         if self.observation == "rgb" and self.image_size % 2:
             raise ValueError(f"image_size must be even (videos store colour at half the resolution), got {self.image_size}")
         recording_seed(self.seed, self.episodes - 1, 0, self.episodes)
@@ -72,7 +86,7 @@ class Recording:
         """z of an episode: every block of as many episodes as there are answers holds each of them once, in random order."""
         answers = task_named(self.task).answers
         block, place = divmod(episode, len(answers))
-        order = np.random.default_rng([TRAINING_SEEDS.start + self.seed, block]).permutation(len(answers))
+        order = stream(self.seed, "balance", block).permutation(len(answers))
         return answers[int(order[place])]
 
     def schema(self) -> Schema:
@@ -80,7 +94,7 @@ class Recording:
         vectors: dict[str, tuple[str, ...]] = {"observation.state": ACTION_NAMES, "action": ACTION_NAMES}
         views = {}
         if self.observation == "rgb":
-            views = dict.fromkeys(("third", "wrist"), (self.image_size, self.image_size))
+            views = dict.fromkeys(VIEWS, (self.image_size, self.image_size))
         else:
             task = task_named(self.task)
             slots = len(task.candidates) + len(task.others) + len(task.hands)
@@ -108,41 +122,59 @@ def record(
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     parts = _prepare(recording, out)
-    missing = sorted(set(range(recording.episodes)) - part_indices(parts))
-    done = recording.episodes - len(missing)
-    progress(done)
-    for _ in _in_processes(recording, parts, missing, min(workers, max(1, len(missing)))):
-        done += 1
+    with _only_process(out):
+        missing = sorted(set(range(recording.episodes)) - part_indices(parts))
+        done = recording.episodes - len(missing)
         progress(done)
-    _write_table(recording, out, parts)
-    assemble(parts, out, recording.schema(), range(recording.episodes))
+        for _ in _in_processes(recording, parts, missing, min(workers, max(1, len(missing)))):
+            done += 1
+            progress(done)
+        _write_table(recording, out, parts)
+        assemble(parts, out, recording.schema(), range(recording.episodes))
     shutil.rmtree(out / UNFINISHED)
     return out
+
+
+@contextmanager
+def _only_process(out: Path) -> Iterator[None]:
+    """Keep a second recording out of the folder; the lock goes with the process, however it ends."""
+    with (out / UNFINISHED / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(f"another process is recording into {out}; wait for it, or choose another --out") from None
+        yield
 
 
 def _prepare(recording: Recording, out: Path) -> Path:
     """The folder for parts, after making sure that nothing of value is overwritten."""
     settings = out / SETTINGS
     if (out / INFO_PATH).exists():
+        shutil.rmtree(out / UNFINISHED, ignore_errors=True)  # what a kill at the very end left behind
         raise FileExistsError(
             f"{out} already holds a complete dataset. Look at it with `chameleon data inspect {out}`, choose another --out, "
             "or delete the folder yourself"
         )
     if settings.exists():
-        before = json.loads(settings.read_text())
-        changed = [
-            f"{key}: {before.get(key)} then, {now} now" for key, now in recording.as_dict().items() if before.get(key) != now
-        ]
+        try:
+            then = json.loads(settings.read_text())
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{settings} is damaged ({error}): choose another --out, or delete the folder {out}") from error
+        now = recording.as_dict()
+        changed = [f"{key}: {then.get(key)} then, {now[key]} now" for key in now if then.get(key) != now[key]]
         if changed:
             raise FileExistsError(
                 f"{out} holds an unfinished recording with other settings ({'; '.join(changed)}). Give the same settings to "
                 "go on with it, or choose another --out"
             )
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and (not out.is_dir() or any(path.is_file() for path in out.rglob("*"))):
         raise FileExistsError(f"{out} exists and is not an unfinished recording; choose another --out, or empty it yourself")
     try:
         (out / UNFINISHED).mkdir(parents=True, exist_ok=True)
-        settings.write_text(json.dumps(recording.as_dict(), indent=2) + "\n")
+        if not settings.exists():
+            unfinished = settings.with_suffix(".unfinished")
+            unfinished.write_text(json.dumps(recording.as_dict(), indent=2) + "\n")
+            unfinished.replace(settings)
     except OSError as error:
         raise ValueError(f"cannot write to {out}: {error.strerror or error}. Choose another --out") from error
     return out / UNFINISHED
@@ -156,16 +188,23 @@ def _in_processes(recording: Recording, parts: Path, episodes: list[int], worker
         return
     # `spawn`, since an OpenGL context does not survive a fork.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(recording, parts)) as pool:
-        pending: set[Future[int]] = {pool.submit(_work, episode) for episode in episodes}
-        try:
-            while pending:
-                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(recording, parts))
+    waiting, pending = iter(episodes), set[Future[int]]()
+    try:
+        while True:
+            # Few at a time: what was handed to the workers cannot be taken back when somebody presses Ctrl-C.
+            pending |= {pool.submit(_work, episode) for episode in islice(waiting, workers + 1 - len(pending))}
+            if not pending:
+                return
+            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in finished:
+                yield future.result()
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "a recording process died (killed, or out of memory?); the same command goes on where it stopped"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 _recorder: Recorder | None = None

@@ -24,6 +24,7 @@ DENAVIT_HARTENBERG = (
     (0.0, 0.0997, -np.pi / 2),
     (0.0, 0.0996, 0.0),
 )
+JOINT_LIMIT = 2 * np.pi
 TOOL_LENGTH = 0.16
 """From the flange to the tool centre point."""
 OPENING = 0.11
@@ -68,7 +69,7 @@ def forward_kinematics(joints: Array) -> Pose:
 
 
 def add_robot(spec: mujoco.MjSpec) -> None:
-    """Arm, gripper, wrist camera and actuators; seven controls: six joint angles and the opening of one finger."""
+    """Arm, gripper, wrist camera and actuators: six joint angles and the openings of two fingers."""
     base = spec.worldbody.add_body(name="base")
     _visual(base, CYLINDER, size=(0.085, 0.03, 0), pos=(0, 0, 0.03), rgba=STEEL)
     body, link = base, (0.0, 0.0, 0.0)
@@ -78,8 +79,8 @@ def add_robot(spec: mujoco.MjSpec) -> None:
             name=name, pos=(a, 0, d), quat=(np.cos(alpha / 2), np.sin(alpha / 2), 0, 0), gravcomp=1, mass=2.0,
             ipos=(0, 0, 0), inertia=(0.02, 0.02, 0.02), explicitinertial=True,
         )  # fmt: skip
-        body.add_joint(name=name, axis=(0, 0, 1), range=(-2 * np.pi, 2 * np.pi), armature=0.3 if index < 3 else 0.1)
-        _position_servo(spec, name, STIFFNESS[index], DAMPING[index], TORQUE[index], (-2 * np.pi, 2 * np.pi))
+        body.add_joint(name=name, axis=(0, 0, 1), range=(-JOINT_LIMIT, JOINT_LIMIT), armature=0.3 if index < 3 else 0.1)
+        _position_servo(spec, name, STIFFNESS[index], DAMPING[index], TORQUE[index], (-JOINT_LIMIT, JOINT_LIMIT))
         link = frame
     _draw_links({name: spec.body(name) for name in JOINTS})
     flange = body.add_body(name="gripper", pos=(0, 0, DENAVIT_HARTENBERG[-1][1]), gravcomp=1)

@@ -198,7 +198,7 @@ def add_plate(spec: mujoco.MjSpec, name: str) -> None:
         )  # fmt: skip
         line = PLATE_INNER + 0.016
         add_turned_mesh(spec, "plate_line", [(line + 0.003, 0.01715), (line, 0.01595)], segments=28)
-    body = _object(spec, name, 0.4, 0.008, (0.0014, 0.0014, 0.0028))
+    body = _object(spec, name, 0.7, 0.008, (0.0014, 0.0014, 0.0028))
     _seen(body, "plate", CHINA, name=f"{name}_look")
     _seen(body, "plate_line", BLUE_LINE)
     _touched(body, CYLINDER, size=(PLATE_INNER + 0.004, PLATE_SURFACE / 2, 0), pos=(0, 0, PLATE_SURFACE / 2), on_table=True)

@@ -11,13 +11,13 @@ EVALUATION_SEEDS = range(1_000_000_000, 2_000_000_000)
 SEEDS_PER_RECORDING = 100_000
 LARGEST_RECORDING_SEED = len(TRAINING_SEEDS) // SEEDS_PER_RECORDING - 1
 
-STREAMS = ("answer", "layout", "script", "nuisance", "expert", "noise")
+STREAMS = ("answer", "layout", "script", "nuisance", "expert", "noise", "balance")
 """Independent sources of randomness in an episode. Only `answer` decides z: all else is the same for every z of a seed."""
 
 
-def stream(seed: int, name: str) -> np.random.Generator:
-    """The generator for one purpose in the episode of this seed."""
-    return np.random.default_rng(np.random.SeedSequence([seed, STREAMS.index(name)]))
+def stream(seed: int, name: str, *numbers: int) -> np.random.Generator:
+    """The generator for one purpose in the episode (or recording) of this seed; `numbers` tell several of a kind apart."""
+    return np.random.default_rng(np.random.SeedSequence([seed, STREAMS.index(name), *numbers]))
 
 
 def recording_seed(recording: int, episode: int, attempt: int, episodes: int) -> int:

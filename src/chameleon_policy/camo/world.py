@@ -48,7 +48,6 @@ class World:
                 self._owner[body] = roots[root]
         self._gripper_bodies = {model.body(name).id for name in ("gripper", *FINGERS)}
         self._object_bodies = np.array(sorted(self._owner))
-        self.pinned = False
 
     def reset(self, homes: dict[str, Pose]) -> None:
         """The arm at its decision pose, gripper open, objects where they are told, everything at rest."""
@@ -68,13 +67,11 @@ class World:
 
     def pin(self) -> None:
         """Objects weightless and without contacts, until `free`."""
-        self.pinned = True
         self.model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONTACT
         self.model.body_gravcomp[self._object_bodies] = 1.0
 
     def free(self) -> None:
         """Physics alone decides from here on."""
-        self.pinned = False
         self.model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
         self.model.body_gravcomp[self._object_bodies] = 0.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class RecordedDataset:
 
     >>> dataset = RecordedDataset(Path("datasets/camo"))                            # doctest: +SKIP
     >>> dataset.vectors(0)["action"].shape, dataset.frames(0, "third").shape        # doctest: +SKIP
-    ((180, 7), (180, 128, 128, 3))
+    ((66, 10), (66, 128, 128, 3))
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -48,16 +48,24 @@ class RecordedDataset:
                 f"{self.path} has no {INFO_PATH}, which is written last: the recording is incomplete (or this is no LeRobot "
                 "dataset); run the record command again, it continues where it stopped"
             )
-        self.info: dict[str, Any] = json.loads(info_path.read_text(encoding="utf-8"))
+        try:
+            self.info: dict[str, Any] = json.loads(info_path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{info_path} is damaged: {error}; record or copy the dataset again") from error
         version = self.info.get("codebase_version")
         if version != CODEBASE_VERSION:
             raise ValueError(
                 f"{self.path} has codebase_version {version!r}, expected {CODEBASE_VERSION!r}; lerobot has converters: "
                 "python -m lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id=..."
             )
+        missing = {"features", "fps", "total_episodes", "total_frames", "data_path"} - self.info.keys()
+        if missing:
+            raise ValueError(
+                f"{info_path} is damaged: it lacks {', '.join(sorted(missing))}; record or copy the dataset again"
+            )
         self.schema = Schema.from_info(self.info)
         self.episodes = self._read_episodes()
-        self._table = lru_cache(maxsize=1)(self._read_table)
+        self._cached: tuple[str, pa.Table] | None = None
 
     def __len__(self) -> int:
         return len(self.episodes)
@@ -79,7 +87,9 @@ class RecordedDataset:
         path = self.info["data_path"].format(
             chunk_index=found.row["data/chunk_index"], file_index=found.row["data/file_index"]
         )
-        table = self._table(path)
+        if self._cached is None or self._cached[0] != path:
+            self._cached = (path, self._read_table(path))
+        table = self._cached[1]
         first = int(np.searchsorted(table["index"].to_numpy(), found.row["dataset_from_index"]))
         rows = table.slice(first, found.length)
         if len(rows) != found.length or set(rows["episode_index"].to_pylist()) != {episode}:
@@ -132,7 +142,11 @@ class RecordedDataset:
     def _read_table(self, path: str) -> pa.Table:
         what = ", ".join(self.schema.vectors)
         columns = [*self.schema.vectors, "index", "episode_index"]
-        return pq.read_table(self._existing(path, what), columns=columns, partitioning=None)
+        found = self._existing(path, what)
+        try:
+            return pq.read_table(found, columns=columns, partitioning=None)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ValueError(f"{found} is damaged ({error}); it holds {what}. Record or copy the dataset again") from error
 
 
 def _array(column: pa.ChunkedArray) -> np.ndarray:

@@ -72,7 +72,7 @@ def assemble(
     columns = _columns(loaded, task_indices, schema)
 
     rows = [_episode_row(number, part, columns, schema) for number, part in enumerate(loaded)]
-    _write_data(out, columns, rows, schema, limits)
+    _write_data(out, columns, rows, limits)
     for view in schema.views:
         _write_videos(out, view, loaded, rows, schema, limits)
     _write_episodes(out, rows)
@@ -155,9 +155,7 @@ def _place(file_number: int, limits: FileLimits) -> dict[str, int]:
     return {"chunk_index": chunk_index, "file_index": file_index}
 
 
-def _write_data(
-    out: Path, columns: dict[str, np.ndarray], rows: list[dict[str, Any]], schema: Schema, limits: FileLimits
-) -> None:
+def _write_data(out: Path, columns: dict[str, np.ndarray], rows: list[dict[str, Any]], limits: FileLimits) -> None:
     table = pa.table({key: _arrow(values) for key, values in columns.items()})
     slices = [table.slice(row["dataset_from_index"], row["length"]) for row in rows]
     for number, episodes in enumerate(_files([(part.nbytes / MEGABYTE,) for part in slices], (limits.data_mb,))):

@@ -15,6 +15,11 @@ from chameleon_policy.data import RecordedDataset
 from chameleon_policy.report.contact_sheet import Column, contact_sheet
 
 ANNOTATIONS = "camo/episodes.parquet"
+COMMON_COLUMNS = (
+    "episode_index", "attempts", "seed", "z", "z_index", "length", "evidence_steps", "decision_steps", "manipulation",
+    "decision", "reason",
+)  # fmt: skip
+"""Columns of that table that every task has; the others are its dials."""
 
 
 def episode_facts(dataset: RecordedDataset) -> list[dict[str, Any]]:
@@ -26,7 +31,8 @@ def episode_facts(dataset: RecordedDataset) -> list[dict[str, Any]]:
 def summary_table(dataset: RecordedDataset) -> Table:
     """Size, features and, for Camo recordings, balance over z and the spread of t_d and difficulty."""
     table = Table(show_header=False, title=str(dataset.path), title_justify="left")
-    lengths = np.array([episode.length for episode in dataset.episodes])
+    # Every row is read: a damaged file is found here rather than in the middle of a training.
+    lengths = np.array([len(next(iter(dataset.vectors(index).values()))) for index in range(len(dataset))])
     size = sum(path.stat().st_size for path in dataset.path.rglob("*") if path.is_file())
     fps = dataset.schema.fps
     table.add_row("episodes", f"{len(dataset)}, {lengths.sum():,} frames, {lengths.sum() / fps / 60:.1f} min at {fps:g} Hz")
@@ -54,7 +60,7 @@ def _camo_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     each = ", ".join(f"{z}: {count}" for z, count in sorted(balance.items()))
     described = each if len(balance) <= 5 else f"{len(balance)} values, {counts[0]} to {counts[-1]} episodes each"
     decisions = np.array([row["decision_steps"][0] for row in rows])
-    dials = [name for name in ("swaps", "distractor_hovers", "retention_steps") if name in rows[0]]
+    dials = [name for name in rows[0] if name not in COMMON_COLUMNS]
     return [
         ("z", described),
         ("first t_d", f"step {decisions.min()} to {decisions.max()}, median {np.median(decisions):.0f}"),
@@ -95,5 +101,5 @@ def _moments(length: int, facts: dict[str, Any] | None) -> list[tuple[str, int]]
         return [(f"{share:.0%}", round(share * (length - 1))) for share in np.linspace(0, 1, 8)]
     evidence, decision = facts["evidence_steps"], facts["decision_steps"][0]
     shown = [("evidence", round(evidence * share)) for share in (0.25, 0.4, 0.55, 0.7)]
-    shown += [("retention", min(evidence, decision)), ("decision", decision)]
+    shown += [("retention" if evidence < decision else "decision", evidence), ("decision", decision)]
     return shown + [("execution", round(decision + share * (length - 1 - decision))) for share in (0.33, 0.66, 1.0)]

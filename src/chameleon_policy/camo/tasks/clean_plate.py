@@ -20,6 +20,8 @@ WIPED = 0.6
 """Share of the inner disc that the sponge must have been over, in contact."""
 MOVED = 0.03
 """A plate that was pushed further than this (m) spoils the manipulation."""
+FLAT = 0.3
+"""A sponge that is tilted further (rad) against the plate touches it with an edge and wipes nothing."""
 SPACING, CELL = 0.172, 0.004
 
 
@@ -34,15 +36,16 @@ class CleanPlate(Task):
     others = ("sponge",)
     hands = ("hand",)
     execution_steps = 90
+    dials = {"distractor_hovers": (0, 2)}  # noqa: RUF012
 
-    def __init__(self, *, distractor_hovers: Span = (0, 2)) -> None:
+    def __init__(self, *, distractor_hovers: Span = dials["distractor_hovers"]) -> None:
         super().__init__()
         self._hovers = check_span("distractor_hovers", distractor_hovers, 0, 2)
         grid = np.arange(-PLATE_INNER, PLATE_INNER + CELL, CELL)
         cells = np.stack(np.meshgrid(grid, grid), -1).reshape(-1, 2)
         self._cells = cells[np.hypot(*cells.T) <= PLATE_INNER]
         self._wiped: dict[str, npt.NDArray[np.bool_]] = {}
-        self._last_sponge: Pose | None = None
+        self._last_contact: dict[str, Pose] = {}
 
     def build(self, spec: mujoco.MjSpec) -> None:
         """Three plates, a sponge, a hand."""
@@ -101,7 +104,7 @@ class CleanPlate(Task):
         """Nothing wiped yet."""
         super().begin(homes)
         self._wiped = {plate: np.zeros(len(self._cells), bool) for plate in self.candidates}
-        self._last_sponge = None
+        self._last_contact = {}
 
     def coverage(self, plate: str) -> float:
         """Share of a plate's inner disc that the sponge has been over."""
@@ -118,13 +121,16 @@ class CleanPlate(Task):
                 self.note("moved", plate)
             if world.tilt(plate) > 0.5:
                 self.note("toppled", plate)
-            if frozenset(("sponge", plate)) in touching:
+            flat = float(sponge.rotation[:, 2] @ pose.rotation[:, 2]) > np.cos(FLAT)
+            if flat and frozenset(("sponge", plate)) in touching:
                 self._wipe(plate, pose, sponge)
-        self._last_sponge = sponge
+            else:
+                self._last_contact.pop(plate, None)
 
     def _wipe(self, plate: str, pose: Pose, sponge: Pose) -> None:
-        """Mark what the sponge's underside swept since the last control step."""
-        last = self._last_sponge or sponge
+        """Mark what the sponge's underside covers, and swept since the last control step if it lay on the plate then."""
+        last = self._last_contact.get(plate, sponge)
+        self._last_contact[plate] = sponge
         cells = pose.position[:2] + self._cells @ pose.rotation[:2, :2].T
         for share in np.linspace(0, 1, 5):
             centre = (1 - share) * last.position[:2] + share * sponge.position[:2]

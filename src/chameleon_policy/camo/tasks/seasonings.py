@@ -24,6 +24,8 @@ STROKES, STROKE = 2, 0.02
 """A shake: this many strokes down of at least this length (m), with the lid over the bowl."""
 IN_PLACE = 0.035
 """A shaker is back when it stands this close (m) to where it stood."""
+UPRIGHT = 0.2
+"""... and is tilted by less than this (rad)."""
 RETURNED = (0.035, 0.25, 0.7)
 """The arm is back within these: position (m), rotation (rad), gripper at least this open."""
 SPACING, GRIP = 0.15, SHAKER_HEIGHT * 0.5
@@ -48,7 +50,7 @@ class Seasonings(Task):
         self._strokes = 0
         self._turning_point = 0.0
         self._falling = False
-        self._shaken: list[str] = []
+        self._shaken = ""
 
     def build(self, spec: mujoco.MjSpec) -> None:
         """Three shakers, a bowl, a hand."""
@@ -93,23 +95,27 @@ class Seasonings(Task):
     def begin(self, homes: dict[str, Pose]) -> None:
         """Nothing added yet."""
         super().begin(homes)
-        self._held, self._shaken = "", []
+        self._held = self._shaken = ""
 
     def watch(self, world: World) -> None:
-        """Handling, shakes, returns; an addition is complete when the arm is back at the decision pose."""
+        """Handling, shakes, returns; an addition is complete when every shaker stands in place and the arm is back."""
         touching = world.touching()
+        in_place = True
         for shaker in self.candidates:
             self.note_handling(world, touching, shaker)
             held = frozenset(("gripper", shaker)) in touching
+            rests = any(shaker in pair and "gripper" not in pair for pair in touching)
             away = float(np.linalg.norm(world.position(shaker) - self._homes[shaker].position))
-            if away > IN_PLACE and not held and world.position(shaker)[2] < 0.01:
-                self.note("moved", shaker)
             if held and away > IN_PLACE:
                 self._count_strokes(world, shaker)
-        if self._shaken and self._arm_is_back(world) and not happened(self.events, "moved"):
-            for shaker in self._shaken:
-                self.append("added", shaker)
-            self._held, self._shaken = "", []
+            elif not held and away > IN_PLACE and rests:
+                self.note("moved", shaker)  # on the table, or in the bowl
+            elif not held and shaker == self._held:
+                self._held = ""  # it stands at home: the next pick counts its strokes anew
+            in_place &= not held and away <= IN_PLACE and world.tilt(shaker) < UPRIGHT
+        if self._shaken and in_place and self._arm_is_back(world):
+            self.append("added", self._shaken)
+            self._held = self._shaken = ""
             self.forget("touched", "raised", "lowered", "shaken")
             if sum(event.kind == "added" for event in self.events) < self.decisions:
                 self.append("decision")
@@ -131,8 +137,8 @@ class Seasonings(Task):
             if height < self._turning_point - STROKE:
                 self._falling, self._turning_point = True, height
                 self._strokes += bool(over_bowl)
-        if self._strokes >= STROKES and shaker not in self._shaken:
-            self._shaken.append(shaker)
+        if self._strokes >= STROKES and not self._shaken:
+            self._shaken = shaker
             self.note("shaken", shaker)
 
     def _arm_is_back(self, world: World) -> bool:
@@ -142,19 +148,18 @@ class Seasonings(Task):
         return bool(near and turned < RETURNED[1] and world.gripper() > RETURNED[2])
 
     def finished(self, step: int) -> bool:
-        """After three additions, or when something fell or stands elsewhere."""
+        """After three additions, or when something is spoilt for good."""
         events = self.events
-        lost = any(happened(events, kind) for kind in ("toppled", "dropped", "moved"))
-        return lost or sum(event.kind == "added" for event in events) >= self.decisions
+        return _spoilt(events) or sum(event.kind == "added" for event in events) >= self.decisions
 
     @staticmethod
     def judge(events: Sequence[Event]) -> Verdict:
-        """M: three additions, each shaker back in its place, none dropped."""
+        """M: three additions, each shaker back in its place before the next is taken, none dropped."""
         added = [event.object for event in events if event.kind == "added"]
-        if len(added) == Seasonings.decisions and not any(
-            happened(events, kind) for kind in ("toppled", "dropped", "moved")
-        ):
+        if len(added) == Seasonings.decisions and not _spoilt(events):
             return Verdict(tuple(Seasonings.candidates.index(shaker) for shaker in added))
+        if pair := _raised_together(events):
+            return Verdict(None, f"two shakers before returning: {', '.join(pair)}")
         if happened(events, "moved") and not happened(events, "toppled"):
             moved = names(events, "moved")
             word = "not put back" if set(moved) & set(names(events, "raised")) else "pushed away"
@@ -162,3 +167,20 @@ class Seasonings(Task):
         if reason := failure(events, "a shaker"):
             return Verdict(None, reason)
         return Verdict(None, f"timeout: {len(added)} of {Seasonings.decisions} additions")
+
+
+def _spoilt(events: Sequence[Event]) -> bool:
+    return any(happened(events, kind) for kind in ("toppled", "dropped", "moved")) or bool(_raised_together(events))
+
+
+def _raised_together(events: Sequence[Event]) -> list[str]:
+    """Shakers that were raised without a return to the decision pose between them: the aliased decision was left out."""
+    raised: list[str] = []
+    for event in events:
+        if event.kind == "added":
+            raised = []
+        elif event.kind == "raised" and event.object not in raised:
+            raised.append(event.object)
+        if len(raised) > 1:
+            return raised
+    return []

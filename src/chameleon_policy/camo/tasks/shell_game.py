@@ -32,8 +32,9 @@ class ShellGame(Task):
     others = ("ball",)
     hands = ("left_hand", "right_hand")
     execution_steps = 60
+    dials = {"swaps": (1, 2)}  # noqa: RUF012
 
-    def __init__(self, *, swaps: Span = (1, 2)) -> None:
+    def __init__(self, *, swaps: Span = dials["swaps"]) -> None:
         super().__init__()
         self._swaps = check_span("swaps", swaps, 0, 6)
         self._grips: dict[str, Array] = {}
@@ -151,20 +152,20 @@ class ShellGame(Task):
                 self.note("lifted", cup)
 
     def finished(self, step: int) -> bool:
-        """A little after the lift, so that a second cup or a fall is still seen; or when something fell."""
+        """A little after the lift, so that a second cup or a fall is still seen; at once when a cup was looked under."""
         events = self.events
-        if happened(events, "toppled") or happened(events, "dropped") or len(names(events, "lifted")) > 1:
+        if any(happened(events, kind) for kind in ("toppled", "dropped", "lowered")) or len(names(events, "raised")) > 1:
             return True
         lifts = [event.step for event in events if event.kind == "lifted"]
         return bool(lifts) and step >= lifts[0] + 3
 
     @staticmethod
     def judge(events: Sequence[Event]) -> Verdict:
-        """M: exactly one cup lifted and still held, the others standing."""
-        lifted = names(events, "lifted")
-        if len(lifted) > 1:
-            return Verdict(None, f"two cups: {', '.join(lifted)} were lifted")
-        if lifted and not happened(events, "toppled") and not happened(events, "dropped"):
+        """M: exactly one cup lifted and still held, the others standing. Who looks under a second cup needs no memory."""
+        lifted, raised = names(events, "lifted"), names(events, "raised")
+        if len(raised) > 1:
+            return Verdict(None, f"two cups: {', '.join(raised)} were raised")
+        if lifted and not any(happened(events, kind) for kind in ("toppled", "dropped", "lowered")):
             return Verdict(ShellGame.candidates.index(lifted[0]))
         if reason := failure(events, "a cup"):
             return Verdict(None, reason)

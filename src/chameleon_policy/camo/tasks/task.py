@@ -48,6 +48,9 @@ class Task(ABC):
     execution_steps: ClassVar[int]
     """Control steps after the first decision until the time is over."""
     decisions: ClassVar[int] = 1
+    dials: ClassVar[dict[str, tuple[int, int]]] = {}
+    """Difficulty: the name of each dial and its default range; keyword arguments of the constructor. An episode's draw is in
+    `difficulty`."""
 
     def __init__(self) -> None:
         self.difficulty: dict[str, int] = {}
