@@ -26,6 +26,7 @@ format: .venv/installed  ## Let ruff put the code in order
 
 bench: .venv/installed  ## Measure speed, ours and others' in one run; writes runs/
 	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.camo speed
 
 setup: .venv/installed  ## Install everything into .venv
 

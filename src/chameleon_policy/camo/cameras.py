@@ -17,6 +17,7 @@ import mujoco
 import numpy as np
 import numpy.typing as npt
 
+from chameleon_policy.camo.hand import HAND_GROUP
 from chameleon_policy.camo.scene import INVISIBLE_GROUP, LARGEST_IMAGE
 
 VIEWS = ("third", "wrist")
@@ -45,8 +46,9 @@ class Cameras:
         self._camera = mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
 
-    def draw(self, data: mujoco.MjData, views: Sequence[str] = VIEWS) -> dict[str, Frame]:
-        """One picture (size, size, 3) per view."""
+    def draw(self, data: mujoco.MjData, *, hands: bool = True, views: Sequence[str] = VIEWS) -> dict[str, Frame]:
+        """One picture (size, size, 3) per view; `hands` says whether any may be in it."""
+        self._option.geomgroup[HAND_GROUP] = hands
         self._context.make_current()
         frames = {}
         for view in views:

@@ -24,7 +24,7 @@ from chameleon_policy.camo.controller import (
 )
 from chameleon_policy.camo.events import Event
 from chameleon_policy.camo.geometry import Pose
-from chameleon_policy.camo.hand import VISIBLE_X, Script
+from chameleon_policy.camo.hand import AWAY, VISIBLE_X, Script
 from chameleon_policy.camo.nuisance import LEVELS, Level, Nuisance
 from chameleon_policy.camo.robot import add_robot
 from chameleon_policy.camo.scene import LARGEST_IMAGE, new_scene
@@ -144,7 +144,8 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
 
     def frames(self, size: int | None = None) -> dict[str, Frame]:
         """What the cameras see now, in either observation mode; `size` other than the environment's costs a renderer."""
-        return self._cameras_of(size or self.image_size).draw(self.world.data)
+        hands = any(self.world.hand(name).position[0] < AWAY[0] for name in self.task.hands)
+        return self._cameras_of(size or self.image_size).draw(self.world.data, hands=hands)
 
     def _cameras_of(self, size: int) -> Cameras:
         if size not in self._cameras:

