@@ -12,6 +12,7 @@ import os
 os.environ.setdefault("MUJOCO_GL", "egl")
 
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -127,9 +128,10 @@ def speed(workers: int) -> dict[str, Any]:
     return {"image_size": SIZE, "tasks": tasks, "recording": recorded}
 
 
-def _play(arguments: tuple[str, int]) -> Score:
+def _play(arguments: tuple[str, int]) -> tuple[Score, int]:
     task, index = arguments
-    return demonstrate(CamoEnv(task, observation="state"), evaluation_seed(index)).score
+    demonstration = demonstrate(CamoEnv(task, observation="state"), evaluation_seed(index))
+    return demonstration.score, len(demonstration.actions)
 
 
 def experts(episodes: int, workers: int) -> dict[str, Any]:
@@ -137,9 +139,11 @@ def experts(episodes: int, workers: int) -> dict[str, Any]:
     result = {}
     with get_context("spawn").Pool(workers) as pool:
         for task in TASKS:
-            scores = pool.map(_play, [(task, index) for index in range(episodes)], chunksize=5)
-            summary = summarise(scores, task_named(task)().chance)
-            result[task] = summary.as_dict()
+            played = pool.map(_play, [(task, index) for index in range(episodes)], chunksize=5)
+            summary = summarise([score for score, _ in played], task_named(task)().chance)
+            lengths = [length for _, length in played]
+            steps = {"shortest": min(lengths), "median": statistics.median(lengths), "longest": max(lengths)}
+            result[task] = {**summary.as_dict(), "control_steps": steps}
             print(f"{task}: SR {summary.sr.value:.1%} [{summary.sr.low:.1%}, {summary.sr.high:.1%}] {summary.reasons}")
     return result
 

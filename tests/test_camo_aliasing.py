@@ -42,6 +42,8 @@ def test_decisions_are_bit_identical_across_answers(name: str, observation: str)
                 if info["decision"]:
                     decisions.append(flat(current))
             assert len(decisions) == env.task.decisions
+            for later in decisions[1:]:
+                assert_identical(decisions[0], later)
             seen[z] = decisions
             evidence[z] = frames[: env.evidence_steps]
         first, *others = ANSWERS[name]

@@ -36,6 +36,35 @@ def test_code_in_the_readme_runs(code: str, tmp_path, monkeypatch) -> None:
     exec(compile(code, "README.md", "exec"), {})
 
 
+def test_code_in_the_benchmarks_page_runs() -> None:
+    namespace: dict = {}
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs/camo.md").read_text(), re.DOTALL):
+        exec(compile(code, "docs/camo.md", "exec"), namespace)
+
+
+def test_experts_table() -> None:
+    expected = []
+    for task, row in result("camo-experts.json").items():
+        rate, steps = row["sr"], row["control_steps"]
+        interval = f"{rate['value']:.1%} [{rate['low']:.1%}, {rate['high']:.1%}]"
+        expected.append([task, str(rate["count"]), interval, f"{steps['shortest']} to {steps['longest']}"])
+    assert table_below("experts") == expected
+    shortest = min(row["control_steps"]["shortest"] for row in result("camo-experts.json").values())
+    longest = max(row["control_steps"]["longest"] for row in result("camo-experts.json").values())
+    assert f"episodes of {shortest} to {longest} steps at 7.5 Hz" in (ROOT / "docs/camo.md").read_text()
+
+
+def test_camo_speed_table() -> None:
+    speed = result("camo-speed.json")
+    expected = [
+        [task, f"{row['rgb_steps_per_second']:.0f}", f"{row['state_steps_per_second']:.0f}", f"{row['ratio']:.0f} x as long"]
+        for task, row in speed["tasks"].items()
+    ]
+    assert table_below("camo") == expected
+    recorded = speed["recording"]
+    assert f"{recorded['episodes']} {recorded['task']} demonstrations were recorded in {recorded['seconds']:.0f} s" in README
+
+
 def test_parameter_counts_are_those_of_the_code() -> None:
     assert result("parameters.json") == parameters.sizes()
     architecture = (ROOT / "docs/architecture.md").read_text()
