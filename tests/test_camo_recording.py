@@ -279,6 +279,14 @@ def test_bad_commands_are_answered_in_one_line(arguments: list[str], message: st
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_missing_extra_is_named() -> None:
+    code = "import sys; sys.modules['mujoco'] = None; sys.argv = ['chameleon', 'play', 'shell-game']; "
+    code += "from chameleon_policy.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.strip() == "chameleon: this command needs mujoco: pip install 'chameleon-policy[camo]'"
+
+
 def test_a_folder_without_permission_is_said(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere; the case is covered by /proc above")

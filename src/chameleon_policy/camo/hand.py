@@ -15,13 +15,13 @@ import numpy as np
 from chameleon_policy.camo.geometry import Array, Pose, minimum_jerk, rotation_about
 from chameleon_policy.camo.robot import CAPSULE, Colour, Triple
 
-SKIN, NAIL, SLEEVE, CUFF = (0.87, 0.66, 0.54, 1), (0.93, 0.78, 0.70, 1), (0.24, 0.33, 0.47, 1), (0.92, 0.92, 0.90, 1)
-ELLIPSOID, CYLINDER = mujoco.mjtGeom.mjGEOM_ELLIPSOID, mujoco.mjtGeom.mjGEOM_CYLINDER
+SKIN, SLEEVE, CUFF = (0.87, 0.66, 0.54, 1), (0.24, 0.33, 0.47, 1), (0.92, 0.92, 0.90, 1)
+ELLIPSOID = mujoco.mjtGeom.mjGEOM_ELLIPSOID
 
 AWAY = np.array([1.45, 0.0, 0.35])
 """Where hands rest: behind the camera."""
 HAND_GROUP = 1
-"""The group of hands' geoms: cameras leave it out while no hand is near, which saves a fifth of the time."""
+"""The group of hands' geoms: cameras leave it out while no hand is near, which saves time."""
 VISIBLE_X = 1.0
 """A hand whose grip point lies beyond is not seen by any camera."""
 

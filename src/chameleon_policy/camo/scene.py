@@ -76,7 +76,7 @@ def new_scene(name: str) -> mujoco.MjSpec:
         name="board", type=BOX, size=(0.62, 0.75, 0.02), pos=(0.42, 0, -0.02), contype=0, conaffinity=0, rgba=WOOD
     )
     board.material = _wood(spec)
-    # Things stand on a plane, not on the board that is seen: contact with a plane is many times faster than with a box. The
+    # Things stand on a plane, not on the board that is seen: contact with a plane is faster than with a box. The
     # larger of two frictions counts, so objects decide for themselves.
     world.add_geom(
         name="table", type=PLANE, size=(2, 2, 0.1), contype=TABLE_BIT, conaffinity=0, group=INVISIBLE_GROUP,
@@ -122,10 +122,8 @@ def _object(
     return body
 
 
-def _seen(body: mujoco.MjsBody, mesh: str, rgba: Colour, height: float = 0.0, name: str = "") -> None:
-    body.add_geom(
-        name=name, type=MESH, meshname=mesh, pos=(0, 0, height), rgba=rgba, contype=0, conaffinity=0, mass=0, density=0
-    )
+def _seen(body: mujoco.MjsBody, mesh: str, rgba: Colour) -> None:
+    body.add_geom(type=MESH, meshname=mesh, rgba=rgba, contype=0, conaffinity=0, mass=0, density=0)
 
 
 def _touched(body: mujoco.MjsBody, kind: int, *, on_table: bool = False, **properties: object) -> mujoco.MjsGeom:
@@ -169,7 +167,7 @@ def add_cup(spec: mujoco.MjSpec, name: str) -> None:
             spec, "cup_inside", [(0, CUP_HEIGHT - 0.006), (CUP_TOP - 0.003, CUP_HEIGHT - 0.006), (CUP_RIM - 0.004, 0)]
         )
     body = _object(spec, name, 0.12, 0.06, (0.002, 0.002, 0.001))
-    _seen(body, "cup", CUP_RED, name=f"{name}_look")
+    _seen(body, "cup", CUP_RED)
     _seen(body, "cup_inside", (0.45, 0.14, 0.11, 1))
     # Hollow only where the ball is: thin walls would let strong fingers through.
     hollow, walls, wall = 0.055, 8, 0.004
@@ -187,7 +185,7 @@ def add_ball(spec: mujoco.MjSpec, name: str) -> None:
     """A ball that fits under a cup; its origin is its centre."""
     body = _object(spec, name, 0.02, 0.0, (0.0002, 0.0002, 0.0002))
     body.add_geom(
-        name=f"{name}_look", type=SPHERE, size=(BALL_RADIUS, 0, 0), rgba=BALL_YELLOW, contype=OBJECT_BIT, mass=0, density=0,
+        type=SPHERE, size=(BALL_RADIUS, 0, 0), rgba=BALL_YELLOW, contype=OBJECT_BIT, mass=0, density=0,
         conaffinity=TABLE_BIT | GRIPPER_BIT | OBJECT_BIT, condim=6, friction=(0.7, 0.01, 0.002),
     )  # fmt: skip
 
@@ -204,7 +202,7 @@ def add_plate(spec: mujoco.MjSpec, name: str) -> None:
         line = PLATE_INNER + 0.016
         add_turned_mesh(spec, "plate_line", [(line + 0.003, 0.01715), (line, 0.01595)], segments=28)
     body = _object(spec, name, 0.7, 0.008, (0.0014, 0.0014, 0.0028))
-    _seen(body, "plate", CHINA, name=f"{name}_look")
+    _seen(body, "plate", CHINA)
     _seen(body, "plate_line", BLUE_LINE)
     _touched(body, CYLINDER, size=(PLATE_INNER + 0.004, PLATE_SURFACE / 2, 0), pos=(0, 0, PLATE_SURFACE / 2), on_table=True)
     for angle in 2 * np.pi * np.arange(10) / 10:
@@ -222,7 +220,7 @@ def add_sponge(spec: mujoco.MjSpec, name: str) -> None:
     foam, thickness = height - SPONGE_PAD, SPONGE_PAD
     _touched(
         body, BOX, size=(length / 2, width / 2, foam / 2), pos=(0, 0, height - foam / 2), rgba=SPONGE_YELLOW, group=0,
-        friction=(1.2, 0.02, 0.001), name=f"{name}_look",
+        friction=(1.2, 0.02, 0.001),
     )  # fmt: skip
     middle = (0, 0, thickness / 2)
     pad = body.add_body(name=f"{name}_pad", mass=0.01, ipos=middle, inertia=(5e-6, 8e-6, 1e-5), explicitinertial=True)
@@ -253,7 +251,7 @@ def add_shaker(spec: mujoco.MjSpec, name: str, spice: Colour) -> None:
         )  # fmt: skip
     body = _object(spec, name, 0.11, 0.045, (0.001, 0.001, 0.0004))
     for part, rgba in (("shaker", GLASS), ("shaker_fill", spice), ("shaker_glass", GLASS), ("shaker_lid", LID)):
-        _seen(body, part, rgba, name=f"{name}_look" if part == "shaker_fill" else "")
+        _seen(body, part, rgba)
     _touched(body, CYLINDER, size=(radius, height / 2 - 0.003, 0), pos=(0, 0, height / 2))
     _stand_on_feet(body, radius, (0.004, height - 0.01))
 
@@ -268,7 +266,7 @@ def add_bowl(spec: mujoco.MjSpec, name: str) -> None:
             segments=24,
         )  # fmt: skip
     body = _object(spec, name, 0.6, 0.02, (0.0016, 0.0016, 0.003))
-    _seen(body, "bowl", STONEWARE, name=f"{name}_look")
+    _seen(body, "bowl", STONEWARE)
     _touched(body, CYLINDER, size=(0.05, 0.014, 0), pos=(0, 0, 0.016))
     for angle in 2 * np.pi * np.arange(10) / 10:
         position = ((BOWL_RADIUS - 0.005) * np.cos(angle), (BOWL_RADIUS - 0.005) * np.sin(angle), BOWL_HEIGHT - 0.012)
