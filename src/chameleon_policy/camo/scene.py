@@ -166,7 +166,7 @@ def add_cup(spec: mujoco.MjSpec, name: str) -> None:
         add_turned_mesh(
             spec, "cup_inside", [(0, CUP_HEIGHT - 0.006), (CUP_TOP - 0.003, CUP_HEIGHT - 0.006), (CUP_RIM - 0.004, 0)]
         )
-    body = _object(spec, name, 0.12, 0.06, (0.002, 0.002, 0.001))
+    body = _object(spec, name, 0.12, 0.045, (0.002, 0.002, 0.001))
     _seen(body, "cup", CUP_RED)
     _seen(body, "cup_inside", (0.45, 0.14, 0.11, 1))
     # Hollow only where the ball is: thin walls would let strong fingers through.
@@ -249,11 +249,11 @@ def add_shaker(spec: mujoco.MjSpec, name: str, spice: Colour) -> None:
             [(radius - 0.003, 0.080), (radius + 0.001, 0.080), (radius + 0.001, 0.096), (radius - 0.006, height - 0.004),
              (0, height)],
         )  # fmt: skip
-    body = _object(spec, name, 0.11, 0.045, (0.001, 0.001, 0.0004))
+    body = _object(spec, name, 0.13, 0.03, (0.001, 0.001, 0.0004))  # a heavy glass bottom keeps it upright
     for part, rgba in (("shaker", GLASS), ("shaker_fill", spice), ("shaker_glass", GLASS), ("shaker_lid", LID)):
         _seen(body, part, rgba)
     _touched(body, CYLINDER, size=(radius, height / 2 - 0.003, 0), pos=(0, 0, height / 2))
-    _stand_on_feet(body, radius, (0.004, height - 0.01))
+    _stand_on_feet(body, radius + 0.002, (0.004, height - 0.01))
 
 
 def add_bowl(spec: mujoco.MjSpec, name: str) -> None:
