@@ -13,6 +13,7 @@ import mujoco
 import numpy as np
 
 from chameleon_policy.camo.geometry import quaternion, rotation_about, rotation_from_quaternion
+from chameleon_policy.camo.hand import HAND_GROUP
 
 Level = Literal["none", "mild", "strong"]
 LEVELS = get_args(Level)
@@ -62,17 +63,21 @@ class Nuisance:
         colours = np.unique(model.geom_rgba, axis=0)
         for colour in colours:
             same = (self._originals["geom_rgba"] == colour).all(axis=1)
-            model.geom_rgba[same, :3] = _vary(colour[:3], spread, rng)
+            # People come in many tones, not in many hues.
+            hue = 0.0 if (model.geom_group[same] == HAND_GROUP).any() else spread.hue
+            model.geom_rgba[same, :3] = _vary(colour[:3], hue, spread.tone, rng)
         for camera in range(model.ncam):
-            model.cam_pos[camera] += spread.camera_position * rng.uniform(-1, 1, 3)
+            # A tripod is put up anew every day; a camera that is screwed to the wrist hardly moves.
+            reach = spread.camera_position * (1.0 if model.cam_bodyid[camera] == 0 else 0.25)
+            model.cam_pos[camera] += reach * rng.uniform(-1, 1, 3)
             turn = rotation_about(rng.normal(size=3), spread.camera_turn * rng.uniform(0, 1))
             model.cam_quat[camera] = quaternion(rotation_from_quaternion(model.cam_quat[camera]) @ turn)
             model.cam_fovy[camera] += spread.fovy * rng.uniform(-1, 1)
 
 
-def _vary(rgb: np.ndarray, spread: Spread, rng: np.random.Generator) -> tuple[float, float, float]:
+def _vary(rgb: np.ndarray, turn: float, tone: float, rng: np.random.Generator) -> tuple[float, float, float]:
     hue, saturation, value = colorsys.rgb_to_hsv(*map(float, rgb))
-    hue = (hue + spread.hue * rng.uniform(-1, 1)) % 1.0
-    saturation = float(np.clip(saturation * (1 + spread.tone * rng.uniform(-1, 1)), 0, 1))
-    value = float(np.clip(value * (1 + spread.tone * rng.uniform(-1, 1)), 0, 1))
+    hue = (hue + turn * rng.uniform(-1, 1)) % 1.0
+    saturation = float(np.clip(saturation * (1 + tone * rng.uniform(-1, 1)), 0, 1))
+    value = float(np.clip(value * (1 + tone * rng.uniform(-1, 1)), 0, 1))
     return colorsys.hsv_to_rgb(hue, saturation, value)

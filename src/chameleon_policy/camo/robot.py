@@ -104,7 +104,7 @@ def _add_gripper(spec: mujoco.MjSpec, flange: mujoco.MjsBody) -> None:
         pad.solimp, pad.solref = (0.95, 0.99, 0.001, 0.5, 2), (0.005, 1)
         _position_servo(spec, f"{name}_finger", 1500.0, 60.0, GRIP_FORCE, (0, OPENING / 2))
     mount = flange.add_body(name="wrist_camera", gravcomp=1, pos=(0.085, 0, 0.03))
-    _visual(mount, BOX, size=(0.012, 0.030, 0.012), pos=(0, 0, -0.006), rgba=DARK)
+    _visual(mount, BOX, size=(0.012, 0.030, 0.012), pos=(0, 0, -0.018), rgba=DARK)
     # A camera looks along its -z with y up; this one looks out of the gripper with the tool's x at the top of its picture.
     look = rotation_about((0, 1, 0), -0.06) @ np.column_stack([(0, 1, 0), (1, 0, 0), (0, 0, -1)])
     mount.add_camera(name="wrist", fovy=78, quat=quaternion(look))
