@@ -71,7 +71,7 @@ def new_scene(name: str) -> mujoco.MjSpec:
         name="lamp", type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, dir=(0.3, -0.6, -0.5), diffuse=(0.22, 0.22, 0.24),
         specular=(0, 0, 0), castshadow=False,
     )  # fmt: skip
-    world.add_camera(name="third", pos=THIRD_POSITION, fovy=43, quat=quaternion(_look_at(THIRD_POSITION, THIRD_TARGET)))
+    world.add_camera(name="third", pos=THIRD_POSITION, fovy=46, quat=quaternion(_look_at(THIRD_POSITION, THIRD_TARGET)))
     board = world.add_geom(
         name="board", type=BOX, size=(0.62, 0.75, 0.02), pos=(0.42, 0, -0.02), contype=0, conaffinity=0, rgba=WOOD
     )
