@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +20,35 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 app = tyro.extras.SubcommandApp()
 Preset = Literal["paper", "small", "nano"]
 CamoTask = tyro.conf.Positional[str]
+
+
+@dataclass(frozen=True)
+class Dials:
+    """What `record` and `play` let people turn on a Camo task."""
+
+    nuisance: Literal["none", "mild", "strong"] = "none"
+    """Variation of light, colours and cameras."""
+    retention_steps: str = "3-10"
+    """Control steps between evidence and decision: a number, or a range like 3-10."""
+    swaps: str | None = None
+    """Shell game: how often cups change places, 0 to 6 (a number or a range; default 1-2)."""
+    distractor_hovers: str | None = None
+    """Clean plate: plates that the hand only hovers over, 0 to 2 (a number or a range; default 0-2)."""
+
+    @property
+    def difficulty(self) -> dict[str, Any]:
+        """The task's own dials, where they were turned."""
+        turned = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
+        return {name: _span(name, text) for name, text in turned.items() if text is not None}
+
+    @property
+    def retention(self) -> int | tuple[int, int]:
+        """Steps of retention as a number or a pair."""
+        return _span("retention_steps", self.retention_steps)
+
+
+FlatDials = Annotated[Dials, tyro.conf.OmitArgPrefixes]
+UNTURNED = Dials()
 
 
 @app.command(name="params")
@@ -67,11 +96,8 @@ def record(
     seed: int = 0,
     workers: int = 2,
     observation: Literal["rgb", "state"] = "rgb",
-    nuisance: Literal["none", "mild", "strong"] = "none",
     noise: float = 1.0,
-    retention_steps: str = "3-10",
-    swaps: str | None = None,
-    distractor_hovers: str | None = None,
+    dials: FlatDials = UNTURNED,
 ) -> None:
     """Record expert demonstrations of a Camo task as a LeRobot v3 dataset; an interrupted recording is continued.
 
@@ -83,21 +109,16 @@ def record(
         seed: Number of the recording; different numbers share no episode.
         workers: Processes.
         observation: Pictures of both cameras, or object slots.
-        nuisance: Variation of light, colours and cameras.
         noise: Strength of the disturbance that the expert corrects (1 is the benchmark's).
-        retention_steps: Control steps between evidence and decision: a number, or a range like 3-10.
-        swaps: Shell game: how often cups change places, 0 to 6 (a number or a range; default 1-2).
-        distractor_hovers: Clean plate: plates that the hand only hovers over, 0 to 2 (a number or a range; default 0-2).
+        dials: Looks and difficulty.
     """
     with _extra("camo"):
         from chameleon_policy.camo.recording import Recording
         from chameleon_policy.camo.recording import record as record_dataset
 
-    dials = {"swaps": swaps, "distractor_hovers": distractor_hovers}
     recording = Recording(
-        task=task, episodes=episodes, seed=seed, observation=observation, image_size=size, nuisance=nuisance, noise=noise,
-        retention_steps=_span("retention_steps", retention_steps),
-        difficulty={name: _span(name, text) for name, text in dials.items() if text is not None},
+        task=task, episodes=episodes, seed=seed, observation=observation, image_size=size, noise=noise,
+        nuisance=dials.nuisance, retention_steps=dials.retention, difficulty=dials.difficulty,
     )  # fmt: skip
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
@@ -146,10 +167,7 @@ def play(
     z: str | None = None,
     seed: int = 0,
     size: int = 320,
-    nuisance: Literal["none", "mild", "strong"] = "none",
-    retention_steps: str = "3-10",
-    swaps: str | None = None,
-    distractor_hovers: str | None = None,
+    dials: FlatDials = UNTURNED,
 ) -> None:
     """Watch an expert play one episode of a Camo task: a video of both cameras and a contact sheet beside it.
 
@@ -159,20 +177,15 @@ def play(
         z: The answer, like 1, or 0,2,2 for seasonings (default: the seed decides).
         seed: Seed of the episode.
         size: Height and width of each view.
-        nuisance: Variation of light, colours and cameras.
-        retention_steps: Control steps between evidence and decision: a number, or a range like 3-10.
-        swaps: Shell game: how often cups change places, 0 to 6.
-        distractor_hovers: Clean plate: plates that the hand only hovers over, 0 to 2.
+        dials: Looks and difficulty.
     """
     with _extra("camo"):
         from chameleon_policy.camo import CamoEnv
         from chameleon_policy.camo.play import check_output, parse_answer, save_clip, save_sheet, watch_episode
 
-    dials = {"swaps": swaps, "distractor_hovers": distractor_hovers, "retention_steps": retention_steps}
-    spans: dict[str, Any] = {name: _span(name, text) for name, text in dials.items() if text is not None}
     if seed < 0:
         raise ValueError(f"--seed must be at least 0, got {seed}")
-    env = CamoEnv(task, observation="state", nuisance=nuisance, **spans)
+    env = CamoEnv(task, observation="state", nuisance=dials.nuisance, retention_steps=dials.retention, **dials.difficulty)
     answer = parse_answer(env.task, z)
     sheet = check_output(out, size)
     with Console(stderr=True).status(f"playing {task} ...") as status:

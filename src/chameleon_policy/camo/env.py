@@ -30,7 +30,7 @@ from chameleon_policy.camo.robot import add_robot
 from chameleon_policy.camo.scene import LARGEST_IMAGE, new_scene
 from chameleon_policy.camo.scoring import Score, score
 from chameleon_policy.camo.seeds import TRAINING_SEEDS, stream
-from chameleon_policy.camo.tasks import Answer, Span, Task, task_named
+from chameleon_policy.camo.tasks import Answer, Span, make_task
 from chameleon_policy.camo.tasks.task import check_span
 from chameleon_policy.camo.world import CONTROL_HZ, World
 
@@ -66,7 +66,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         if not isinstance(image_size, int) or isinstance(image_size, bool) or not 16 <= image_size <= LARGEST_IMAGE:
             raise ValueError(f"image_size must be a whole number between 16 and {LARGEST_IMAGE}, got {image_size!r}")
         self._retention_range = check_span("retention_steps", retention_steps, 0, 100_000)
-        self.task = _make_task(task, difficulty)
+        self.task = make_task(task, difficulty)
         self.mode, self.image_size, self.nuisance, self.render_mode = observation, image_size, nuisance, render_mode
 
         spec = new_scene(self.task.name)
@@ -109,7 +109,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         self.decision_step = self.evidence_steps + retention
         """t_d, known in advance; the first one of several."""
         self.difficulty = {**self.task.difficulty, "retention_steps": retention}
-        self.task.begin(self._poses_after_script(homes))
+        self.task.begin({name: poses[-1] for name, poses in self.script.objects.items()})
         self.step_index, self._over = 0, False
         self.decisions: list[int] = []
         self.world.pin()
@@ -210,9 +210,6 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             self.world.restore(self._start)
             self.decisions.append(self.step_index)
 
-    def _poses_after_script(self, homes: dict[str, Pose]) -> dict[str, Pose]:
-        return {**homes, **{name: poses[-1] for name, poses in self.script.objects.items()}}
-
     def _answer(self, z: Any) -> Answer:
         answers = self.task.answers
         if z is None:
@@ -268,19 +265,6 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
 
 def _slot(pose: Pose, axis: int) -> npt.NDArray[np.float64]:
     return np.array([1.0, *np.clip(pose.position, -REACH, REACH), *pose.rotation[:, axis]])
-
-
-def _make_task(name: str, difficulty: dict[str, Any]) -> Task:
-    kind = task_named(name)
-    known = kind.dials
-    unknown = sorted(difficulty.keys() - known.keys())
-    if unknown:
-        own = f"its own are: {', '.join(known)}" if known else "it has none of its own"
-        raise ValueError(
-            f"{name} has no parameter {', '.join(unknown)}; {own}. Every task has observation, image_size, retention_steps, "
-            "nuisance, render_mode"
-        )
-    return kind(**difficulty)
 
 
 def describe_answers(answers: tuple[Answer, ...]) -> str:

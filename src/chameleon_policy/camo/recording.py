@@ -32,7 +32,7 @@ from chameleon_policy.camo.demonstration import Demonstration, demonstrate
 from chameleon_policy.camo.env import SLOT_NAMES, CamoEnv, Mode
 from chameleon_policy.camo.nuisance import Level
 from chameleon_policy.camo.seeds import recording_seed, stream
-from chameleon_policy.camo.tasks import Answer, Span, task_named
+from chameleon_policy.camo.tasks import Answer, Span, make_task, task_named
 from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.data import Schema, assemble, part_indices, write_part
 from chameleon_policy.data.schema import INFO_PATH
@@ -65,10 +65,7 @@ class Recording:
             raise ValueError(f"episodes must be at least 1, got {self.episodes}")
         if not isinstance(self.noise, (int, float)) or not 0 <= self.noise <= LARGEST_NOISE:
             raise ValueError(f"noise must be between 0 and {LARGEST_NOISE}, got {self.noise!r}")
-        unknown = sorted(self.difficulty.keys() - task_named(self.task).dials.keys())
-        if unknown:
-            dials = ", ".join(task_named(self.task).dials) or "none"
-            raise ValueError(f"{self.task} has no parameter {', '.join(unknown)}; its own are: {dials}")
+        make_task(self.task, self.difficulty)
         if self.observation == "rgb" and self.image_size % 2:
             raise ValueError(f"image_size must be even (videos store colour at half the resolution), got {self.image_size}")
         recording_seed(self.seed, self.episodes - 1, 0, self.episodes)

@@ -53,19 +53,15 @@ class Demonstrated:
 
 
 class Expert(ABC):
-    """Demonstrates one task in one environment. Call `reset` after the environment's."""
+    """Demonstrates one episode, with a temperament of its own: make one after the environment's `reset`."""
 
     def __init__(self, env: CamoEnv, *, noise: float = 1.0, wrong_choice: Answer | None = None) -> None:
         if wrong_choice is not None and wrong_choice not in env.task.answers:
             answers = describe_answers(env.task.answers)
             raise ValueError(f"{env.task.name} has no answer {wrong_choice!r} to choose wrongly; it has {answers}")
         self.env, self._noise, self._wrong_choice = env, noise, wrong_choice
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin a demonstration of the environment's episode, with a temperament of its own."""
-        self._rng = stream(self.env.seed, "expert")
-        self._noise_rng = stream(self.env.seed, "noise")
+        self._rng = stream(env.seed, "expert")
+        self._noise_rng = stream(env.seed, "noise")
         self._push = np.zeros(6)
         self.pace = self._rng.uniform(0.8, 1.2)
         self.posture = rotation_about((0, 0, 1), self._rng.uniform(-0.1, 0.1)) @ DOWNWARD
@@ -138,7 +134,7 @@ class Expert(ABC):
         return Pose(where, self.posture if rotation is None else rotation)
 
     def grasp(self, name: str, grip: float, above: float) -> list[Waypoint]:
-        """Approach an object from above, take it at a height over its origin, lift it."""
+        """Approach an object from above and take it at a height over its origin."""
         position = self.env.world.position(name)
         hold = np.array([position[0], position[1], position[2] + grip]) + self.wobble(0.003)
         down = Pose(hold, self.posture)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from chameleon_policy.camo.tasks.clean_plate import CleanPlate
 from chameleon_policy.camo.tasks.seasonings import Seasonings
 from chameleon_policy.camo.tasks.shell_game import ShellGame
@@ -17,4 +20,17 @@ def task_named(name: str) -> type[Task]:
     return TASKS[name]
 
 
-__all__ = ["TASKS", "Answer", "Span", "Task", "task_named"]
+def make_task(name: str, difficulty: Mapping[str, Any]) -> Task:
+    """A task with its dials set, or a ValueError that lists the dials it has."""
+    kind = task_named(name)
+    unknown = sorted(difficulty.keys() - kind.dials.keys())
+    if unknown:
+        own = f"its own are: {', '.join(kind.dials)}" if kind.dials else "it has none of its own"
+        raise ValueError(
+            f"{name} has no parameter {', '.join(unknown)}; {own}. Every task has observation, image_size, retention_steps, "
+            "nuisance, render_mode"
+        )
+    return kind(**difficulty)
+
+
+__all__ = ["TASKS", "Answer", "Span", "Task", "make_task", "task_named"]

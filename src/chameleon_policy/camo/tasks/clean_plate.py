@@ -13,7 +13,7 @@ from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.hand import AWAY, FLAT_GRIP, Script, add_hand, vary_grip
 from chameleon_policy.camo.scene import PLATE_INNER, PLATE_RADIUS, SPONGE, add_plate, add_sponge
 from chameleon_policy.camo.scoring import Verdict
-from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure
+from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure, in_a_row, standing
 from chameleon_policy.camo.world import World
 
 WIPED = 0.6
@@ -22,7 +22,7 @@ MOVED = 0.03
 """A plate that was pushed further than this (m) spoils the manipulation."""
 FLAT = 0.3
 """A sponge that is tilted further (rad) against the plate touches it with an edge and wipes nothing."""
-SPACING, CELL = 0.172, 0.004
+CELL = 0.004
 
 
 class CleanPlate(Task):
@@ -56,13 +56,8 @@ class CleanPlate(Task):
 
     def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
         """Plates in a row with some disorder, the sponge between them and the robot."""
-        centre = np.array([0.585, 0.0]) + rng.uniform(-0.015, 0.015, 2)
-        homes = {}
-        for place, plate in enumerate(self.candidates):
-            x, y = centre + (0.0, (place - 1) * SPACING) + rng.uniform(-0.006, 0.006, 2)
-            homes[plate] = Pose(np.array([x, y, 0.0]), np.eye(3))
-        x, y = np.array([0.43, 0.0]) + rng.uniform((-0.02, -0.10), (0.02, 0.10))
-        homes["sponge"] = Pose(np.array([x, y, 0.0]), np.eye(3))
+        homes = in_a_row(self.candidates, rng, x=0.585, spacing=0.172, shift=0.015, disorder=0.006)
+        homes["sponge"] = standing(*(np.array([0.43, 0.0]) + rng.uniform((-0.02, -0.10), (0.02, 0.10))))
         return homes
 
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:

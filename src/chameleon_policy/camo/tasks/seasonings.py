@@ -17,7 +17,7 @@ from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Script, add_hand, var
 from chameleon_policy.camo.robot import DECISION_POSE
 from chameleon_policy.camo.scene import BOWL_RADIUS, SHAKER_HEIGHT, SPICES, add_bowl, add_shaker
 from chameleon_policy.camo.scoring import Verdict
-from chameleon_policy.camo.tasks.task import Answer, Task, failure
+from chameleon_policy.camo.tasks.task import Answer, Task, failure, in_a_row, standing
 from chameleon_policy.camo.world import World
 
 STROKES, STROKE = 2, 0.02
@@ -28,7 +28,7 @@ UPRIGHT = 0.2
 """... and is tilted by less than this (rad)."""
 RETURNED = (0.035, 0.25, 0.7)
 """The arm is back within these: position (m), rotation (rad), gripper at least this open."""
-SPACING, GRIP = 0.15, SHAKER_HEIGHT * 0.5
+GRIP = SHAKER_HEIGHT * 0.5
 
 
 class Seasonings(Task):
@@ -61,13 +61,8 @@ class Seasonings(Task):
 
     def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
         """Shakers in a row with some disorder, the bowl between them and the robot."""
-        centre = np.array([0.60, 0.0]) + rng.uniform(-0.015, 0.015, 2)
-        homes = {}
-        for place, shaker in enumerate(self.candidates):
-            x, y = centre + (0.0, (place - 1) * SPACING) + rng.uniform(-0.01, 0.01, 2)
-            homes[shaker] = Pose(np.array([x, y, 0.0]), np.eye(3))
-        x, y = np.array([0.44, 0.0]) + rng.uniform((-0.012, -0.04), (0.012, 0.04))
-        homes["bowl"] = Pose(np.array([x, y, 0.0]), np.eye(3))
+        homes = in_a_row(self.candidates, rng, x=0.60, spacing=0.15, shift=0.015, disorder=0.01)
+        homes["bowl"] = standing(*(np.array([0.44, 0.0]) + rng.uniform((-0.012, -0.04), (0.012, 0.04))))
         return homes
 
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:

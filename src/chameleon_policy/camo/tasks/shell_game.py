@@ -12,12 +12,12 @@ from chameleon_policy.camo.geometry import Array, Pose
 from chameleon_policy.camo.hand import AWAY, LEFT_GRIP, RIGHT_GRIP, Choreography, Script, add_hand, vary_grip
 from chameleon_policy.camo.scene import BALL_RADIUS, CUP_HEIGHT, CUP_RIM, add_ball, add_cup
 from chameleon_policy.camo.scoring import Verdict
-from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure
+from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure, in_a_row
 from chameleon_policy.camo.world import World
 
 LIFT = 0.10
 """A cup counts as lifted from this height on (m)."""
-SPACING, GRIP = 0.17, CUP_HEIGHT * 0.62
+GRIP = CUP_HEIGHT * 0.62
 OUTSIDE = {"left_hand": -0.30, "right_hand": 0.30}
 
 
@@ -49,11 +49,7 @@ class ShellGame(Task):
 
     def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
         """Cups in a row with some disorder; the ball waits beside them until the script puts it under one."""
-        centre = np.array([0.57, 0.0]) + rng.uniform(-0.02, 0.02, 2)
-        homes = {}
-        for place, cup in enumerate(self.candidates):
-            x, y = centre + (0.0, (place - 1) * SPACING) + rng.uniform(-0.012, 0.012, 2)
-            homes[cup] = Pose(np.array([x, y, 0.0]), np.eye(3))
+        homes = in_a_row(self.candidates, rng, x=0.57, spacing=0.17, shift=0.02, disorder=0.012)
         homes["ball"] = Pose(np.array([0.80, 0.0, BALL_RADIUS]), np.eye(3))
         return homes
 

@@ -158,6 +158,23 @@ class Task(ABC):
         return Choreography(hands, {name: homes[name] for name in self.objects})
 
 
+def standing(x: float, y: float) -> Pose:
+    """Upright on the table."""
+    return Pose(np.array([x, y, 0.0]), np.eye(3))
+
+
+def in_a_row(
+    names: Sequence[str], rng: np.random.Generator, *, x: float, spacing: float, shift: float, disorder: float
+) -> dict[str, Pose]:
+    """Objects side by side at a distance from the robot: the row as a whole is shifted, and each of them a little more."""
+    centre = np.array([x, 0.0]) + rng.uniform(-shift, shift, 2)
+    middle = (len(names) - 1) / 2
+    return {
+        name: standing(*(centre + (0.0, (place - middle) * spacing) + rng.uniform(-disorder, disorder, 2)))
+        for place, name in enumerate(names)
+    }
+
+
 def failure(events: Sequence[Event], thing: str) -> str:
     """The common reasons why a manipulation does not count, the gravest first."""
     if happened(events, "toppled"):
