@@ -102,4 +102,5 @@ def _moments(length: int, facts: dict[str, Any] | None) -> list[tuple[str, int]]
     evidence, decision = facts["evidence_steps"], facts["decision_steps"][0]
     shown = [("evidence", round(evidence * share)) for share in (0.25, 0.4, 0.55, 0.7)]
     shown += [("retention" if evidence < decision else "decision", evidence), ("decision", decision)]
-    return shown + [("execution", round(decision + share * (length - 1 - decision))) for share in (0.33, 0.66, 1.0)]
+    # The middle of each third: at the thirds themselves the arm is back for the next addition of seasonings.
+    return shown + [("execution", round(decision + share * (length - 1 - decision))) for share in (0.17, 0.5, 0.83)]
