@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from chameleon_policy.train.config import TrainingConfig
 
 app = tyro.extras.SubcommandApp()
 Preset = Literal["paper", "small", "nano"]
@@ -120,11 +122,9 @@ def record(
         task=task, episodes=episodes, seed=seed, observation=observation, image_size=size, noise=noise,
         nuisance=dials.nuisance, retention_steps=dials.retention, difficulty=dials.difficulty,
     )  # fmt: skip
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        line = bar.add_task(f"recording {task}", total=episodes, rate="")
+    with _bar(f"recording {task}", episodes) as advance:
         try:
-            record_dataset(recording, out, workers=workers, progress=lambda done: _advance(bar, line, done))
+            record_dataset(recording, out, workers=workers, progress=advance)
         except KeyboardInterrupt:
             raise ValueError(f"interrupted; the same command goes on with {out} where it stopped") from None
         except OSError as error:
@@ -134,6 +134,155 @@ def record(
                 f"{error}; when that is mended, the same command goes on with {out} where it stopped"
             ) from error
     print(f"{episodes} demonstrations of {task} in {out}. Look at them: chameleon data inspect {out}")
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """What `train` builds."""
+
+    method: str = "chameleon"
+    """chameleon, or no-memory: the same policy without a memory."""
+    preset: Preset = "small"
+    horizon: int = 16
+    """Actions in one predicted chunk; half of them are executed before the next one."""
+    action_steps: int | None = None
+    """Time steps of each episode that carry the action loss, drawn anew each time (default: all)."""
+    flow_time_power: float = 1.0
+    """Above 1, training favours the noise end of the flow."""
+    proprioception_noise: float = 0.1
+    """Noise on proprioception in training, in normalised units."""
+    control_jepa_weight: float = 0.05
+    """alpha of the paper."""
+    language: str | None = None
+    """Text encoder for the dataset's instructions: distilbert-base-uncased, or minilm offline (default: none)."""
+    start_from: str | None = None
+    """A saved policy to go on from (folder or hub id); it decides method, preset and horizon."""
+
+
+@dataclass(frozen=True)
+class DataKeys:
+    """Which arrays of a dataset to use, where its own convention does not fit."""
+
+    state_keys: tuple[str, ...] | None = None
+    """Arrays that make up proprioception, joined."""
+    action_key: str | None = None
+    view_keys: tuple[str, ...] | None = None
+    """Cameras (default: all)."""
+    objects_key: str | None = None
+    """Object slots, in place of cameras."""
+
+
+@app.command(name="train")
+def train(
+    data: tyro.conf.Positional[Path],
+    out: Path,
+    training: Annotated[TrainingConfig, tyro.conf.OmitArgPrefixes],
+    policy: Annotated[PolicyOptions, tyro.conf.OmitArgPrefixes] = PolicyOptions(),  # noqa: B008
+    keys: Annotated[DataKeys, tyro.conf.OmitArgPrefixes] = DataKeys(),  # noqa: B008
+    log: tuple[Literal["tensorboard", "wandb"], ...] = (),
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    workers: int = 2,
+) -> None:
+    """Train a policy on demonstrations; the same command goes on with a run that was stopped or killed.
+
+    On several GPUs: accelerate launch -m chameleon_policy.cli train ... with the same options.
+
+    Args:
+        data: LeRobot v3 folder, robomimic HDF5 file, or Diffusion Policy zarr.
+        out: Folder of the run.
+        training: The recipe; the defaults are the paper's.
+        policy: The policy and its objective.
+        keys: Arrays of the dataset.
+        log: Where figures go beside metrics.jsonl.
+        device: Where to compute (default: a GPU if there is one).
+        workers: Threads that read the dataset, and processes for rollouts that watch the training.
+    """
+    with _extra("train"):
+        from chameleon_policy.data.episodes import Keys
+        from chameleon_policy.policy import ObjectiveConfig
+        from chameleon_policy.train.run import RunConfig
+        from chameleon_policy.train.run import train as train_policy
+
+    objective = ObjectiveConfig(
+        action_steps=policy.action_steps, flow_time_power=policy.flow_time_power,
+        proprioception_noise=policy.proprioception_noise, control_jepa_weight=policy.control_jepa_weight,
+    )  # fmt: skip
+    run = RunConfig(
+        data=data, method=policy.method, preset=policy.preset, horizon=policy.horizon, objective=objective,
+        language=policy.language, start_from=policy.start_from, training=training,
+        keys=Keys(state=keys.state_keys, action=keys.action_key, views=keys.view_keys, objects=keys.objects_key),
+    )  # fmt: skip
+    watch = None
+    if training.watch_times:
+        with _extra("camo"):
+            from chameleon_policy.evaluate.watch import watch_training_seeds
+
+        watch = watch_training_seeds(data, training.watch_episodes, workers)
+    stopped_by = train_policy(run, out, device=device, workers=workers, loggers=log, watch=watch)
+    if stopped_by is not None:
+        print(f"chameleon: stopped and saved; the same command goes on with {out}", file=sys.stderr)
+        sys.exit(128 + stopped_by)
+    print(f"Trained: {out}/policy. Figures: {out}/metrics.jsonl. Evaluate it: chameleon eval {out} --task ...")
+
+
+@app.command(name="eval")
+def evaluate(
+    run: tyro.conf.Positional[Path],
+    task: str,
+    episodes: int = 36,
+    steps: int | None = None,
+    executed: int | None = None,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+    videos: Path | None = None,
+    first_seed: int = 1_000_000_000,
+    parallel: int = 36,
+    workers: int = 2,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    dials: FlatDials = UNTURNED,
+) -> None:
+    """Score a policy in closed loop on episodes of Camo that no demonstration was made from.
+
+    Args:
+        run: Folder of a run or of a saved policy; or oracle, or guess: the experts, with and without knowing the answer.
+        task: clean-plate, shell-game or seasonings.
+        episodes: Episodes, one per seed.
+        steps: Euler steps of a chunk (default: the policy's own, 50).
+        executed: Actions of a chunk to carry out before the next one (default: half of them).
+        json_file: File for the scores and every episode.
+        videos: Folder for videos of the failures.
+        first_seed: Seed of the first episode; training seeds are refused.
+        parallel: Episodes at the same time.
+        workers: Processes for the environments; 0: none but this one.
+        device: Where the policy computes (default: a GPU if there is one).
+        dials: Looks and difficulty (default: the benchmark's).
+    """
+    with _extra("camo"):
+        from chameleon_policy.evaluate import camo
+        from chameleon_policy.evaluate.loading import load_for_evaluation
+        from chameleon_policy.evaluate.videos import save_failures
+        from chameleon_policy.report.evaluation_table import evaluation_table
+        from chameleon_policy.report.provenance import write_result
+
+    seeds = camo.evaluation_seeds(first_seed, episodes)
+    policy, settings = load_for_evaluation(
+        run, task, device, nuisance=dials.nuisance, retention_steps=dials.retention, difficulty=dials.difficulty
+    )
+    with _bar(f"evaluating {run}", episodes) as advance:
+        evaluation = camo.evaluate(
+            policy, settings, seeds, steps=steps, executed=executed, parallel=parallel, workers=workers, progress=advance
+        )
+    Console().print(evaluation_table(evaluation, str(run)))
+    for reason, count in evaluation.summary.reasons.items():
+        print(f"{count:4d}  {reason}")
+    if json_file is not None:
+        result = {"policy": str(run), "steps": steps, "executed": executed, **evaluation.as_dict()}
+        write_result(json_file, result, command=" ".join(["chameleon", *sys.argv[1:]]), seeds=seeds)
+        print(f"Scores: {json_file}")
+    if videos is not None:
+        failures = episodes - round(evaluation.summary.sr.value * episodes)
+        with _bar("drawing the failures", failures) as advance:
+            save_failures(settings, evaluation.rollouts, videos, progress=advance)
+        print(f"{failures} failures in {videos}")
 
 
 @app.command(name="data")
@@ -197,10 +346,19 @@ def play(
     print(f"z = {env.z}, chosen: {result.choice}, {result.reason}. Video: {out}, contact sheet: {sheet}")
 
 
-def _advance(bar: Progress, line: Any, done: int) -> None:
-    bar.update(line, completed=done)
-    speed = bar.tasks[0].speed
-    bar.update(line, rate=f"{60 * speed:.0f}/min" if speed else "")
+@contextmanager
+def _bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar with a rate; yields the function to call with the number of things done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        line = bar.add_task(description, total=total, rate="")
+
+        def advance(done: int) -> None:
+            bar.update(line, completed=done)
+            speed = bar.tasks[0].speed
+            bar.update(line, rate=f"{60 * speed:.0f}/min" if speed else "")
+
+        yield advance
 
 
 def _span(name: str, text: str) -> int | tuple[int, int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from chameleon_policy.camo.cameras import VIEWS, Frame
@@ -71,15 +73,27 @@ def watch_episode(
 ) -> tuple[list[Moment], Score]:
     """Every control step of an expert's episode in pictures of this size."""
     env.reset(seed=seed, options={"z": z})
-    expert, moments, over = make_expert(env), [], False
-    while True:
-        frames = {view: shrink(frame, SHARPNESS) for view, frame in env.frames(size * SHARPNESS).items()}
-        moments.append(Moment(env.step_index, env.phase, frames))
-        if over:
-            return moments, env.score()
-        _, _, terminated, truncated, _ = env.step(expert.act().executed)
-        over = terminated or truncated
+    expert = make_expert(env)
+    return watch_actions(env, (expert.act().executed for _ in itertools.count()), size, progress=progress), env.score()
+
+
+def watch_actions(
+    env: CamoEnv, actions: Iterable[npt.ArrayLike], size: int, *, progress: Callable[[int], object] = lambda step: None
+) -> list[Moment]:
+    """Every control step of an episode that has been reset, in pictures of this size; ends with it or with the actions."""
+    moments = [_moment(env, size)]
+    for action in actions:
+        _, _, terminated, truncated, _ = env.step(action)
         progress(env.step_index)
+        moments.append(_moment(env, size))
+        if terminated or truncated:
+            break
+    return moments
+
+
+def _moment(env: CamoEnv, size: int) -> Moment:
+    frames = {view: shrink(frame, SHARPNESS) for view, frame in env.frames(size * SHARPNESS).items()}
+    return Moment(env.step_index, env.phase, frames)
 
 
 def save_clip(moments: list[Moment], path: Path) -> None:

@@ -8,7 +8,6 @@ out/                    the dataset
 
 from __future__ import annotations
 
-import fcntl
 import json
 import multiprocessing
 import shutil
@@ -16,7 +15,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -36,6 +35,7 @@ from chameleon_policy.camo.tasks import Answer, Span, make_task, task_named
 from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.data import Schema, assemble, part_indices, write_part
 from chameleon_policy.data.schema import INFO_PATH
+from chameleon_policy.locking import only_process
 
 SETTINGS, TABLE, UNFINISHED = "camo/recording.json", "camo/episodes.parquet", "camo/unfinished"
 LARGEST_NOISE = 5.0
@@ -119,7 +119,9 @@ def record(
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     parts = _prepare(recording, out)
-    with _only_process(out):
+    with only_process(
+        out / UNFINISHED / "lock", f"another process is recording into {out}; wait for it, or choose another --out"
+    ):
         missing = sorted(set(range(recording.episodes)) - part_indices(parts))
         done = recording.episodes - len(missing)
         progress(done)
@@ -130,17 +132,6 @@ def record(
         assemble(parts, out, recording.schema(), range(recording.episodes))
     shutil.rmtree(out / UNFINISHED)
     return out
-
-
-@contextmanager
-def _only_process(out: Path) -> Iterator[None]:
-    """Keep a second recording out of the folder; the lock goes with the process, however it ends."""
-    with (out / UNFINISHED / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FileExistsError(f"another process is recording into {out}; wait for it, or choose another --out") from None
-        yield
 
 
 def _prepare(recording: Recording, out: Path) -> Path:

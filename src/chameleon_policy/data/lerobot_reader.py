@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image, UnidentifiedImageError
 
 from chameleon_policy.data.schema import CODEBASE_VERSION, IMAGE_PREFIX, INFO_PATH, STATS_PATH, Schema
 from chameleon_policy.data.video import decode_video
+
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +34,7 @@ class Episode:
 
 
 class RecordedDataset:
-    """A LeRobot v3.0 dataset in a folder.
+    """A LeRobot v3.0 dataset in a folder. May be read by several threads at once.
 
     >>> dataset = RecordedDataset(Path("datasets/camo"))                            # doctest: +SKIP
     >>> dataset.vectors(0)["action"].shape, dataset.frames(0, "third").shape        # doctest: +SKIP
@@ -65,7 +70,15 @@ class RecordedDataset:
             )
         self.schema = Schema.from_info(self.info)
         self.episodes = self._read_episodes()
-        self._cached: tuple[str, pa.Table] | None = None
+        self._cached: dict[tuple[str, ...], tuple[Path, pa.Table]] = {}
+        """Columns -> the file that was last read for them, and what it holds."""
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"} | {"_cached": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
     def __len__(self) -> int:
         return len(self.episodes)
@@ -77,58 +90,72 @@ class RecordedDataset:
     @cached_property
     def statistics(self) -> dict[str, dict[str, np.ndarray]]:
         """Feature -> name (min, max, mean, std, count, q01, ...) -> array, from meta/stats.json."""
-        path = self._existing(STATS_PATH, "the statistics")
+        path = self._existing(self.path / STATS_PATH, "the statistics")
         content = json.loads(path.read_text(encoding="utf-8"))
         return {key: {name: np.array(value) for name, value in values.items()} for key, values in content.items()}
 
-    def vectors(self, episode: int) -> dict[str, np.ndarray]:
-        """Feature -> (T, d) float32, for every vector of the dataset."""
-        found = self._episode(episode)
-        path = self.info["data_path"].format(
-            chunk_index=found.row["data/chunk_index"], file_index=found.row["data/file_index"]
-        )
-        if self._cached is None or self._cached[0] != path:
-            self._cached = (path, self._read_table(path))
-        table = self._cached[1]
-        first = int(np.searchsorted(table["index"].to_numpy(), found.row["dataset_from_index"]))
-        rows = table.slice(first, found.length)
-        if len(rows) != found.length or set(rows["episode_index"].to_pylist()) != {episode}:
-            raise ValueError(
-                f"{self.path / path}: expected {found.length} rows of episode {episode} from row {first} on, "
-                f"got {len(rows)} rows of episodes {sorted(set(rows['episode_index'].to_pylist()))}; the file is damaged"
-            )
-        return {key: _array(rows[key]) for key in self.schema.vectors}
+    def vectors(self, episode: int, keys: Collection[str] | None = None) -> dict[str, np.ndarray]:
+        """Feature -> (T, d) float32, for every vector of the dataset, or for some."""
+        for key in keys or ():
+            if key not in self.schema.vectors:
+                raise ValueError(f"{self.path} has no vector {key!r}; available: {', '.join(self.schema.vectors) or 'none'}")
+        rows = self._rows(episode, tuple(self.schema.vectors))
+        chosen = self.schema.vectors if keys is None else keys
+        return {key: self._numbers(rows[key], episode, key) for key in chosen}
 
     def frames(self, episode: int, view: str) -> np.ndarray:
         """Frames of a view, (T, H, W, 3) uint8."""
         found = self._episode(episode)
         if view not in self.schema.views:
             raise ValueError(f"{self.path} has no view {view!r}; available: {', '.join(self.schema.views) or 'none'}")
-        key = view if view in self.info["features"] else IMAGE_PREFIX + view
-        place = {name: found.row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
-        path = self._existing(self.info["video_path"].format(video_key=key, **place), f"{key} of episode {episode}")
+        key = self.view_key(view)
+        if self.info["features"][key]["dtype"] == "image":
+            pictures = self._rows(episode, (key,))[key].to_pylist()
+            return np.stack([self._picture(stored, episode, key, step) for step, stored in enumerate(pictures)])
+        path = self._existing(self.file_of(episode, key), f"{key} of episode {episode}")
         rate = self.schema.rate
-        return decode_video(path, rate, round(found.row[f"videos/{key}/from_timestamp"] * rate), found.length)
+        try:
+            return decode_video(path, rate, round(found.row[f"videos/{key}/from_timestamp"] * rate), found.length)
+        except ValueError as error:
+            raise ValueError(f"{key} of episode {episode} cannot be read: {error}") from error
+
+    def view_key(self, view: str) -> str:
+        """Feature that holds the frames of a view."""
+        return view if view in self.info["features"] else IMAGE_PREFIX + view
+
+    def file_of(self, episode: int, key: str) -> Path:
+        """The file in which an episode's part of a feature lies, whether it exists or not."""
+        in_video = self.info["features"][key]["dtype"] == "video"
+        template, prefix = ("video_path", f"videos/{key}") if in_video else ("data_path", "data")
+        row = self._episode(episode).row
+        place = {name: row.get(f"{prefix}/{name}") for name in ("chunk_index", "file_index")}
+        if None in place.values() or not self.info.get(template):
+            raise ValueError(
+                f"{self.path}: meta/episodes and {INFO_PATH} do not say in which file {key} of episode {episode} lies; "
+                "copy the dataset again, or leave that feature out"
+            )
+        return self.path / str(self.info[template]).format(video_key=key, **place)
 
     def _episode(self, index: int) -> Episode:
         if not 0 <= index < len(self.episodes):
             raise IndexError(f"{self.path} has the episodes 0 to {len(self.episodes) - 1}, got {index}")
         return self.episodes[index]
 
-    def _existing(self, path: str, what: str) -> Path:
-        if not (self.path / path).is_file():
+    def _existing(self, path: Path, what: str) -> Path:
+        if not path.is_file():
             raise FileNotFoundError(
-                f"{self.path / path} is missing; it holds {what}. Run the record command again, or copy the dataset again"
+                f"{path} is missing; it holds {what}. Run the record command again, or copy the dataset again"
             )
-        return self.path / path
+        return path
 
     def _read_episodes(self) -> list[Episode]:
-        self._existing("meta/episodes/chunk-000/file-000.parquet", "the list of episodes")
+        if self.info["total_episodes"] == 0:
+            return []
+        what = "the list of episodes"
+        self._existing(self.path / "meta/episodes/chunk-000/file-000.parquet", what)
         rows: list[dict[str, Any]] = []
         for path in sorted(self.path.glob("meta/episodes/*/*.parquet")):
-            columns = [name for name in pq.read_schema(path).names if not name.startswith("stats/")]
-            # `partitioning=None`: folders such as chunk-000 are no partitions of the table.
-            rows += pq.read_table(path, columns=columns, partitioning=None).to_pylist()
+            rows += _read_table(path, what).to_pylist()
         rows.sort(key=lambda row: row["episode_index"])
         if [row["episode_index"] for row in rows] != list(range(self.info["total_episodes"])):
             raise ValueError(
@@ -136,23 +163,72 @@ class RecordedDataset:
                 "run the record command again"
             )
         return [
-            Episode(index=row["episode_index"], length=row["length"], instruction=row["tasks"][0], row=row) for row in rows
+            Episode(index=row["episode_index"], length=row["length"], instruction=(row["tasks"] or [""])[0], row=row)
+            for row in rows
         ]
 
-    def _read_table(self, path: str) -> pa.Table:
-        what = ", ".join(self.schema.vectors)
-        columns = [*self.schema.vectors, "index", "episode_index"]
-        found = self._existing(path, what)
+    def _rows(self, episode: int, columns: tuple[str, ...]) -> pa.Table:
+        """An episode's rows of the data table."""
+        found = self._episode(episode)
+        path = self.file_of(episode, columns[0]) if columns else self.file_of(episode, "index")
+        with self._lock:
+            last, table = self._cached.get(columns, (None, None))
+            if last != path:
+                what = ", ".join(columns)
+                table = _read_table(self._existing(path, what), what, [*columns, "index", "episode_index"])
+                self._cached[columns] = path, table
+        assert table is not None
+        first = int(np.searchsorted(table["index"].to_numpy(), found.row["dataset_from_index"]))
+        rows = table.slice(first, found.length)
+        if len(rows) != found.length or set(rows["episode_index"].to_pylist()) != {episode}:
+            raise ValueError(
+                f"{path}: expected {found.length} rows of episode {episode} from row {first} on, "
+                f"got {len(rows)} rows of episodes {sorted(set(rows['episode_index'].to_pylist()))}; the file is damaged"
+            )
+        return rows
+
+    def _numbers(self, column: pa.ChunkedArray, episode: int, key: str) -> np.ndarray:
+        """A column of numbers, or of lists of one length, as (T, d) float32."""
+        flat = column.combine_chunks()
+        while any(is_list(flat.type) for is_list in _LISTS):
+            flat = flat.flatten()
+        size = len(self.schema.vectors[key])
+        if len(flat) != len(column) * size:
+            raise ValueError(
+                f"{self.file_of(episode, key)}, episode {episode}, {key}: expected {size} numbers in each of {len(column)} "
+                f"rows, as {INFO_PATH} says, got {len(flat)} in all; record or copy the dataset again"
+            )
+        # A number beyond float32 becomes infinite here, and whoever needs finite numbers says so.
+        with np.errstate(over="ignore"):
+            return np.asarray(flat).astype(np.float32).reshape(len(column), size)
+
+    def _picture(self, stored: Mapping[str, Any] | None, episode: int, key: str, step: int) -> np.ndarray:
+        """A picture that lies in the data table as the bytes of a PNG or JPEG file."""
+        where = f"{self.file_of(episode, key)}, episode {episode}, {key}, time step {step}"
+        content = (stored or {}).get("bytes")
+        if content is None:
+            raise ValueError(f"{where}: expected the bytes of a picture, got {stored}; copy the dataset again")
         try:
-            return pq.read_table(found, columns=columns, partitioning=None)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(f"{found} is damaged ({error}); it holds {what}. Record or copy the dataset again") from error
+            picture = Image.open(io.BytesIO(content))
+            if picture.mode not in ("RGB", "RGBA", "L", "P"):
+                raise ValueError(f"{where}: expected a colour picture, got one in pillow's mode {picture.mode!r}")
+            return np.asarray(picture.convert("RGB"))
+        except (UnidentifiedImageError, OSError, SyntaxError) as error:  # pillow's word for a broken PNG is SyntaxError
+            raise ValueError(f"{where}: the picture is damaged ({error}); copy the dataset again") from error
 
 
-def _array(column: pa.ChunkedArray) -> np.ndarray:
-    """A column of numbers or of lists of one length, as (T, d) float32."""
-    length = len(column)
-    flat = column.combine_chunks()
-    while not pa.types.is_floating(flat.type):
-        flat = flat.flatten()
-    return np.asarray(flat, dtype=np.float32).reshape(length, -1)
+def _read_table(path: Path, what: str, columns: list[str] | None = None) -> pa.Table:
+    """Some columns of a parquet file, or all but the statistics."""
+    try:
+        present = pq.read_schema(path).names
+        if columns is None:
+            columns = [name for name in present if not name.startswith("stats/")]
+        missing = [name for name in columns if name not in present]
+        if missing:
+            raise ValueError(
+                f"{path} has no column {', '.join(missing)}, which {INFO_PATH} announces; available: {', '.join(present)}"
+            )
+        # `partitioning=None`: folders such as chunk-000 are no partitions of the table.
+        return pq.read_table(path, columns=columns, partitioning=None)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is damaged ({error}); it holds {what}. Record or copy the dataset again") from error

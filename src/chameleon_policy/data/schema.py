@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -48,12 +48,18 @@ class Schema:
     """View -> (height, width) of its frames: `third` is the feature `observation.images.third`. May be empty."""
     vectors: Mapping[str, tuple[str, ...]]
     """Feature -> names of its elements: `observation.state`, `action`, ..."""
+    recorded: bool = field(default=False, compare=False, repr=False)
+    """Whether a dataset with it exists already: that is read as it is, while a new one is held to what can be written."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.fps) and self.fps > 0):
             raise ValueError(f"Schema.fps must be a positive number of frames per second, got {self.fps}")
         if not self.robot_type:
             raise ValueError("Schema.robot_type must name the robot, got an empty string")
+        if not self.recorded:
+            self._check_writable()
+
+    def _check_writable(self) -> None:
         for view, size in self.views.items():
             self._check_name("view", view)
             if len(size) != 2 or any(not isinstance(n, int) or n < 2 or n % 2 for n in size):
@@ -98,11 +104,27 @@ class Schema:
         views, vectors = {}, {}
         for key, feature in info["features"].items():
             shape = tuple(feature["shape"])
-            if feature["dtype"] == "video":
-                views[key.removeprefix(IMAGE_PREFIX)] = shape[:2]
+            if feature["dtype"] in ("video", "image"):
+                size = _picture_size(feature)
+                if size is not None:
+                    views[key.removeprefix(IMAGE_PREFIX)] = size
             elif feature["dtype"] in ("float32", "float64") and len(shape) == 1 and key not in INDEX_FEATURES:
                 vectors[key] = _element_names(feature.get("names"), shape[0])
-        return cls(fps=info["fps"], robot_type=info.get("robot_type") or "unknown", views=views, vectors=vectors)
+        robot_type = info.get("robot_type") or "unknown"
+        return cls(fps=info["fps"], robot_type=robot_type, views=views, vectors=vectors, recorded=True)
+
+
+def _picture_size(feature: Mapping[str, Any]) -> tuple[int, int] | None:
+    """(height, width) of a video or image feature; None for depth maps and whatever else is not RGB."""
+    shape, names = tuple(feature["shape"]), feature.get("names")
+    facts = feature.get("info") or feature.get("video_info") or {}
+    if len(shape) != 3 or facts.get("video.is_depth_map"):
+        return None
+    if isinstance(names, list) and len(names) == 3 and {"height", "width"} <= set(names):
+        height, width = names.index("height"), names.index("width")
+    else:
+        height, width = (1, 2) if shape[0] == 3 and shape[2] != 3 else (0, 1)
+    return (shape[height], shape[width]) if shape[3 - height - width] == 3 else None
 
 
 def _element_names(names: Any, size: int) -> tuple[str, ...]:

@@ -72,25 +72,38 @@ def join_videos(paths: Sequence[Path], out: Path, rate: Fraction) -> None:
 
 def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndarray:
     """Frames first .. first + length - 1 of a video, (length, H, W, 3) uint8."""
-    frames: list[np.ndarray] = []
+    frames, done = np.empty(0, np.uint8), 0
     converter = VideoReformatter()
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        assert stream.time_base is not None
-        container.seek(round(first / rate / stream.time_base), stream=stream, backward=True)
-        for frame in container.decode(stream):
-            if frame.pts is None:
-                raise ValueError(f"{path}: a frame has no time stamp; expected frame n at n / {float(rate):g} seconds")
-            number = round(frame.pts * stream.time_base * rate)
-            if number < first:
-                continue
-            if number != first + len(frames):
-                raise ValueError(f"{path}: expected frame {first + len(frames)}, got frame {number}; the video is damaged")
-            frames.append(converter.reformat(frame, format="rgb24").to_ndarray())
-            if len(frames) == length:
-                return np.stack(frames)
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise ValueError(f"{path} is damaged: it holds no video; record or copy the dataset again")
+            stream = container.streams.video[0]
+            assert stream.time_base is not None
+            # Episodes are read by several threads at once: one each.
+            stream.codec_context.thread_count = 1
+            container.seek(round(first / rate / stream.time_base), stream=stream, backward=True)
+            for frame in container.decode(stream):
+                if frame.pts is None:
+                    raise ValueError(f"{path}: a frame has no time stamp; expected frame n at n / {float(rate):g} seconds")
+                number = round(frame.pts * stream.time_base * rate)
+                if number < first:
+                    continue
+                if number != first + done:
+                    raise ValueError(f"{path}: expected frame {first + done}, got frame {number}; the video is damaged")
+                # The decoder paints over what is missing in a file that was cut short.
+                if frame.is_corrupt:
+                    raise ValueError(f"{path}: frame {number} is damaged; record or copy the dataset again")
+                if done == 0:
+                    frames = np.empty((length, frame.height, frame.width, 3), np.uint8)
+                frames[done] = converter.reformat(frame, format="rgb24").to_ndarray()
+                done += 1
+                if done == length:
+                    return frames
+    except av.FFmpegError as error:
+        raise ValueError(f"{path} is damaged ({error}); record or copy the dataset again") from error
     raise ValueError(
-        f"{path}: expected {length} frames from frame {first} on, got {len(frames)}; the file is cut short: record again"
+        f"{path}: expected {length} frames from frame {first} on, got {done}; the file is cut short: record again"
     )
 
 

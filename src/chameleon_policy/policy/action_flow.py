@@ -95,17 +95,21 @@ class ActionFlow(nn.Module):
         noised = (1 - mix) * torch.randn_like(chunk) + mix * chunk
         return self.endpoint(noised, flow_time, self.condition(working))
 
-    def sample(self, working: Tensor, steps: int, source: Source, generator: torch.Generator | None) -> Tensor:
+    def sample(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
         """Normalised action chunks (B H A) for working states (B D), by Euler integration from the source."""
         if not isinstance(steps, int) or steps < 1:
             raise ValueError(f"steps: expected a whole number of Euler steps, at least 1, got {steps!r}")
         shape = (len(working), self.horizon, self.action)
-        if source == "gaussian":
+        if isinstance(source, Tensor):
+            if tuple(source.shape) != shape:
+                raise ValueError(f"source: expected noise of the shape {shape}, got {tuple(source.shape)}")
+            chunk = source.to(working)
+        elif source == "gaussian":
             chunk = torch.randn(shape, dtype=working.dtype, device=working.device, generator=generator)
         elif source == "zero":
             chunk = working.new_zeros(shape)
         else:
-            raise ValueError(f"source: expected one of {', '.join(get_args(Source))}, got {source!r}")
+            raise ValueError(f"source: expected one of {', '.join(get_args(Source))}, or a tensor, got {source!r}")
         context = self.condition(working)
         for step in range(steps):
             flow_time = torch.full((len(chunk),), step / steps, dtype=_at_least_float32(chunk), device=chunk.device)

@@ -19,6 +19,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +44,16 @@ class Loss:
     total: Tensor
     """L = action + alpha * control_jepa."""
     parts: dict[str, Tensor]
-    """Detached: `action` (Eq. 16), `control_jepa` (Eq. 13) and its terms `alignment` and `variance`."""
+    """Detached: `action` (Eq. 16), `control_jepa` (Eq. 13), its terms `alignment` and `variance`, and `decision`: the action
+    loss of the batch's deciding time steps alone, where it says which those are (NaN if none of them was drawn)."""
     state: MemoryState
     """Memory after the batch, detached: pass it on with the next window of the same episodes. An episode that ended inside
     the batch has run on over its padding; its memory means nothing any more."""
+    augmentation: Augmentation | None = None
+    """What was drawn for these episodes in training mode: pass it on with the next window as well."""
 
 
-def architecture_signature(config: PolicyConfig, features: Features, statistics: Statistics) -> str:
+def architecture_signature(config: PolicyConfig, features: Features, statistics: Statistics, method: str) -> str:
     """Fingerprint of what decides the meaning of a memory state, but for the weights: architecture, data, statistics."""
     architecture = to_json(config)
     for option in ("preset", "objective", "sampling_steps"):
@@ -57,7 +61,7 @@ def architecture_signature(config: PolicyConfig, features: Features, statistics:
     for ssm in (architecture["slow"], architecture["fast"]):
         for option in ("chunk", "half_life", "selectivity"):
             del ssm[option]
-    description = json.dumps([architecture, to_json(features), to_json(statistics)], sort_keys=True)
+    description = json.dumps([method, architecture, to_json(features), to_json(statistics)], sort_keys=True)
     return hashlib.sha256(description.encode()).hexdigest()[:16]
 
 
@@ -66,6 +70,9 @@ class ChameleonPolicy(nn.Module):
 
     `with_control_jepa` adds the training-only branch (predictor and EMA target); without it `loss` is refused.
     """
+
+    method: ClassVar[str] = "chameleon"
+    """What a variant of the policy is called on disk and on the command line."""
 
     def __init__(
         self,
@@ -88,7 +95,7 @@ class ChameleonPolicy(nn.Module):
         self.control_jepa: ControlJEPA | None = None
         if with_control_jepa:
             self.add_control_jepa()
-        self.signature = architecture_signature(config, features, self.statistics)
+        self.signature = architecture_signature(config, features, self.statistics, self.method)
 
     @property
     def _control_context(self) -> ControlContext:
@@ -131,13 +138,14 @@ class ChameleonPolicy(nn.Module):
         state: MemoryState,
         *,
         steps: int | None = None,
-        source: Source = "gaussian",
+        source: Source | Tensor = "gaussian",
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The next H actions (B H A) in the robot's units, for the moment that was observed last.
 
         `steps` is the number of Euler steps (default: the configuration's, 50 in the paper), `source` where the flow
-        starts ("zero" makes sampling deterministic), and `generator` fixes the noise.
+        starts ("zero" makes sampling deterministic; a tensor B H A is taken as the noise itself), and `generator` fixes the
+        noise.
         """
         self._check_state(state)
         if bool((state.steps == 0).any()):
@@ -182,13 +190,15 @@ class ChameleonPolicy(nn.Module):
             augmentation = self.draw_augmentation(episodes)
         tokens = self.event_tokens(batch.observation, augmentation if self.training else None)
         outputs, state = self.remember(tokens, state)
-        action = self._action_loss(outputs[-1].working, batch)
+        action, decision = self._action_loss(outputs[-1].working, batch)
         alignment, variance = control_jepa(outputs[-1].working, outputs[-1].bound, batch.valid)
         objective = self.config.objective
         prospective = alignment + objective.variance_weight * variance
         total = action + objective.control_jepa_weight * prospective
         parts = {"action": action, "control_jepa": prospective, "alignment": alignment, "variance": variance}
-        return Loss(total, {name: part.detach() for name, part in parts.items()}, state.detach())
+        if decision is not None:
+            parts["decision"] = decision
+        return Loss(total, {name: part.detach() for name, part in parts.items()}, state.detach(), augmentation)
 
     def draw_augmentation(self, episodes: int) -> Augmentation:
         """Draw what stays the same through an episode: one crop per view, one proprioceptive offset."""
@@ -214,8 +224,11 @@ class ChameleonPolicy(nn.Module):
             )
         return self.control_jepa
 
-    def _action_loss(self, working: Tensor, batch: EpisodeBatch) -> Tensor:
-        """L_act, Eq. 16: mean squared error of the clean chunk in normalised units, over the valid positions."""
+    def _action_loss(self, working: Tensor, batch: EpisodeBatch) -> tuple[Tensor, Tensor | None]:
+        """L_act, Eq. 16: mean squared error of the clean chunk in normalised units, over the valid positions.
+
+        With it, the same over the deciding time steps alone, where the batch says which those are.
+        """
         objective, horizon = self.config.objective, self.features.horizon
         time = working.shape[1]
         missing = max(0, time + horizon - 1 - batch.actions.shape[1])
@@ -228,16 +241,22 @@ class ChameleonPolicy(nn.Module):
         actions_valid = nn.functional.pad(actions_valid, (0, missing))
         chunks = actions.unfold(1, horizon, 1)[:, :time].transpose(-1, -2)  # B T H A
         counted = actions_valid.unfold(1, horizon, 1)[:, :time] & batch.valid.unsqueeze(-1)  # B T H
+        deciding = batch.deciding
         if objective.action_steps is not None:
             weights = batch.valid if batch.emphasis is None else batch.emphasis * batch.valid
             chosen = torch.multinomial(weights.float(), objective.action_steps, replacement=True)
             episode = torch.arange(len(working), device=working.device).unsqueeze(1)
             working, chunks, counted = working[episode, chosen], chunks[episode, chosen], counted[episode, chosen]
+            deciding = None if deciding is None else deciding[episode, chosen]
         chunks = chunks.flatten(0, 1)
         predicted = self.action_flow(working.flatten(0, 1), chunks, objective.flow_time_power)
         weight = counted.flatten(0, 1).unsqueeze(-1).to(chunks.dtype)
         squared_error = (predicted.to(chunks.dtype) - chunks).square() * weight
-        return squared_error.sum() / (weight.sum() * self.features.action).clamp(min=1)
+        action = squared_error.sum() / (weight.sum() * self.features.action).clamp(min=1)
+        if deciding is None:
+            return action, None
+        here = deciding.flatten()[:, None, None]
+        return action, (squared_error.detach() * here).sum() / ((weight * here).sum() * self.features.action)
 
     # Both
 

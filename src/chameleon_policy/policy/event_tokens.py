@@ -17,6 +17,7 @@ Decisions
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +40,11 @@ class Augmentation:
     """B V 2 in [0, 1), on the CPU: where each view's crop lies in the free rows and columns."""
     proprioception_offset: Tensor
     """B P, in normalised units."""
+
+    def __getitem__(self, index: Sequence[int]) -> Augmentation:
+        """That of some of the episodes."""
+        places = list(index)
+        return Augmentation(self.crop[places], self.proprioception_offset[places])
 
 
 class SlotEmbedding(nn.Module):

@@ -89,15 +89,29 @@ class EpisodeBatch:
     """B (T + extra), True where the action is real; None: as `valid`."""
     emphasis: Tensor | None = None
     """B T, not negative: how likely a time step is to be drawn when `objective.action_steps` is set; None: evenly."""
+    deciding: Tensor | None = None
+    """B T, True where the robot is about to decide; these steps' part of the action loss is then told separately."""
 
     def to(self, device: torch.device | str) -> EpisodeBatch:
         """The same batch on another device."""
+        return self._map(lambda tensor: _move(tensor, device))
+
+    def pin_memory(self) -> EpisodeBatch:
+        """The same batch in page-locked memory, from which copies to a GPU need not be waited for."""
+        return self._map(lambda tensor: tensor.pin_memory())
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> EpisodeBatch:
+        """The batch with `function` applied to every tensor."""
+        observation = self.observation.map(function)
+        if observation.instruction is not None:
+            observation = replace(observation, instruction=function(observation.instruction))
         return EpisodeBatch(
-            observation=self.observation.to(device),
-            actions=_move(self.actions, device),
-            valid=_move(self.valid, device),
-            actions_valid=None if self.actions_valid is None else _move(self.actions_valid, device),
-            emphasis=None if self.emphasis is None else _move(self.emphasis, device),
+            observation=observation,
+            actions=function(self.actions),
+            valid=function(self.valid),
+            actions_valid=None if self.actions_valid is None else function(self.actions_valid),
+            emphasis=None if self.emphasis is None else function(self.emphasis),
+            deciding=None if self.deciding is None else function(self.deciding),
         )
 
     def check(self, features: Features, *, values: bool = True) -> None:
@@ -126,6 +140,8 @@ class EpisodeBatch:
             )
         if self.emphasis is not None:
             _check_shape("emphasis", self.emphasis, (batch, time))
+        if self.deciding is not None:
+            _check_mask_shape("deciding", self.deciding, (batch, time))
         if values:
             _check_finite("actions", self.actions)
             _check_mask("valid", self.valid)

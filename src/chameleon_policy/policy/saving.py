@@ -41,6 +41,7 @@ def save(policy: ChameleonPolicy, directory: Path) -> None:
     description = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
+        "method": policy.method,
         "config": to_json(policy.config),
         "features": to_json(policy.features),
     }
@@ -57,6 +58,27 @@ def load(
     cls: type[ChameleonPolicy], path_or_hub_id: str | Path, device: torch.device, *, with_control_jepa: bool
 ) -> ChameleonPolicy:
     """Rebuild the policy that `save` wrote."""
+    directory, description = describe(path_or_hub_id)
+    if description["method"] != cls.method:
+        raise ValueError(
+            f"{directory} holds a {description['method']} policy, and {cls.__name__} is {cls.method}; "
+            "chameleon_policy.baselines.load_policy loads every kind"
+        )
+    with torch.random.fork_rng(devices=[]):  # the random weights that are about to be replaced are nobody's business
+        policy = cls(
+            from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config"),
+            from_json(Features, description["features"], f"{directory / CONFIG}: features"),
+            from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
+            with_control_jepa=False,
+        )
+    _load_weights(policy, directory / WEIGHTS)
+    if with_control_jepa:
+        policy.add_control_jepa()  # after the weights, so that the target starts as a copy of the loaded branch
+    return policy.to(device).eval()
+
+
+def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The directory of a saved policy and its `config.json`, checked as far as every method shares it."""
     directory = _find(path_or_hub_id)
     description = _read_json(directory / CONFIG)
     if not isinstance(description, dict) or description.get("format") != FORMAT:
@@ -69,20 +91,10 @@ def load(
             f"{directory / CONFIG} has format version {description.get('format_version')}, this package reads "
             f"{FORMAT_VERSION}; install the version of chameleon-policy that wrote it"
         )
-    known = {"format", "format_version", "config", "features"}
+    known = {"format", "format_version", "method", "config", "features"}
     if set(description) != known:
         raise ValueError(f"{directory / CONFIG}: expected the keys {sorted(known)}, got {sorted(description)}")
-    with torch.random.fork_rng(devices=[]):  # the random weights that are about to be replaced are nobody's business
-        policy = cls(
-            from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config"),
-            from_json(Features, description["features"], f"{directory / CONFIG}: features"),
-            from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
-            with_control_jepa=False,
-        )
-    _load_weights(policy, directory / WEIGHTS)
-    if with_control_jepa:
-        policy.add_control_jepa()  # after the weights, so that the target starts as a copy of the loaded branch
-    return policy.to(device).eval()
+    return directory, description
 
 
 def _load_weights(policy: ChameleonPolicy, path: Path) -> None:

@@ -1,0 +1,124 @@
+"""Episodes of LeRobot v3.0 datasets, ours and other people's; of Camo recordings also the moments of decision."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from chameleon_policy.data.episodes import DEFAULT_KEYS, Episodes, Keys, Layout, check_key
+from chameleon_policy.data.lerobot_reader import RecordedDataset
+from chameleon_policy.data.schema import IMAGE_PREFIX
+
+STATE, ACTION, OBJECTS = "observation.state", "action", "observation.environment_state"
+CAMO_TABLE = "camo/episodes.parquet"
+_SLOT = re.compile(r"slot(\d+)\.(.+)")
+
+
+class LeRobotEpisodes(Episodes):
+    """The episodes of a dataset. Where one has several tasks, its instruction is the first of them."""
+
+    def __init__(self, path: Path, keys: Keys = DEFAULT_KEYS) -> None:
+        self.dataset = RecordedDataset(path)
+        layout = self._choose(keys)
+        super().__init__(
+            path,
+            layout,
+            lengths=[episode.length for episode in self.dataset.episodes],
+            instructions=[episode.instruction for episode in self.dataset.episodes],
+            fps=self.dataset.schema.fps,
+        )
+        self._check_files()
+        self._decisions = _decisions(path, self.lengths)
+
+    def _choose(self, keys: Keys) -> Layout:
+        path, vectors = self.dataset.path, self.dataset.schema.vectors
+        state, action = keys.state or (STATE,), keys.action or ACTION
+        for key, what in (*((key, "state") for key in state), (action, "action")):
+            check_key(key, vectors, path, what)
+        named = self._named_views()
+        chosen = tuple(named) if keys.views is None else keys.views
+        by_key = {key: view for view, key in named.items()}
+        # A view may be asked for by its name or by its feature.
+        views = tuple(by_key.get(view, view) for view in chosen)
+        for view in views:
+            check_key(view, named, path, "view")
+        objects = keys.objects or (OBJECTS if OBJECTS in vectors and not views else None)
+        if objects is not None:
+            check_key(objects, vectors, path, "objects")
+        sizes = self.dataset.schema.views
+        return Layout(
+            state={key: len(vectors[key]) for key in state},
+            action=(action, len(vectors[action])),
+            views={view: sizes[named[view].removeprefix(IMAGE_PREFIX)] for view in views},
+            view_keys={view: named[view] for view in views},
+            objects=None if objects is None else (objects, _slots(vectors[objects])),
+        )
+
+    def _named_views(self) -> dict[str, str]:
+        """View -> feature: `observation.images.third` is `third`, `observation.image` is `image`, unless that is taken."""
+        features = {view: self.dataset.view_key(view) for view in self.dataset.schema.views}
+        last = [view.rpartition(".")[2] for view in features]
+        return {
+            name if key == view and last.count(name) == 1 else view: key
+            for name, (view, key) in zip(last, features.items(), strict=True)
+        }
+
+    def _check_files(self) -> None:
+        """Say at once, rather than in the middle of loading, that the videos of a view are not there."""
+        for view, key in self.layout.view_keys.items():
+            for path in dict.fromkeys(self.dataset.file_of(index, key) for index in range(len(self))):
+                if not path.is_file():
+                    others = tuple(name for name in self.views if name != view)
+                    raise FileNotFoundError(
+                        f"{path} is missing; it holds {key}. Copy the dataset again, or read it without that view: "
+                        f"Keys(views={others!r}), or --view-keys {' '.join(others)}"
+                    )
+
+    def _array(self, index: int, key: str) -> np.ndarray:
+        if key in self.dataset.schema.vectors:
+            return self.dataset.vectors(index, (key,))[key]
+        return self.dataset.frames(index, key.removeprefix(IMAGE_PREFIX))
+
+    def _place(self, index: int, key: str) -> str:
+        return f"{self.dataset.file_of(index, key)}, {key}"
+
+    def _decision_steps(self, index: int) -> tuple[int, ...]:
+        return self._decisions.get(index, ())
+
+
+def _slots(names: tuple[str, ...]) -> tuple[int, int]:
+    """(count, size) of object slots, from names such as slot0.x, slot0.y, slot1.x, slot1.y; other names are one slot."""
+    found = [_SLOT.fullmatch(name) for name in names]
+    if all(found):
+        parts = [(int(match[1]), match[2]) for match in found if match]
+        fields = [name for slot, name in parts if slot == 0]
+        count = parts[-1][0] + 1
+        if parts == [(slot, name) for slot in range(count) for name in fields]:
+            return count, len(fields)
+    return 1, len(names)
+
+
+def _decisions(path: Path, lengths: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    """Episode -> time steps of its decisions, where a dataset is a recording of Camo."""
+    table = path / CAMO_TABLE
+    if not table.is_file():
+        return {}
+    try:
+        rows = pq.read_table(table, columns=["episode_index", "decision_steps"], partitioning=None).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{table} is damaged ({error}); record or copy the dataset again") from error
+    decisions = {row["episode_index"]: tuple(row["decision_steps"]) for row in rows}
+    if decisions.keys() != set(range(len(lengths))):
+        raise ValueError(
+            f"{table}: expected the episodes 0 to {len(lengths) - 1}, got {len(rows)} rows; record or copy the dataset again"
+        )
+    for index, steps in decisions.items():
+        if any(not 0 <= step < lengths[index] for step in steps):
+            raise ValueError(
+                f"{table}, episode {index}, decision_steps: expected time steps from 0 to {lengths[index] - 1}, got {steps}"
+            )
+    return decisions

@@ -1,0 +1,29 @@
+"""From what people type after `chameleon eval` to a policy and the environment for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chameleon_policy.baselines import load_policy
+from chameleon_policy.evaluate.oracle import OraclePolicy
+from chameleon_policy.evaluate.rollouts import Policy
+from chameleon_policy.evaluate.settings import CamoSettings, observation_of
+
+EXPERTS = ("oracle", "guess")
+
+
+def load_for_evaluation(run: Path | str, task: str, device: str = "auto", **dials: Any) -> tuple[Policy, CamoSettings]:
+    """The policy of a run (or a saved policy, or an expert) and the environment that shows what it expects to see."""
+    if str(run) in EXPERTS:
+        return OraclePolicy(), CamoSettings(task=task, observation="state", kind=str(run), **dials)  # type: ignore[arg-type]
+    place = Path(run)
+    if (place / "run.json").is_file():
+        if not (place / "policy").is_dir():
+            raise FileNotFoundError(f"{run} has not saved a policy yet; wait for its first checkpoint, or train it further")
+        place = place / "policy"
+    where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    policy = load_policy(place if place.exists() else str(run), device=where)
+    return policy, CamoSettings(task=task, **observation_of(policy.features, task), **dials)

@@ -1,0 +1,150 @@
+"""Environments in worker processes, stepped together: one message to each worker and back per control step."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from chameleon_policy.camo.env import CamoEnv
+from chameleon_policy.camo.scoring import Score
+from chameleon_policy.camo.tasks import Answer
+from chameleon_policy.evaluate.settings import CamoSettings
+
+
+@dataclass(frozen=True)
+class Played:
+    """An episode that is over."""
+
+    seed: int
+    z: Answer
+    score: Score
+    difficulty: dict[str, int]
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
+class Tick:
+    """What an environment shows after a control step."""
+
+    observation: dict[str, Any]
+    decision: bool
+    """Whether a decision is due now: a chunk that was planned before it is dropped."""
+    played: Played | None
+    """The result, when the episode is over."""
+
+
+Order = Mapping[int, int | np.ndarray]
+"""Slot -> a seed to begin an episode with, or an action."""
+
+
+class EnvPool:
+    """`slots` environments in `workers` processes; with no workers they live in this process."""
+
+    def __init__(self, settings: CamoSettings, slots: int, workers: int) -> None:
+        if slots < 1 or workers < 0:
+            raise ValueError(
+                f"expected at least one environment and no negative number of workers, got {slots} and {workers}"
+            )
+        settings.make_env().close()  # a wrong dial is refused here, with its own message
+        self.slots, self._settings = slots, settings
+        self._here = _Environments(settings)
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        context = multiprocessing.get_context("spawn")  # an OpenGL context does not survive a fork
+        for _ in range(min(workers, slots)):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, settings), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def advance(self, order: Order) -> dict[int, Tick]:
+        """Begin episodes and take control steps; returns what every slot in the order shows then."""
+        if not self._pipes:
+            return self._here.advance(order)
+        shares: list[dict[int, int | np.ndarray]] = [{} for _ in self._pipes]
+        for slot, what in order.items():
+            shares[slot % len(shares)][slot] = what
+        busy = [(pipe, share) for pipe, share in zip(self._pipes, shares, strict=True) if share]
+        for pipe, share in busy:
+            pipe.send(share)
+        ticks: dict[int, Tick] = {}
+        for pipe, _ in busy:
+            try:
+                answer = pipe.recv()
+            except EOFError:
+                raise RuntimeError(
+                    "an evaluation process died (killed, or out of memory?); run the evaluation again"
+                ) from None
+            if isinstance(answer, BaseException):
+                raise answer
+            ticks |= answer
+        return ticks
+
+    def close(self) -> None:
+        """End the processes and free the environments."""
+        self._here.close()
+        for pipe in self._pipes:
+            pipe.close()  # the worker reads the end of its pipe and leaves
+        for process in self._processes:
+            process.join(timeout=10)
+        self._pipes, self._processes = [], []
+
+
+class _Environments:
+    """The environments of one process, made when they are first used."""
+
+    def __init__(self, settings: CamoSettings) -> None:
+        self._settings = settings
+        self._envs: dict[int, CamoEnv] = {}
+
+    def advance(self, order: Order) -> dict[int, Tick]:
+        return {slot: self._advance(slot, what) for slot, what in order.items()}
+
+    def _advance(self, slot: int, what: int | np.ndarray) -> Tick:
+        if slot not in self._envs:
+            self._envs[slot] = self._settings.make_env()
+        env = self._envs[slot]
+        if isinstance(what, np.ndarray):
+            observation, _, terminated, truncated, info = env.step(what)
+            over = terminated or truncated
+        else:
+            (observation, info), over = env.reset(seed=what), False
+        played = Played(env.seed, env.z, env.score(), dict(env.difficulty), env.step_index) if over else None
+        return Tick(observation, info["decision"], played)
+
+    def close(self) -> None:
+        for env in self._envs.values():
+            env.close()
+        self._envs = {}
+
+
+def _serve(pipe: Connection, settings: CamoSettings) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, whose end of the pipe then closes
+    environments = _Environments(settings)
+    while True:
+        try:
+            order = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            break
+        try:
+            pipe.send(environments.advance(order))
+        except BrokenPipeError:
+            break
+        except Exception as error:  # it is for the parent to raise
+            pipe.send(error)
+    environments.close()

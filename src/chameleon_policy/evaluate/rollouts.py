@@ -1,0 +1,148 @@
+"""Closed-loop rollouts: one batched policy, many environments, the memory ticked on every control step.
+
+Reproducible: the noise of every chunk follows from the episode's seed, and the policy always sees a batch of the same size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chameleon_policy.evaluate.pool import EnvPool, Played, Tick
+from chameleon_policy.policy import Features, Observation
+
+
+class Policy(Protocol):
+    """What can be evaluated: a policy whose memory is a value."""
+
+    @property
+    def features(self) -> Features:
+        """What it sees and does."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+    def initial_state(self, batch_size: int = 1) -> Any:
+        """Memory before the first observation; it can be indexed, and `put` replaces some of its episodes."""
+
+    def observe(self, observation: Observation, state: Any) -> Any:
+        """Memory after one control step."""
+
+    def act(self, state: Any, *, steps: int | None, source: Tensor) -> Tensor:
+        """Chunks of actions B H A, in the robot's units; `source` is the noise to start from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """An episode that a policy played."""
+
+    played: Played
+    actions: np.ndarray
+    """What it did, (T, A): with the seed, enough to see it again."""
+
+
+def roll_out(
+    policy: Policy,
+    pool: EnvPool,
+    seeds: Sequence[int],
+    *,
+    steps: int | None = None,
+    executed: int | None = None,
+    instruction: Tensor | None = None,
+    progress: Callable[[int], object] = lambda done: None,
+) -> list[Rollout]:
+    """Play the episodes of these seeds; results in their order.
+
+    `executed` actions of every chunk are carried out (default: half the horizon). A chunk that was planned before a decision
+    is dropped there: what is done then must come from what is known then.
+    """
+    executed = policy.features.executed if executed is None else executed
+    if not 1 <= executed <= policy.features.horizon:
+        raise ValueError(f"expected 1 to {policy.features.horizon} actions of a chunk to be executed, got {executed}")
+    waiting, slots = list(enumerate(seeds)), [_Slot() for _ in range(min(pool.slots, len(seeds)))]
+    results: dict[int, Rollout] = {}
+    state = policy.initial_state(len(slots))
+    while True:
+        idle = [place for place, slot in enumerate(slots) if slot.episode is None]
+        begun = {}
+        for place in idle[: len(waiting)]:
+            episode, seed = waiting.pop(0)
+            slots[place].begin(episode, seed, policy.features)
+            begun[place] = seed
+        if begun:
+            state = state.put(list(begun), policy.initial_state(len(begun)))
+        playing = [place for place, slot in enumerate(slots) if slot.episode is not None]
+        if not playing:
+            return [results[episode] for episode in range(len(seeds))]
+        order = {place: begun[place] if place in begun else slots[place].next_action() for place in playing}
+        for place, tick in pool.advance(order).items():
+            rollout = slots[place].receive(tick)
+            if rollout is not None:
+                results[rollout[0]] = rollout[1]
+                progress(len(results))
+        state = policy.observe(_stack([slot.observation for slot in slots], instruction, policy.device), state)
+        due = [place for place, slot in enumerate(slots) if slot.needs_a_plan]
+        if due:
+            noise = torch.stack([slots[place].noise() for place in due]).to(policy.device)
+            for place, chunk in zip(due, policy.act(state[due], steps=steps, source=noise).cpu().numpy(), strict=True):
+                slots[place].queue = list(chunk[:executed])
+
+
+class _Slot:
+    """One place of the batch: the episode in it, and what is left of its chunk."""
+
+    def __init__(self) -> None:
+        self.episode: int | None = None
+        self.observation: dict[str, Any] = {}
+        self.queue: list[np.ndarray] = []
+        self._done: list[np.ndarray] = []
+        self._shape = (0, 0)
+        self._generator = torch.Generator()
+
+    def begin(self, episode: int, seed: int, features: Features) -> None:
+        self.episode, self.queue, self._done = episode, [], []
+        self._shape = (features.horizon, features.action)
+        self._generator.manual_seed(seed)
+
+    def noise(self) -> Tensor:
+        return torch.randn(self._shape, generator=self._generator)
+
+    @property
+    def needs_a_plan(self) -> bool:
+        return self.episode is not None and not self.queue
+
+    def next_action(self) -> np.ndarray:
+        self._done.append(self.queue.pop(0))
+        return self._done[-1]
+
+    def receive(self, tick: Tick) -> tuple[int, Rollout] | None:
+        """Take in what the environment shows; the number and the rollout if the episode is over."""
+        self.observation = tick.observation
+        if tick.decision:
+            self.queue = []
+        if tick.played is None or self.episode is None:
+            return None
+        finished = self.episode, Rollout(tick.played, np.asarray(self._done, np.float32))
+        self.episode = None
+        return finished
+
+
+def _stack(observations: Sequence[dict[str, Any]], instruction: Tensor | None, device: torch.device) -> Observation:
+    """Observations of a Camo environment as one batch; an idle slot repeats its last one."""
+
+    def stacked(arrays: list[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.stack(arrays)).to(device)
+
+    first = observations[0]
+    return Observation(
+        proprioception=stacked([each["proprioception"] for each in observations]),
+        images={view: stacked([each["images"][view] for each in observations]) for view in first.get("images", {})},
+        objects=stacked([each["objects"] for each in observations]) if "objects" in first else None,
+        instruction=None if instruction is None else instruction.to(device).expand(len(observations), -1),
+    )

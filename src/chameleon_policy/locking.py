@@ -1,0 +1,19 @@
+"""One process at a time in a folder."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def only_process(lock: Path, refusal: str) -> Iterator[None]:
+    """Hold the file `lock`, or FileExistsError with this refusal; the lock goes with the process, however it ends."""
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(refusal) from None
+        yield

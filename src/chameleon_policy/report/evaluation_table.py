@@ -1,0 +1,42 @@
+"""An evaluation for people: one row for all episodes, one per answer, one per value of each dial."""
+
+from __future__ import annotations
+
+import math
+
+from rich.table import Table
+
+from chameleon_policy.camo import Rate, Summary
+from chameleon_policy.evaluate.camo import Evaluation
+
+
+def evaluation_table(evaluation: Evaluation, name: str) -> Table:
+    """MSR, DSR and SR with their 95 % intervals in brackets."""
+    summary = evaluation.summary
+    title = (
+        f"{name} on {evaluation.settings.task}, {len(evaluation.rollouts)} episodes (a guess has DSR {summary.chance:.0%})"
+    )
+    table = Table(title=title)
+    for column in ("", "episodes", "MSR %", "DSR %", "SR %"):
+        table.add_column(column, justify="right" if column else "left")
+    _add(table, "all", summary)
+    table.add_section()
+    for z, part in evaluation.by_answer().items():
+        _add(table, f"z = {z}", part)
+    for dial, values in evaluation.by_difficulty().items():
+        table.add_section()
+        for value, part in values.items():
+            _add(table, f"{dial.replace('_', ' ')} {value}", part)
+    return table
+
+
+def _add(table: Table, label: str, summary: Summary) -> None:
+    rates = (summary.msr, summary.dsr, summary.sr)
+    table.add_row(label, str(summary.msr.count), *(interval(rate) for rate in rates))
+
+
+def interval(rate: Rate) -> str:
+    """A rate and its 95 % interval, in per cent."""
+    if math.isnan(rate.value):
+        return "-"
+    return f"{100 * rate.value:.0f} [{100 * rate.low:.0f}, {100 * rate.high:.0f}]"

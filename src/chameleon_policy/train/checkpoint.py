@@ -1,0 +1,126 @@
+"""A training run on disk, so that it can go on after any interruption.
+
+run/
+    run.json                           what is being trained, on which data: compared when the run goes on
+    metrics.jsonl                      one line every few steps
+    checkpoints/step-<n>.safetensors   weights, EMA weights and optimizer, in one file that appears whole or not at all
+    policy/                            the EMA weights as a policy: what `chameleon eval` loads
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+FORMAT = "chameleon-training"
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""What AdamW keeps of every parameter."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    step: int
+    """Optimizer steps taken."""
+    seconds: float
+    """Time spent training, over all sittings."""
+    watched: int = 0
+    """Looks at closed-loop rollouts taken."""
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, run: Path, keep: int) -> None:
+        self.folder, self.keep = run / "checkpoints", keep
+
+    def save(
+        self, progress: Progress, method: torch.nn.Module, ema: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
+    ) -> Path:
+        """Write a checkpoint, then remove the oldest ones."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tensors = {f"weights/{name}": tensor for name, tensor in method.state_dict().items()}
+        tensors |= {f"ema/{name}": tensor for name, tensor in ema.items()}
+        for name, parameter in method.named_parameters():
+            for moment, value in optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer/{moment}/{name}"] = value
+        metadata = {"format": FORMAT, "progress": json.dumps(vars(progress))}
+        content = safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata)
+        path = self.folder / f"step-{progress.step:08d}.safetensors"
+        unfinished = path.with_suffix(".unfinished")
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+        for old in self._newest_first()[self.keep :]:
+            old.unlink()
+        return path
+
+    def restore(self, method: torch.nn.Module, ema: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> Progress | None:
+        """Load the newest checkpoint that can be read; None if the run has none. A damaged one is passed over aloud."""
+        for leftover in self.folder.glob("*.unfinished"):
+            leftover.unlink()
+        found = self._newest_first()
+        for path in found:
+            try:
+                progress, tensors = _read(path)
+            except (safetensors.SafetensorError, ValueError, OSError) as error:
+                warnings.warn(f"{path} cannot be read ({error}); going on from the checkpoint before it", stacklevel=2)
+                path.unlink()
+                continue
+            _apply(path, tensors, method, ema, optimizer)
+            return progress
+        if found:
+            raise ValueError(f"no checkpoint in {self.folder} can be read; train again with another --out")
+        return None
+
+    def _newest_first(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*.safetensors"), reverse=True)
+
+
+def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:
+    with safetensors.safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != FORMAT:
+            raise ValueError("it is no training checkpoint")
+        return Progress(**json.loads(metadata["progress"])), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _apply(
+    path: Path,
+    tensors: dict[str, Tensor],
+    method: torch.nn.Module,
+    ema: dict[str, Tensor],
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    try:
+        method.load_state_dict(dict(_below("weights/", tensors)), strict=True)
+    except RuntimeError as error:
+        raise ValueError(f"{path} belongs to another policy: {error}") from error
+    for name, value in _below("ema/", tensors):
+        ema[name].copy_(value)
+    for name, parameter in method.named_parameters():
+        state: dict[str, Any] = {}
+        for moment in MOMENTS:
+            kept = tensors.get(f"optimizer/{moment}/{name}")
+            if kept is not None:
+                # AdamW counts its steps on the CPU.
+                state[moment] = kept if moment == "step" else kept.to(parameter.device)
+        if state:
+            optimizer.state[parameter] = state
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    return ((name.removeprefix(prefix), tensor) for name, tensor in tensors.items() if name.startswith(prefix))

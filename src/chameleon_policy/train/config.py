@@ -1,0 +1,77 @@
+"""How a policy is trained. The defaults are the paper's; what the policy itself is stands in `policy/config.py`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["auto", "bf16", "float32"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """The recipe. Give the budget as `steps` or as `minutes`; the learning rate falls to zero at its end."""
+
+    steps: int | None = None
+    """Budget in optimizer steps."""
+    minutes: float | None = None
+    """Budget in minutes of training; rollouts that watch it do not count."""
+    batch: int = 64
+    """Episodes in one optimizer step, over all processes."""
+    accumulate: int = 1
+    """Parts in which each process handles its share of the batch: more of them need less memory."""
+    learning_rate: float = 1e-4
+    warmup_steps: int = 100
+    """Steps over which the learning rate rises; then it falls along a cosine."""
+    weight_decay: float = 1e-6
+    beta2: float = 0.999
+    """AdamW's second momentum."""
+    gradient_clip: float = 10.0
+    """Largest norm of the gradient."""
+    ema_decay: float = 0.995
+    """How slowly the weights for evaluation follow; they follow faster at the beginning."""
+    precision: Precision = "auto"
+    """bf16 autocast, or float32; auto: bf16 on a GPU."""
+    window: int | None = None
+    """Time steps in one backward pass: longer episodes are cut, and the memory is carried from window to window."""
+    decision_emphasis: float = 1.0
+    """How much more often a time step just before a decision carries the action loss (needs action_steps)."""
+    seed: int = 0
+    """Weights, order of the episodes and all noise follow from it."""
+    checkpoint_minutes: float = 5.0
+    """Time between two checkpoints; one is written at the end and on Ctrl-C or SIGTERM too."""
+    checkpoint_steps: int | None = None
+    """Steps between two checkpoints, in place of minutes."""
+    keep_checkpoints: int = 3
+    log_steps: int = 10
+    """Steps between two lines of metrics.jsonl."""
+    watch_times: int = 0
+    """How often, spread evenly over the budget, closed-loop rollouts on training seeds are scored."""
+    watch_episodes: int = 24
+    """Episodes of each such look."""
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.minutes is None):
+            raise ValueError("give the budget as --steps or as --minutes, one of the two")
+        for name in ("batch", "accumulate", "keep_checkpoints", "log_steps", "watch_episodes"):
+            _require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        for name in ("steps", "window", "checkpoint_steps"):
+            _require(name, getattr(self, name), getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
+        for name in ("warmup_steps", "watch_times", "seed", "weight_decay"):
+            _require(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
+        for name in ("learning_rate", "gradient_clip", "decision_emphasis", "checkpoint_minutes"):
+            _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "positive")
+        _require("minutes", self.minutes, self.minutes is None or 0 < self.minutes < math.inf, "positive")
+        for name in ("ema_decay", "beta2"):
+            _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
+
+    def rate(self, step: int, share: float) -> float:
+        """Learning rate of a step, when `share` of the budget is spent: linear warm-up, then a cosine to zero."""
+        warmup = min(1.0, (step + 1) / max(1, self.warmup_steps))
+        return self.learning_rate * warmup * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+
+
+def _require(name: str, value: object, condition: bool, expected: str) -> None:
+    if not condition:
+        raise ValueError(f"--{name.replace('_', '-')} must be {expected}, got {value}")

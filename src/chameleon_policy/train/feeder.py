@@ -1,0 +1,140 @@
+"""Hands the batches of every step to the training loop, and knows how long it had to wait for them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import torch
+from accelerate import Accelerator
+
+from chameleon_policy.policy import EpisodeBatch
+from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.order import episodes_of_step
+from chameleon_policy.train.store import EpisodeStore
+
+AHEAD = 2
+"""Steps that are prepared while the GPU is busy, when the data do not fit on it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A stretch of the episodes of one part."""
+
+    batch: EpisodeBatch
+    survivors: list[int]
+    """Which rows of the window before are still there."""
+    weight: float
+    """Share of the part's valid time steps."""
+    last: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one process handles at a time: some episodes of a step's batch."""
+
+    number: int
+    """Place in the whole batch, whichever process has it."""
+    prepared: list[Window]
+    device: torch.device
+
+    def windows(self) -> Iterator[Window]:
+        """The windows in order, where the policy computes."""
+        for window in self.prepared:
+            yield Window(window.batch.to(self.device), window.survivors, window.weight, window.last)
+
+
+class Feeder:
+    """Prepares the parts of this process, step after step; ahead of time if every batch has to travel to the GPU."""
+
+    def __init__(self, store: EpisodeStore, config: TrainingConfig, accelerator: Accelerator, first_step: int) -> None:
+        self._store, self._config = store, config
+        self._parts = accelerator.num_processes * config.accumulate
+        self._mine = range(
+            accelerator.process_index * config.accumulate, (accelerator.process_index + 1) * config.accumulate
+        )
+        self._step = first_step
+        self._frames = 0
+        self._waited, self._since = 0.0, time.perf_counter()
+        self._ready: queue.Queue[list[Part] | BaseException] = queue.Queue(AHEAD)
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if not self._store.resident:
+            self._thread = threading.Thread(target=self._work_ahead, args=(self._step,), daemon=True)
+            self._thread.start()
+        self._since = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def next_step(self) -> list[Part]:
+        """This process's parts of the next step."""
+        started = time.perf_counter()
+        if self._thread is None:
+            parts = self._prepare(self._step)
+        else:
+            ready = self._ready.get()
+            if isinstance(ready, BaseException):
+                raise ready
+            parts = ready
+        chosen = episodes_of_step(self._config.seed, self._step, self._config.batch, len(self._store))
+        self._frames += sum(self._store.lengths[episode] for episode in chosen)
+        self._step += 1
+        self._waited += time.perf_counter() - started
+        return parts
+
+    def figures(self, steps: int) -> dict[str, float]:
+        """Frames a second and the share of time spent waiting for data, since the last call, `steps` ago."""
+        passed = max(time.perf_counter() - self._since, 1e-9)
+        result = {
+            "frames_per_second": self._frames / passed,
+            "data_wait": self._waited / passed,
+            "step_ms": 1e3 * passed / steps,
+        }
+        self._frames, self._waited, self._since = 0, 0.0, time.perf_counter()
+        return result
+
+    def _work_ahead(self, step: int) -> None:
+        while not self._closing.is_set():
+            try:
+                ready: list[Part] | BaseException = self._prepare(step)
+            except BaseException as error:  # it belongs to the thread that asks for the batch
+                ready = error
+            while not self._closing.is_set():
+                try:
+                    self._ready.put(ready, timeout=0.2)
+                    break
+                except queue.Full:
+                    continue
+            step += 1
+
+    def _prepare(self, step: int) -> list[Part]:
+        config = self._config
+        chosen = episodes_of_step(config.seed, step, config.batch, len(self._store))
+        size = config.batch // self._parts
+        return [
+            Part(number, list(self._windows(chosen[number * size : (number + 1) * size])), self._store.device)
+            for number in self._mine
+        ]
+
+    def _windows(self, episodes: list[int]) -> Iterator[Window]:
+        lengths = self._store.lengths
+        longest, frames = max(lengths[episode] for episode in episodes), sum(lengths[episode] for episode in episodes)
+        stride = self._config.window or longest
+        present = episodes
+        for first in range(0, longest, stride):
+            survivors = [row for row, episode in enumerate(present) if lengths[episode] > first]
+            present = [present[row] for row in survivors]
+            batch = self._store.batch(present, first, stride, self._config.decision_emphasis)
+            valid = sum(min(stride, lengths[episode] - first) for episode in present)
+            yield Window(batch, survivors, valid / frames, first + stride >= longest)

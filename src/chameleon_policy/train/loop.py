@@ -1,0 +1,238 @@
+"""The one training loop. A method only implements `loss(batch)`; everything else is here and the same for all of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from accelerate import Accelerator
+from rich.console import Console
+from torch import Tensor, nn
+
+from chameleon_policy.policy import EpisodeBatch
+from chameleon_policy.train.checkpoint import Checkpoints, Progress
+from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.display import Display
+from chameleon_policy.train.ema import WeightAverage
+from chameleon_policy.train.feeder import Feeder, Part
+from chameleon_policy.train.metrics import Sink
+from chameleon_policy.train.order import episodes_of_step, seed_noise
+from chameleon_policy.train.stopping import StopRequest
+from chameleon_policy.train.store import EpisodeStore
+
+Watch = Callable[[nn.Module], Mapping[str, float]]
+"""Scores the policy in closed loop while it is being trained."""
+
+
+class StepLoss(Protocol):
+    """What `loss` returns: a number to minimise and what it is made of, detached."""
+
+    @property
+    def total(self) -> Tensor:
+        """The number to minimise."""
+
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """What to log beside it."""
+
+
+class Method(Protocol):
+    """Anything that can be trained: an nn.Module with a loss.
+
+    One whose loss takes `state` and `augmentation` and returns them can be trained on windows of long episodes. One that has
+    an `update_target` is told after every optimizer step.
+    """
+
+    def loss(self, batch: EpisodeBatch, **carried: Any) -> StepLoss:
+        """The loss of one batch of episodes."""
+
+
+class DivergedError(ValueError):
+    """The loss is not a number any more."""
+
+
+class Trainer:
+    """Trains one method on one dataset in one run folder."""
+
+    def __init__(
+        self,
+        method: Any,
+        store: EpisodeStore,
+        config: TrainingConfig,
+        run: Path,
+        accelerator: Accelerator,
+        *,
+        watch: Watch | None = None,
+    ) -> None:
+        parts = accelerator.num_processes * config.accumulate
+        if config.batch % parts:
+            raise ValueError(
+                f"--batch {config.batch} cannot be divided into {parts} equal parts "
+                f"({accelerator.num_processes} processes x --accumulate {config.accumulate}); choose a multiple of {parts}"
+            )
+        if config.window is not None and config.window < max(store.lengths) and not hasattr(method, "initial_state"):
+            raise ValueError(f"{type(method).__name__} carries no memory from window to window; leave out --window")
+        self.method, self.store, self.config, self.accelerator = method, store, config, accelerator
+        self.run, self.watch = run, watch
+        self.optimizer = torch.optim.AdamW(
+            [parameter for parameter in method.parameters() if parameter.requires_grad],
+            lr=config.learning_rate,
+            betas=(0.9, config.beta2),
+            weight_decay=config.weight_decay,
+        )
+        self.average = WeightAverage(method, config.ema_decay)
+        self.checkpoints = Checkpoints(run, config.keep_checkpoints)
+        self.progress = Progress(0, 0.0)
+        self._unread: list[tuple[int, dict[str, Tensor]]] = []
+
+    def restore(self) -> Progress:
+        """Go back to the newest checkpoint; a new run stays at step 0."""
+        self.progress = self.checkpoints.restore(self.method, self.average.weights, self.optimizer) or self.progress
+        return self.progress
+
+    def train(self, sinks: Sequence[Sink], console: Console) -> int | None:
+        """Train until the budget is spent (returns None) or a signal asks to stop (its number); saves in both cases."""
+        config, started = self.config, time.perf_counter() - self.progress.seconds
+        saved_at = self.progress.seconds
+        self.method.train()
+        with (
+            StopRequest() as stop,
+            Display(console, self.accelerator.is_main_process) as display,
+            Feeder(self.store, config, self.accelerator, self.progress.step) as feeder,
+        ):
+            while True:
+                share, signal = self._agree(self.share_of_budget, stop.signal)
+                if self.watch is not None and self.progress.watched < int(share * config.watch_times):
+                    started += self._look(self.watch, sinks, display)  # time that does not count
+                if share >= 1 or signal is not None:
+                    break
+                self._step(feeder.next_step(), share)
+                self.progress = replace(self.progress, step=self.progress.step + 1, seconds=time.perf_counter() - started)
+                if self.progress.step % config.log_steps == 0:
+                    figures = self._write_figures(sinks, feeder)
+                    display.show(self.progress, self.share_of_budget, figures)
+                    if self._checkpoint_is_due(saved_at):
+                        self.save()
+                        saved_at = self.progress.seconds
+            if self._unread:
+                self._write_figures(sinks, feeder)
+        self.save()
+        return signal
+
+    @property
+    def share_of_budget(self) -> float:
+        """How much of the budget is spent, from 0 to 1."""
+        config, progress = self.config, self.progress
+        if config.steps is not None:
+            return min(1.0, progress.step / config.steps)
+        assert config.minutes is not None
+        return min(1.0, progress.seconds / (60 * config.minutes))
+
+    def save(self) -> None:
+        """A checkpoint to go on from, and the averaged weights as a policy."""
+        if self.accelerator.is_main_process:
+            self.checkpoints.save(self.progress, self.method, self.average.weights, self.optimizer)
+            with self.average.applied(self.method):
+                self.method.save_pretrained(self.run / "policy")
+        self.accelerator.wait_for_everyone()
+
+    def _step(self, parts: Sequence[Part], share: float) -> None:
+        """One optimizer step over this process's parts of the batch."""
+        config = self.config
+        rate = config.rate(self.progress.step, share)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        figures: dict[str, Tensor] = {}
+        for part in parts:
+            seed_noise(config.seed, self.progress.step, part.number)
+            for name, value in self._accumulate(part).items():
+                figures[name] = figures.get(name, 0) + value / len(parts)
+        self._average_gradients()
+        figures["gradient_norm"] = nn.utils.clip_grad_norm_(self.method.parameters(), config.gradient_clip)
+        self.optimizer.step()
+        if hasattr(self.method, "update_target"):
+            self.method.update_target()
+        self.average.update(self.method, self.progress.step)
+        self._unread.append((self.progress.step, figures))
+
+    def _accumulate(self, part: Part) -> dict[str, Tensor]:
+        """Gradients of one part, window by window; the windows count by their valid time steps."""
+        figures: dict[str, Tensor] = {}
+        carried: dict[str, Any] = {}
+        for window in part.windows():
+            if carried:
+                carried = {name: value[window.survivors] for name, value in carried.items()}
+            with self.accelerator.autocast():
+                loss = self.method.loss(window.batch, **carried)
+            (loss.total * window.weight / self.config.accumulate).backward()
+            for name, value in {"loss": loss.total.detach(), **loss.parts}.items():
+                figures[name] = figures.get(name, 0) + value.float() * window.weight
+            if not window.last:
+                carried = {"state": loss.state, "augmentation": loss.augmentation}
+        return figures
+
+    def _average_gradients(self) -> None:
+        if self.accelerator.num_processes == 1:
+            return
+        gradients = [parameter.grad for parameter in self.method.parameters() if parameter.grad is not None]
+        flat = self.accelerator.reduce(torch.cat([gradient.flatten() for gradient in gradients]), reduction="mean")
+        for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+    def _agree(self, share: float, signal: int | None) -> tuple[float, int | None]:
+        """Every process follows the first one's clock, and a signal to any of them stops all."""
+        if self.accelerator.num_processes == 1:
+            return share, signal
+        mine = torch.tensor([share if self.accelerator.is_main_process else 0.0, float(signal or 0)], dtype=torch.float64)
+        everyone = self.accelerator.gather(mine.to(self.accelerator.device).unsqueeze(0))
+        return float(everyone[0, 0]), int(everyone[:, 1].max()) or None
+
+    def _write_figures(self, sinks: Sequence[Sink], feeder: Feeder) -> dict[str, float]:
+        """Means since the last line; the first look at the numbers, so that steps never wait for the device."""
+        steps = [step for step, _ in self._unread]
+        table = {name: torch.stack([row[name].float() for _, row in self._unread]) for name in self._unread[0][1]}
+        self._unread = []
+        means = self.accelerator.reduce(torch.stack(list(table.values())), reduction="mean").cpu()
+        for row, name in enumerate(table):
+            wrong = (~torch.isfinite(means[row])).nonzero().flatten().tolist() if name in ("loss", "gradient_norm") else []
+            if wrong:
+                self._refuse_to_go_on(name, float(means[row, wrong[0]]), steps[wrong[0]])
+        figures = {name: means[row].nanmean().item() for row, name in enumerate(table)}
+        figures["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        figures |= feeder.figures(len(steps)) | {"seconds": self.progress.seconds}
+        for sink in sinks:
+            sink.write(self.progress.step, figures)
+        return figures
+
+    def _refuse_to_go_on(self, name: str, value: float, step: int) -> None:
+        episodes = episodes_of_step(self.config.seed, step, self.config.batch, len(self.store))
+        raise DivergedError(
+            f"the {name.replace('_', ' ')} is {value} at step {step}; the batch was made of the episodes {episodes}. "
+            f"Look at them, or lower --learning-rate; checkpoints from before are in {self.checkpoints.folder}"
+        )
+
+    def _checkpoint_is_due(self, saved_at: float) -> bool:
+        config = self.config
+        if config.checkpoint_steps is not None:
+            interval = math.ceil(config.checkpoint_steps / config.log_steps) * config.log_steps
+            return self.progress.step % interval == 0
+        due = self.progress.seconds - saved_at >= 60 * config.checkpoint_minutes
+        return self._agree(float(due), None)[0] > 0
+
+    def _look(self, watch: Watch, sinks: Sequence[Sink], display: Display) -> float:
+        """Score the averaged weights in closed loop; returns the seconds it took."""
+        started = time.perf_counter()
+        if self.accelerator.is_main_process:
+            with self.average.applied(self.method):
+                figures = dict(watch(self.method))
+            for sink in sinks:
+                sink.write(self.progress.step, figures)
+            display.say(f"step {self.progress.step}: " + ", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
+        self.progress = replace(self.progress, watched=self.progress.watched + 1)
+        return time.perf_counter() - started

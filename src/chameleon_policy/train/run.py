@@ -1,0 +1,185 @@
+"""One training run from a dataset to a policy: what `chameleon train` does.
+
+The same command started again goes on where the run stopped, however it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import Accelerator
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from chameleon_policy.baselines import load_policy, method_named
+from chameleon_policy.data.episodes import EpisodeArrays, Episodes, Keys, load_episodes, open_episodes
+from chameleon_policy.locking import only_process
+from chameleon_policy.policy import ChameleonPolicy, InstructionEncoder, ObjectiveConfig, preset
+from chameleon_policy.policy.config import to_json
+from chameleon_policy.report.provenance import git_revision
+from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.loop import Trainer, Watch
+from chameleon_policy.train.metrics import Logger, open_sinks
+from chameleon_policy.train.order import seed_weights
+from chameleon_policy.train.store import EpisodeStore, check_fit, features_of, statistics_of
+
+SETTINGS = "run.json"
+NOT_COMPARED = ("git_revision",)
+"""A run may go on with newer code."""
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What to train on what."""
+
+    data: Path
+    """LeRobot v3 folder, robomimic HDF5 file or Diffusion Policy zarr."""
+    method: str = "chameleon"
+    preset: str = "small"
+    horizon: int = 16
+    """Actions in one predicted chunk."""
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    language: str | None = None
+    """Text encoder for instructions; None: the policy gets none."""
+    start_from: str | None = None
+    """A saved policy to go on from, in place of random weights; it decides method, preset and horizon."""
+    keys: Keys = field(default_factory=Keys)
+    training: TrainingConfig
+
+
+def train(
+    config: RunConfig,
+    out: Path,
+    *,
+    device: Device = "auto",
+    workers: int = 2,
+    loggers: tuple[Logger, ...] = (),
+    watch: Watch | None = None,
+    console: Console | None = None,
+) -> int | None:
+    """Train, or go on; returns None when the budget is spent, or the signal that asked to stop."""
+    console = console or Console(stderr=True)
+    accelerator = _accelerator(config.training, device)
+    first = accelerator.is_main_process
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file; choose another --out")
+    if first:
+        out.mkdir(parents=True, exist_ok=True)
+    refusal = f"another process is training in {out}; wait for it, or choose another --out"
+    with only_process(out / "lock", refusal) if first else nullcontext():
+        episodes = open_episodes(config.data, config.keys)
+        encoder = InstructionEncoder(config.language, accelerator.device) if config.language else None
+        arrays = _load(episodes, workers, console, show=first)
+        policy = build_policy(config, episodes, arrays, encoder).to(accelerator.device)
+        settings = _settings(config, policy, episodes)
+        if first:
+            _claim(out, settings)
+        store = EpisodeStore(arrays, policy.features, device=accelerator.device, encoder=encoder)
+        del arrays
+        trainer = Trainer(policy, store, config.training, out, accelerator, watch=watch)
+        progress = trainer.restore()
+        if trainer.share_of_budget >= 1:
+            raise FileExistsError(
+                f"{out} is trained: its budget is spent. Evaluate it with `chameleon eval {out}`, or choose another --out"
+            )
+        if progress.step and first:
+            console.print(f"Going on with {out} at step {progress.step}.", highlight=False)
+        sinks = open_sinks(out, loggers, settings, progress.step) if first else []
+        try:
+            return trainer.train(sinks, console)
+        finally:
+            for sink in sinks:
+                sink.close()
+
+
+def build_policy(
+    config: RunConfig, episodes: Episodes, arrays: list[EpisodeArrays], encoder: InstructionEncoder | None = None
+) -> ChameleonPolicy:
+    """The policy before its first step: new, or a saved one that the data fit."""
+    seed_weights(config.training.seed)
+    if config.start_from is not None:
+        policy = load_policy(config.start_from)
+        check_fit(episodes, policy.features, config.start_from)
+        if policy.features.language != (encoder.feature if encoder else None):
+            raise ValueError(
+                f"{config.start_from} was trained with the language {policy.features.language}; give the same --language"
+            )
+        trained = type(policy)(
+            replace(policy.config, objective=config.objective), policy.features, policy.statistics, with_control_jepa=False
+        )
+        trained.load_state_dict(policy.state_dict())
+        trained.add_control_jepa()
+        return trained
+    architecture = replace(preset(config.preset), objective=config.objective)
+    return method_named(config.method)(architecture, features_of(episodes, config.horizon, encoder), statistics_of(arrays))
+
+
+def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: no GPU is available to torch; use --device cpu")
+    on_cpu = device == "cpu" or not torch.cuda.is_available()
+    bf16 = training.precision == "bf16" or (training.precision == "auto" and not on_cpu)
+    return Accelerator(cpu=on_cpu, mixed_precision="bf16" if bf16 else "no")
+
+
+def _load(episodes: Episodes, workers: int, console: Console, *, show: bool) -> list[EpisodeArrays]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not show, transient=True) as bar:
+        line = bar.add_task("loading episodes", total=len(episodes))
+        return load_episodes(episodes, workers=workers, progress=lambda done: bar.update(line, completed=done))
+
+
+def _settings(config: RunConfig, policy: ChameleonPolicy, episodes: Episodes) -> dict[str, Any]:
+    """What a run is, in JSON's types: the resolved configuration, the data and the statistics that were found in them."""
+    settings = {
+        "method": policy.method,
+        "policy": to_json(policy.config),
+        "features": to_json(policy.features),
+        "statistics": to_json(policy.statistics),
+        "training": asdict(config.training),
+        "start_from": config.start_from,
+        "data": {"path": str(config.data), "episodes": len(episodes), "frames": sum(episodes.lengths)},
+        "git_revision": git_revision(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(settings))
+    return plain
+
+
+def _claim(out: Path, settings: dict[str, Any]) -> None:
+    """Write the settings, or make sure that the run that is there has the same ones."""
+    path = out / SETTINGS
+    if path.exists():
+        try:
+            then = json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is damaged ({error}): choose another --out, or delete the folder {out}") from error
+        changed = [
+            f"{key}: {before} then, {now} now"
+            for key, before, now in _differences(then, settings)
+            if key.split(".")[0] not in NOT_COMPARED
+        ]
+        if changed:
+            raise FileExistsError(
+                f"{out} holds a run with other settings ({'; '.join(changed[:5])}). "
+                "Give the same settings to go on with it, or choose another --out"
+            )
+        return
+    if any(child.name != "lock" for child in out.iterdir()):
+        raise FileExistsError(f"{out} holds files of something else; choose another --out")
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(settings, indent=2) + "\n")
+    unfinished.replace(path)
+
+
+def _differences(then: Any, now: Any, where: str = "") -> list[tuple[str, Any, Any]]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        keys = list(dict.fromkeys([*then, *now]))
+        return [each for key in keys for each in _differences(then.get(key), now.get(key), f"{where}.{key}".lstrip("."))]
+    return [] if then == now else [(where, then, now)]

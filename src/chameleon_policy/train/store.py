@@ -1,0 +1,175 @@
+"""Episodes in memory, and batches of them: decoded once, kept as uint8, on the GPU when they fit.
+
+Every key is one tensor with the episodes one behind the other; a batch is one indexed read of it. Behind an episode's end
+its last frame is repeated and masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chameleon_policy.data.episodes import EpisodeArrays, Episodes
+from chameleon_policy.policy import (
+    EpisodeBatch,
+    Features,
+    InstructionEncoder,
+    ObjectSlots,
+    Observation,
+    Range,
+    Statistics,
+    View,
+)
+from chameleon_policy.train.deciding import deciding_steps
+
+LARGEST_SHARE_OF_GPU = 0.5
+"""Data move to the GPU if they need at most this share of its free memory."""
+
+
+def features_of(episodes: Episodes, horizon: int, encoder: InstructionEncoder | None = None) -> Features:
+    """What a policy must know of a dataset."""
+    slots = episodes.object_slots
+    if not episodes.views and slots is None:
+        raise ValueError(
+            f"{episodes.source} has neither pictures nor object slots: a policy would see nothing. Name its keys with "
+            "--view-keys or --objects-key"
+        )
+    return Features(
+        views=tuple(View(name=name, height=size[0], width=size[1]) for name, size in episodes.views.items()),
+        objects=None if slots is None else ObjectSlots(count=slots[0], size=slots[1]),
+        proprioception=episodes.state_size,
+        action=episodes.action_size,
+        horizon=horizon,
+        language=encoder.feature if encoder else None,
+    )
+
+
+def check_fit(episodes: Episodes, features: Features, where: object) -> None:
+    """ValueError if a dataset has other cameras or dimensions than the policy saved at `where`."""
+    there = features_of(episodes, features.horizon)
+    pairs = {
+        "views": (_views(features), _views(there)),
+        "object slots": (features.objects, there.objects),
+        "numbers of proprioception": (features.proprioception, there.proprioception),
+        "numbers of an action": (features.action, there.action),
+    }
+    wrong = [
+        f"{name}: {expected} in {where}, {got} in the data" for name, (expected, got) in pairs.items() if expected != got
+    ]
+    if wrong:
+        raise ValueError(f"{episodes.source} does not fit the policy in {where}. {'; '.join(wrong)}")
+
+
+def _views(features: Features) -> str:
+    return ", ".join(f"{view.name} {view.height} x {view.width}" for view in features.views) or "none"
+
+
+def statistics_of(episodes: Sequence[EpisodeArrays]) -> Statistics:
+    """Ranges of state, actions and object slots over all frames."""
+
+    def span(arrays: list[np.ndarray]) -> Range:
+        low = np.min([array.reshape(-1, array.shape[-1]).min(axis=0) for array in arrays], axis=0)
+        high = np.max([array.reshape(-1, array.shape[-1]).max(axis=0) for array in arrays], axis=0)
+        return Range(low=tuple(low.astype(float).tolist()), high=tuple(high.astype(float).tolist()))
+
+    objects = [episode.objects for episode in episodes if episode.objects is not None]
+    return Statistics(
+        proprioception=span([episode.state for episode in episodes]),
+        action=span([episode.actions for episode in episodes]),
+        objects=span(objects) if objects else None,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Everything that has one row per time step, all episodes one behind the other."""
+
+    observation: Observation
+    actions: Tensor
+    deciding: Tensor
+
+    def tensors(self) -> list[Tensor]:
+        objects = [] if self.observation.objects is None else [self.observation.objects]
+        return [self.observation.proprioception, *self.observation.images.values(), *objects, self.actions, self.deciding]
+
+
+class EpisodeStore:
+    """All episodes of a dataset in memory, ready to be batched."""
+
+    def __init__(
+        self,
+        episodes: Sequence[EpisodeArrays],
+        features: Features,
+        *,
+        device: torch.device | str = "cpu",
+        encoder: InstructionEncoder | None = None,
+    ) -> None:
+        if not episodes:
+            raise ValueError("expected at least one episode to train on, got none")
+        self.features = features
+        self.lengths = [episode.length for episode in episodes]
+        self.frames = sum(self.lengths)
+        self._first = torch.tensor([0, *np.cumsum(self.lengths)[:-1].tolist()])
+        self._length = torch.tensor(self.lengths)
+
+        def joined(arrays: list[np.ndarray]) -> Tensor:
+            return torch.from_numpy(np.concatenate(arrays))
+
+        marks = [deciding_steps(episode, features.horizon) for episode in episodes]
+        self.any_deciding = any(mark.any() for mark in marks)
+        rows = _Rows(
+            Observation(
+                proprioception=joined([episode.state for episode in episodes]),
+                images={view.name: joined([episode.images[view.name] for episode in episodes]) for view in features.views},
+                objects=None
+                if features.objects is None
+                else joined([episode.objects for episode in episodes if episode.objects is not None]),
+            ),
+            actions=joined([episode.actions for episode in episodes]),
+            deciding=joined(marks),
+        )
+        self.instructions: Tensor | None = None
+        if encoder is not None:
+            self.instructions = encoder.embed([episode.instruction for episode in episodes]).float().cpu()
+        self.nbytes = sum(tensor.nbytes for tensor in rows.tensors())
+        self.device = torch.device(device)
+        self.resident = (
+            self.device.type == "cpu" or self.nbytes <= LARGEST_SHARE_OF_GPU * torch.cuda.mem_get_info(self.device)[0]
+        )
+        """Whether the data lie where the policy computes; otherwise every batch is copied there."""
+        home = self.device if self.resident else torch.device("cpu")
+        self._rows = _Rows(rows.observation.to(home), rows.actions.to(home), rows.deciding.to(home))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def batch(self, chosen: Sequence[int], first: int = 0, window: int | None = None, emphasis: float = 1.0) -> EpisodeBatch:
+        """Episodes by number, from the time step `first` on and at most `window` long; the longest decides the length."""
+        rows, place = self._rows, torch.tensor(list(chosen))
+        begin, left = self._first[place], self._length[place] - first
+        assert int(left.min()) > 0, "an episode that is over before the window has no place in it"
+        time = int(left.max()) if window is None else min(window, int(left.max()))
+        last = begin + self._length[place] - 1
+        steps = torch.arange(time + self.features.horizon - 1)
+        index = torch.minimum(begin[:, None] + first + steps, last[:, None]).to(rows.actions.device)
+        seen = index[:, :time]
+        valid = (steps < left[:, None]).to(rows.actions.device)
+        deciding = rows.deciding[seen] & valid[:, :time]
+        batch = EpisodeBatch(
+            observation=Observation(
+                proprioception=rows.observation.proprioception[seen],
+                images={name: frames[seen] for name, frames in rows.observation.images.items()},
+                objects=None if rows.observation.objects is None else rows.observation.objects[seen],
+                instruction=None if self.instructions is None else self.instructions[place],
+            ),
+            actions=rows.actions[index],
+            valid=valid[:, :time],
+            actions_valid=valid,
+            emphasis=None if emphasis == 1.0 else 1.0 + (emphasis - 1.0) * deciding.float(),
+            deciding=deciding if self.any_deciding else None,
+        )
+        return batch if self.resident else batch.pin_memory()

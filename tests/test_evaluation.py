@@ -1,0 +1,201 @@
+"""Closed-loop evaluation: what an oracle and a guesser score, that it is reproducible, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Range, Statistics, View
+from chameleon_policy.camo import TASKS
+from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.cli import main
+from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.loading import load_for_evaluation
+from chameleon_policy.evaluate.oracle import OraclePolicy
+from chameleon_policy.evaluate.pool import EnvPool
+from chameleon_policy.evaluate.rollouts import roll_out
+from chameleon_policy.evaluate.settings import CamoSettings
+from chameleon_policy.evaluate.videos import replay, save_failures
+from chameleon_policy.evaluate.watch import watch_training_seeds
+from examples import nano
+
+CLEAN_PLATE = CamoSettings(task="clean-plate", observation="state")
+
+
+def clean_plate_policy() -> ChameleonPolicy:
+    """Untrained; what it does stays near the table."""
+    torch.manual_seed(0)
+    low, high = (0.3, -0.3, 0.1, *[-1.0] * 6, 0.0), (0.6, 0.3, 0.4, *[1.0] * 7)
+    features = Features(objects=ObjectSlots(count=5, size=7), proprioception=10, action=10, horizon=8)
+    return ChameleonPolicy(nano(), features, Statistics(action=Range(low=low, high=high)), with_control_jepa=False).eval()
+
+
+@pytest.mark.parametrize(("task", "episodes"), [("clean-plate", 24), ("shell-game", 24), ("seasonings", 8)])
+def test_an_oracle_succeeds(task: str, episodes: int) -> None:
+    settings = CamoSettings(task=task, observation="state", kind="oracle")
+    evaluation = evaluate(OraclePolicy(), settings, evaluation_seeds(FIRST_SEED, episodes))
+    assert evaluation.summary.sr.value == 1.0
+    assert evaluation.summary.reasons == {"success": episodes}
+    assert [rollout.played.seed for rollout in evaluation.rollouts] == evaluation_seeds(FIRST_SEED, episodes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_an_oracle_succeeds_in_99_of_100(task: str) -> None:
+    settings = CamoSettings(task=task, observation="state", kind="oracle")
+    assert evaluate(OraclePolicy(), settings, evaluation_seeds(FIRST_SEED, 100)).summary.sr.value >= 0.99
+
+
+def test_perfect_hands_without_memory_are_at_chance() -> None:
+    settings = CamoSettings(task="shell-game", observation="state", kind="guess")
+    summary = evaluate(OraclePolicy(), settings, evaluation_seeds(FIRST_SEED, 36)).summary
+    assert summary.msr.value == 1.0
+    assert summary.dsr.low < summary.chance < summary.dsr.high
+    assert summary.dsr.high < 0.7
+
+
+def test_same_seed_same_result_whatever_the_processes() -> None:
+    policy, seeds = clean_plate_policy(), evaluation_seeds(FIRST_SEED, 5)
+    runs = [evaluate(policy, CLEAN_PLATE, seeds, steps=3, parallel=3, workers=workers) for workers in (0, 2)]
+    for one, other in zip(runs[0].rollouts, runs[1].rollouts, strict=True):
+        assert one.played == other.played
+        assert np.array_equal(one.actions, other.actions)
+    assert runs[0].as_dict() == runs[1].as_dict()
+    others = evaluate(policy, CLEAN_PLATE, evaluation_seeds(FIRST_SEED + 5, 5), steps=3, parallel=3, workers=0)
+    assert not np.array_equal(others.rollouts[0].actions[:5], runs[0].rollouts[0].actions[:5])
+
+
+class Listener(OraclePolicy):
+    """Counts the observations of every episode and notes when a chunk is asked for."""
+
+    features = Features(objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=8)
+
+    def __init__(self) -> None:
+        self.planned_at: list[list[int]] = []
+        self.ticks = 0
+
+    def observe(self, observation, state):
+        self.ticks += 1
+        return super().observe(observation, state)
+
+    def act(self, state, *, steps=None, source=None):
+        self.planned_at.append([self.ticks])
+        return state.action.unsqueeze(1).expand(-1, 8, -1)
+
+
+def test_memory_ticks_every_step_and_chunks_end_at_decisions() -> None:
+    """With one environment, the policy observes once per control step, and plans every fourth one and at the decision."""
+    listener = Listener()
+    with EnvPool(CLEAN_PLATE, 1, 0) as pool:
+        (rollout,) = roll_out(listener, pool, [FIRST_SEED], executed=4)
+        env = CLEAN_PLATE.make_env()
+        env.reset(seed=FIRST_SEED)
+    assert listener.ticks == rollout.played.length + 1  # before the first action, and after every one
+    planned = [tick - 1 for (tick,) in listener.planned_at]
+    before = [t for t in planned if t < env.decision_step]
+    after = [t for t in planned if t >= env.decision_step]
+    assert before == list(range(0, env.decision_step, 4))
+    assert after == list(range(env.decision_step, rollout.played.length, 4))
+
+
+def test_broken_down_by_answer_and_difficulty() -> None:
+    settings = CamoSettings(
+        task="shell-game", observation="state", kind="guess", difficulty={"swaps": (0, 1)}, retention_steps=4
+    )
+    evaluation = evaluate(OraclePolicy(), settings, evaluation_seeds(FIRST_SEED, 12))
+    result = json.loads(json.dumps(evaluation.as_dict()))
+    assert set(result["by_difficulty"]) == {"swaps", "retention_steps"}
+    assert set(result["by_difficulty"]["swaps"]) == {"0", "1"}
+    assert set(result["by_difficulty"]["retention_steps"]) == {"4"}
+    assert sum(part["sr"]["count"] for part in result["by_answer"].values()) == 12
+    for z, part in result["by_answer"].items():
+        mine = [rollout for rollout in result["rollouts"] if str(rollout["z"]) == z]
+        assert part["sr"]["value"] == pytest.approx(np.mean([each["decision"] for each in mine]))
+
+
+def test_a_replay_is_the_episode(tmp_path: Path) -> None:
+    evaluation = evaluate(clean_plate_policy(), CLEAN_PLATE, evaluation_seeds(FIRST_SEED, 1), steps=2, workers=0)
+    rollout = evaluation.rollouts[0]
+    assert not rollout.played.score.success
+    assert len(replay(CLEAN_PLATE, rollout, 32)) == rollout.played.length + 1
+    (path,) = save_failures(CLEAN_PLATE, evaluation.rollouts, tmp_path / "videos", size=32)
+    assert path.name.startswith(f"{FIRST_SEED}-")
+    assert path.stat().st_size > 1000
+
+
+def test_training_is_watched_on_its_own_seeds(tmp_path: Path) -> None:
+    recording = Recording(task="clean-plate", episodes=3, observation="state", retention_steps=(3, 4))
+    record(recording, tmp_path / "data")
+    figures = watch_training_seeds(tmp_path / "data", 2, 0)(clean_plate_policy())
+    assert set(figures) == {"train_msr", "train_dsr", "train_sr"}
+    with pytest.raises(ValueError, match="no recording of Camo"):
+        watch_training_seeds(tmp_path, 2, 0)
+
+
+def test_training_seeds_are_refused() -> None:
+    with pytest.raises(ValueError, match="not evaluation seeds"):
+        evaluate(clean_plate_policy(), CLEAN_PLATE, [7])
+
+
+class TestLoading:
+    def test_a_policy_of_another_task(self, tmp_path: Path) -> None:
+        clean_plate_policy().save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="shell-game has 6 object slots"):
+            load_for_evaluation(tmp_path, "shell-game", "cpu")
+        policy, settings = load_for_evaluation(tmp_path, "clean-plate", "cpu", nuisance="mild")
+        assert policy.features.horizon == 8
+        assert (settings.observation, settings.nuisance) == ("state", "mild")
+
+    def test_pictures_decide_their_size(self, tmp_path: Path) -> None:
+        views = tuple(View(name=name, height=64, width=64) for name in ("third", "wrist"))
+        ChameleonPolicy(nano(), Features(views=views, proprioception=10, action=10, horizon=4)).save_pretrained(tmp_path)
+        _, settings = load_for_evaluation(tmp_path, "shell-game", "cpu")
+        assert (settings.observation, settings.image_size) == ("rgb", 64)
+        ChameleonPolicy(nano(), Features(views=views[:1], proprioception=10, action=10, horizon=4)).save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="square views third and wrist; this policy has third 64 x 64"):
+            load_for_evaluation(tmp_path, "shell-game", "cpu")
+
+    def test_another_robot(self, tmp_path: Path) -> None:
+        features = Features(objects=ObjectSlots(count=5, size=7), proprioception=7, action=7, horizon=4)
+        ChameleonPolicy(nano(), features).save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="trained for another robot"):
+            load_for_evaluation(tmp_path, "clean-plate", "cpu")
+
+    def test_a_run_without_a_policy(self, tmp_path: Path) -> None:
+        (tmp_path / "run.json").write_text("{}")
+        with pytest.raises(FileNotFoundError, match="has not saved a policy yet"):
+            load_for_evaluation(tmp_path, "clean-plate", "cpu")
+
+
+def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
+    clean_plate_policy().save_pretrained(tmp_path / "policy")
+    (tmp_path / "run.json").write_text("{}")
+    arguments = [
+        "chameleon",
+        "eval",
+        str(tmp_path),
+        "--task",
+        "clean-plate",
+        "--episodes",
+        "2",
+        "--steps",
+        "2",
+        "--workers",
+        "0",
+    ]
+    monkeypatch.setattr("sys.argv", [*arguments, "--json", str(tmp_path / "scores.json")])
+    main()
+    shown = capsys.readouterr().out
+    assert "a guess has DSR 33%" in shown
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert scores["seeds"] == [FIRST_SEED, FIRST_SEED + 1]
+    assert scores["result"]["episodes"] == 2
+    for wrong, message in ((["--first-seed", "5"], "not evaluation seeds"), (["--executed", "9"], "1 to 8 actions")):
+        monkeypatch.setattr("sys.argv", [*arguments, *wrong])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert message in capsys.readouterr().err

@@ -1,0 +1,293 @@
+"""The pieces of training, each against something written independently."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from rich.console import Console
+from torch import Tensor, nn
+
+from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots
+from chameleon_policy.baselines import NoMemoryPolicy, load_policy
+from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.deciding import deciding_steps
+from chameleon_policy.train.ema import WeightAverage
+from chameleon_policy.train.feeder import Feeder
+from chameleon_policy.train.loop import DivergedError, Trainer
+from chameleon_policy.train.order import episodes_of_step
+from chameleon_policy.train.store import EpisodeStore, statistics_of
+from examples import nano
+from training_data import make_episodes
+
+LENGTHS = [5, 9, 3, 7]
+FEATURES = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
+
+
+def make_store(episodes: list[EpisodeArrays] | None = None) -> EpisodeStore:
+    return EpisodeStore(episodes or make_episodes(LENGTHS), FEATURES)
+
+
+class Recorder(nn.Module):
+    """A method that keeps what it is given: the loss is the mean of all actions it saw, its state counts the steps."""
+
+    def __init__(self, poison_at: int | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(1.0))
+        self.calls: list[dict[str, Any]] = []
+        self.poison_at = poison_at
+
+    def initial_state(self) -> Tensor:
+        return torch.zeros(0)
+
+    def loss(self, batch: EpisodeBatch, state: Tensor | None = None, augmentation: Tensor | None = None) -> SimpleNamespace:
+        self.calls.append({"batch": batch, "state": state, "augmentation": augmentation})
+        before = torch.zeros(len(batch.valid)) if state is None else state
+        marks = torch.rand(len(batch.valid)) if augmentation is None else augmentation
+        seen = batch.actions[:, : batch.valid.shape[1]][batch.valid]
+        total = self.weight * seen.mean()
+        if self.poison_at is not None and len(self.calls) > self.poison_at:
+            total = total * torch.nan
+        return SimpleNamespace(total=total, parts={}, state=before + batch.valid.sum(1), augmentation=marks)
+
+    def save_pretrained(self, folder: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def trainer(method: nn.Module, tmp_path: Any, **config: Any) -> Trainer:
+    settings = TrainingConfig(**{"steps": 4, "batch": 2, "log_steps": 1, **config})
+    return Trainer(method, make_store(), settings, tmp_path, Accelerator(cpu=True))
+
+
+class TestStore:
+    def test_a_batch_is_what_a_loop_would_make(self) -> None:
+        episodes, chosen = make_episodes(LENGTHS), [1, 2, 3]
+        batch = make_store(episodes).batch(chosen)
+        batch.check(FEATURES)
+        assert batch.valid.shape == (3, 9)
+        for row, number in enumerate(chosen):
+            episode, length = episodes[number], LENGTHS[number]
+            assert batch.valid[row].tolist() == [t < length for t in range(9)]
+            assert batch.actions_valid is not None
+            assert batch.actions_valid[row].tolist() == [t < length for t in range(9 + 3)]
+            for t in range(length):
+                assert batch.observation.proprioception[row, t].numpy().tolist() == episode.state[t].tolist()
+                assert batch.observation.objects[row, t].numpy().tolist() == episode.objects[t].tolist()
+                assert batch.actions[row, t].numpy().tolist() == episode.actions[t].tolist()
+
+    def test_a_window_has_whole_chunks(self) -> None:
+        episodes = make_episodes(LENGTHS)
+        batch = make_store(episodes).batch([1], first=2, window=3)
+        assert batch.actions[0].numpy().tolist() == episodes[1].actions[2:8].tolist()
+        assert batch.observation.proprioception[0].numpy().tolist() == episodes[1].state[2:5].tolist()
+
+    def test_statistics_are_those_of_all_frames(self) -> None:
+        episodes = make_episodes(LENGTHS)
+        statistics = statistics_of(episodes)
+        everything = np.concatenate([episode.actions for episode in episodes])
+        assert statistics.action is not None
+        assert statistics.action.low == tuple(everything.min(axis=0).astype(float).tolist())
+        assert statistics.objects is not None
+        assert len(statistics.objects.high) == 4
+
+    def test_pictures_stay_uint8(self) -> None:
+        from chameleon_policy import View
+
+        rng = np.random.default_rng(0)
+        frames = rng.integers(0, 256, (6, 32, 48, 3), dtype=np.uint8)
+        zeros = np.zeros((6, 2), np.float32)
+        episode = EpisodeArrays(state=zeros, actions=zeros, images={"front": frames}, objects=None, instruction="")
+        features = Features(views=(View(name="front", height=32, width=48),), proprioception=2, action=2, horizon=2)
+        batch = EpisodeStore([episode], features).batch([0], first=1, window=3)
+        assert batch.observation.images["front"].dtype == torch.uint8
+        assert np.array_equal(batch.observation.images["front"][0].numpy(), frames[1:4])
+
+
+class TestDeciding:
+    def test_camo_says_where(self) -> None:
+        episode = make_episodes([20])[0]
+        marked = EpisodeArrays(**{**vars(episode), "decision_steps": (8,)})
+        assert deciding_steps(marked, horizon=4).nonzero()[0].tolist() == [5, 6, 7, 8]
+
+    def test_elsewhere_a_robot_that_stood_still_sets_off(self) -> None:
+        actions = np.zeros((20, 2), np.float32)
+        actions[12:, 0] = np.linspace(0.1, 1, 8)
+        zeros = np.zeros((20, 1), np.float32)
+        episode = EpisodeArrays(state=zeros, actions=actions, images={}, objects=None, instruction="")
+        found = deciding_steps(episode, horizon=6).nonzero()[0].tolist()
+        assert found == [8, 9, 10, 11]  # at 7 the chunk ends with 0.1: not yet a fifth of the way
+
+    def test_the_policy_tells_their_part_of_the_loss(self) -> None:
+        episodes = [EpisodeArrays(**{**vars(e), "decision_steps": (4,)}) for e in make_episodes([9, 9, 9])]
+        store = make_store(episodes)
+        torch.manual_seed(0)
+        policy = ChameleonPolicy(nano(), FEATURES).eval()
+        batch = store.batch([0, 1, 2])
+        torch.manual_seed(1)
+        decision = policy.loss(batch).parts["decision"]
+        everywhere = EpisodeBatch(**{**vars(batch), "deciding": batch.valid})
+        torch.manual_seed(1)
+        parts = policy.loss(everywhere).parts
+        torch.testing.assert_close(parts["decision"], parts["action"])
+        assert abs(decision - parts["action"]) > 1e-3
+
+
+class TestOrder:
+    def test_every_pass_holds_every_episode_once(self) -> None:
+        drawn = [number for step in range(10) for number in episodes_of_step(0, step, 6, 20)]
+        for epoch in range(3):
+            assert sorted(drawn[20 * epoch : 20 * (epoch + 1)]) == list(range(20))
+        assert drawn[:20] != drawn[20:40]
+        assert episodes_of_step(1, 0, 20, 20) != episodes_of_step(0, 0, 20, 20)
+
+    def test_a_batch_larger_than_the_dataset(self) -> None:
+        assert sorted(episodes_of_step(0, 0, 7, 3)[:6]) == [0, 0, 1, 1, 2, 2]
+
+
+class TestLoop:
+    def test_windows_carry_state_and_augmentation(self, tmp_path) -> None:
+        method = Recorder()
+        trainer(method, tmp_path, steps=1, batch=4, window=4).train([], Console(quiet=True))
+        first, second, third = method.calls
+        assert [call["batch"].valid.shape[1] for call in method.calls] == [4, 4, 1]
+        assert first["state"] is None
+        order = episodes_of_step(0, 0, 4, 4)
+        surviving = [number for number in order if LENGTHS[number] > 4]
+        assert second["state"].tolist() == [4.0] * len(surviving)
+        assert len(second["augmentation"]) == 3
+        assert third["state"].tolist() == [8.0]
+        assert third["augmentation"].item() in second["augmentation"].tolist()
+
+    def test_windows_count_by_their_frames(self, tmp_path) -> None:
+        """The gradient of the mean over all frames, however they are cut."""
+        gradients = []
+        for window in (None, 2):
+            method = Recorder()
+            whole = trainer(method, tmp_path / str(window), steps=1, batch=4, window=window, weight_decay=0.0)
+            parts = Feeder(whole.store, whole.config, whole.accelerator, 0).next_step()
+            whole._accumulate(parts[0])
+            gradients.append(method.weight.grad)
+        torch.testing.assert_close(*gradients)
+
+    def test_the_policy_learns_the_same_from_windows_as_far_as_the_forward_pass_goes(self, tmp_path) -> None:
+        """The action loss of the windows, weighted, is that of the whole episodes: the memory was carried."""
+        torch.manual_seed(0)
+        features = replace(FEATURES, horizon=1)  # so that every time step has one chunk position
+        # Such a power means flow time 0, a chunk of pure noise; below that noise is zero: nothing is random any more.
+        policy = ChameleonPolicy(nano(control_jepa_weight=0.0, proprioception_noise=0.0, flow_time_power=1e6), features)
+        store, accelerator, losses = EpisodeStore(make_episodes(LENGTHS), features), Accelerator(cpu=True), {}
+        for window in (None, 4):
+            run = Trainer(policy, store, TrainingConfig(steps=1, batch=4, window=window), tmp_path, accelerator)
+            parts = Feeder(store, run.config, accelerator, 0).next_step()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(torch, "randn_like", torch.zeros_like)
+                losses[window] = run._accumulate(parts[0])["action"]
+        torch.testing.assert_close(losses[4], losses[None])
+
+    def test_not_a_number_stops_with_the_episodes(self, tmp_path) -> None:
+        with pytest.raises(DivergedError, match=r"loss is nan at step 2") as error:
+            trainer(Recorder(poison_at=2), tmp_path, log_steps=2).train([], Console(quiet=True))
+        assert str(episodes_of_step(0, 2, 2, 4)) in str(error.value)
+
+    def test_a_method_without_memory_cannot_be_windowed(self, tmp_path) -> None:
+        method = nn.Linear(1, 1)
+        with pytest.raises(ValueError, match="carries no memory"):
+            trainer(method, tmp_path, window=2)
+
+    def test_watching_comes_with_the_averaged_weights_and_costs_no_budget(self, tmp_path) -> None:
+        torch.manual_seed(0)
+        policy = ChameleonPolicy(nano(), FEATURES)
+        looks: list[tuple[int, bool]] = []
+        name = "action_flow.action_out.weight"
+        run = trainer(policy, tmp_path, steps=6, watch_times=3, learning_rate=1e-2)
+
+        def watch(method: nn.Module) -> dict[str, float]:
+            averaged = torch.equal(method.state_dict()[name], run.average.weights[name])
+            looks.append((run.progress.step, averaged and not method.training))
+            return {"train_dsr": 1.0}
+
+        run.watch = watch
+        run.train([], Console(quiet=True))
+        assert looks == [(2, True), (4, True), (6, True)]
+        assert not torch.equal(policy.state_dict()[name], run.average.weights[name])
+
+
+def test_the_average_is_the_textbooks() -> None:
+    module = nn.Linear(1, 1, bias=False)
+    average = WeightAverage(module, decay=0.9)
+    expected = module.weight.item()
+    for step in range(200):
+        with torch.no_grad():
+            module.weight.fill_(float(step))
+        average.update(module, step)
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * step
+    assert average.weights["weight"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_schedule() -> None:
+    config = TrainingConfig(steps=1000, learning_rate=1.0, warmup_steps=100)
+    assert config.rate(0, 0.0) == pytest.approx(0.01)
+    assert config.rate(49, 0.049) == pytest.approx(0.5 * 0.5 * (1 + np.cos(np.pi * 0.049)))
+    assert config.rate(500, 0.5) == pytest.approx(0.5)
+    assert config.rate(1000, 1.0) == 0.0
+
+
+def test_the_paper_recipe_is_the_default() -> None:
+    config = TrainingConfig(steps=1)
+    assert (config.learning_rate, config.warmup_steps, config.weight_decay) == (1e-4, 100, 1e-6)
+    assert (config.batch, config.gradient_clip, config.precision) == (64, 10.0, "auto")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({}, "--steps or as --minutes"),
+        ({"steps": 1, "minutes": 1.0}, "one of the two"),
+        ({"steps": 0}, "--steps must be at least 1"),
+        ({"minutes": -1.0}, "--minutes must be positive"),
+        ({"steps": 1, "ema_decay": 1.0}, "--ema-decay must be in"),
+        ({"steps": 1, "batch": 0}, "--batch must be at least 1"),
+    ],
+)
+def test_wrong_settings(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig(**wrong)
+
+
+class TestNoMemory:
+    def test_the_past_changes_nothing(self, tmp_path) -> None:
+        torch.manual_seed(0)
+        twin = NoMemoryPolicy(nano(), FEATURES).eval()
+        batch = make_store().batch([1, 3])
+        states = [twin.initial_state(2), twin.initial_state(2)]
+        for t in range(6):
+            states[0] = twin.observe(batch.observation.at(t), states[0])
+        states[1] = twin.observe(batch.observation.at(5), states[1])
+        torch.testing.assert_close(states[0].working, states[1].working)
+        assert states[0].steps.tolist() == [6, 6]
+
+    def test_it_has_the_parameters_of_chameleon_and_is_saved_under_its_name(self, tmp_path) -> None:
+        torch.manual_seed(0)
+        twin, policy = NoMemoryPolicy(nano(), FEATURES), ChameleonPolicy(nano(), FEATURES)
+        assert {n: p.shape for n, p in twin.named_parameters()} == {n: p.shape for n, p in policy.named_parameters()}
+        twin.save_pretrained(tmp_path)
+        assert isinstance(load_policy(tmp_path), NoMemoryPolicy)
+        with pytest.raises(ValueError, match="holds a no-memory policy"):
+            ChameleonPolicy.from_pretrained(tmp_path)
+
+    def test_training_and_control_agree(self) -> None:
+        torch.manual_seed(0)
+        twin = NoMemoryPolicy(nano(), FEATURES).eval()
+        batch = make_store().batch([1, 1])
+        outputs, state = twin.remember(twin.event_tokens(batch.observation), twin.initial_state(2))
+        for t in (0, 3, 8):
+            alone = twin.observe(batch.observation.at(t), twin.initial_state(2))
+            torch.testing.assert_close(outputs[-1].working[:, t], alone.working, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(state.working, outputs[-1].working[:, -1])

@@ -1,0 +1,187 @@
+"""Runs from the command line: killed, stopped, damaged, started twice, in two processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from chameleon_policy.baselines import load_policy
+from chameleon_policy.cli import main
+from training_data import chameleon, lines, losses, make_episodes, write_hdf5
+
+STEPS = 30
+OPTIONS = (
+    "--preset", "nano", "--device", "cpu", "--steps", STEPS, "--batch", 4, "--horizon", 4, "--log-steps", 1,
+    "--checkpoint-steps", 3, "--learning-rate", "1e-3", "--warmup-steps", 5,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_hdf5(tmp_path_factory.mktemp("data") / "demos.hdf5", make_episodes([9, 14, 6, 11, 7, 12]))
+
+
+def run_to_the_end(data: Path, out: Path, *options: object, launcher: tuple[str, ...] = ()) -> str:
+    process = chameleon("train", data, "--out", out, *OPTIONS, *options, launcher=launcher)
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return output + errors
+
+
+def wait_for_step(process, run: Path, step: int) -> None:
+    deadline = time.monotonic() + 240
+    while not any(line["step"] >= step for line in _readable(run)):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def _readable(run: Path) -> list[dict[str, float]]:
+    try:
+        return lines(run)
+    except json.JSONDecodeError:  # caught in the middle of a line
+        return []
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    run_to_the_end(data, out)
+    return out
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    """To the last bit."""
+    return {name: weight.numpy().tobytes() for name, weight in load_policy(run / "policy").state_dict().items()}
+
+
+def test_a_run_leaves_everything_behind(uninterrupted: Path) -> None:
+    assert [line["step"] for line in lines(uninterrupted)] == list(range(1, STEPS + 1))
+    assert lines(uninterrupted)[-1]["loss"] < lines(uninterrupted)[0]["loss"]
+    settings = json.loads((uninterrupted / "run.json").read_text())
+    assert settings["training"]["seed"] == 0
+    assert settings["data"]["frames"] == 59
+    assert settings["git_revision"]
+    assert settings["statistics"]["action"]["low"]
+    kept = sorted(path.name for path in (uninterrupted / "checkpoints").iterdir())
+    assert kept == [f"step-{step:08d}.safetensors" for step in (24, 27, 30)]
+    assert load_policy(uninterrupted / "policy").method == "chameleon"
+
+
+@pytest.mark.parametrize("kill_at", [5, 16])
+def test_killed_and_resumed_is_the_same_run(data: Path, uninterrupted: Path, tmp_path: Path, kill_at: int) -> None:
+    out = tmp_path / "run"
+    process = chameleon("train", data, "--out", out, *OPTIONS)
+    wait_for_step(process, out, kill_at)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert losses(out) != losses(uninterrupted)
+    assert "Going on" in run_to_the_end(data, out)
+    assert losses(out) == losses(uninterrupted)
+    assert weights(out) == weights(uninterrupted)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_save_first(data: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "run"
+    process = chameleon("train", data, "--out", out, *OPTIONS, "--checkpoint-steps", 1000)
+    wait_for_step(process, out, 4)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "the same command goes on" in errors
+    saved = sorted((out / "checkpoints").iterdir())
+    assert len(saved) == 1
+    assert int(saved[0].stem.split("-")[1]) == lines(out)[-1]["step"]
+    run_to_the_end(data, out, "--checkpoint-steps", 1000)
+    assert losses(out) == losses(uninterrupted)
+    assert weights(out) == weights(uninterrupted)
+
+
+def test_a_truncated_checkpoint_is_passed_over(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = chameleon("train", data, "--out", out, *OPTIONS)
+    wait_for_step(process, out, 10)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    newest = sorted((out / "checkpoints").glob("step-*.safetensors"))[-1]
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    (out / "checkpoints/step-00000099.unfinished").write_bytes(b"half")
+    output = run_to_the_end(data, out)
+    assert f"{newest} cannot be read" in output
+    assert losses(out) == losses(uninterrupted)
+    assert not list((out / "checkpoints").glob("*.unfinished"))
+
+
+def test_two_processes_are_one_with_the_doubled_batch(data: Path, tmp_path: Path) -> None:
+    """Each process handles half of the batch; alone, one process handles both halves one after the other."""
+    launcher = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+                "--mixed_precision", "no", "--dynamo_backend", "no", "-m")  # fmt: skip
+    run_to_the_end(data, tmp_path / "two", launcher=launcher)
+    run_to_the_end(data, tmp_path / "one", "--accumulate", 2)
+    run_to_the_end(data, tmp_path / "other", "--accumulate", 2, "--seed", 1)
+    two, one, other = (torch.tensor(losses(tmp_path / name)) for name in ("two", "one", "other"))
+    torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(other, one, rtol=1e-2)
+    for name, weight in load_policy(tmp_path / "one/policy").state_dict().items():
+        torch.testing.assert_close(load_policy(tmp_path / "two/policy").state_dict()[name], weight, rtol=1e-3, atol=1e-4)
+
+
+def test_two_trainings_in_one_folder_are_refused(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = chameleon("train", data, "--out", out, *OPTIONS, "--steps", 100_000)
+    wait_for_step(first, out, 1)
+    second = chameleon("train", data, "--out", out, *OPTIONS, "--steps", 100_000)
+    _, errors = second.communicate(timeout=120)
+    first.kill()
+    first.communicate()
+    assert second.returncode == 2
+    assert "another process is training in" in errors
+
+
+def complaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> str:
+    monkeypatch.setattr("sys.argv", ["chameleon", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_what_is_refused(data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    def refused(*options: object, source: Path = data, out: Path = tmp_path / "new") -> str:
+        return complaint(capsys, monkeypatch, "train", source, "--out", out, *options)
+
+    assert "its budget is spent" in refused(*OPTIONS, out=uninterrupted)
+    changed = refused(*OPTIONS, "--learning-rate", "2e-3", out=uninterrupted)
+    assert "training.learning_rate: 0.001 then, 0.002 now" in changed
+    assert "--steps or as --minutes" in refused()
+    assert "multiple of 3" in refused("--steps", 5, "--batch", 4, "--accumulate", 3, "--device", "cpu", "--preset", "nano")
+    assert "no method 'chamelon'" in refused("--steps", 5, "--method", "chamelon", "--device", "cpu")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("years of work")
+    assert "files of something else" in refused(*OPTIONS, out=tmp_path / "mine")
+    other = write_hdf5(tmp_path / "other.hdf5", make_episodes([5, 5], action=3))
+    wrong = refused("--steps", 5, "--device", "cpu", "--start-from", uninterrupted / "policy", source=other)
+    assert "numbers of an action: 2 in" in wrong
+    assert "3 in the data" in wrong
+
+
+def test_go_on_from_a_saved_policy(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    run_to_the_end(data, tmp_path / "tuned", "--start-from", uninterrupted / "policy")
+    assert lines(tmp_path / "tuned")[0]["loss"] < lines(uninterrupted)[0]["loss"]
+
+
+def test_a_budget_in_minutes(data: Path, tmp_path: Path) -> None:
+    process = chameleon("train", data, "--out", tmp_path / "run", *OPTIONS[:4], "--minutes", 0.05, "--batch", 4,
+                        "--horizon", 4, "--log-steps", 1, "--warmup-steps", 1, "--log", "tensorboard")  # fmt: skip
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.2 * rates[0]
+    assert list((tmp_path / "run/tensorboard").iterdir())

@@ -1,0 +1,63 @@
+"""Small datasets and runs that the tests of training and evaluation share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from chameleon_policy.data.episodes import EpisodeArrays
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+"""Subprocesses of tests share two cores."""
+
+
+def make_episodes(lengths: list[int], *, state: int = 3, action: int = 2, seed: int = 0) -> list[EpisodeArrays]:
+    """Episodes of noise with two object slots, of these lengths."""
+    rng = np.random.default_rng(seed)
+    return [
+        EpisodeArrays(
+            state=rng.normal(size=(length, state)).astype(np.float32),
+            actions=rng.normal(size=(length, action)).astype(np.float32),
+            images={},
+            objects=rng.normal(size=(length, 2, 4)).astype(np.float32),
+            instruction="",
+        )
+        for length in lengths
+    ]
+
+
+def write_hdf5(path: Path, episodes: list[EpisodeArrays]) -> Path:
+    """The same episodes as a robomimic file."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        for number, episode in enumerate(episodes):
+            demo = file.create_group(f"data/demo_{number}")
+            demo["actions"] = episode.actions
+            demo["obs/state"] = episode.state
+            assert episode.objects is not None
+            demo["obs/object"] = episode.objects.reshape(episode.length, -1)
+    return path
+
+
+def chameleon(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """Start the command line."""
+    command = [sys.executable, *(launcher or ("-m",)), "chameleon_policy.cli", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
+def lines(run: Path) -> list[dict[str, float]]:
+    """metrics.jsonl, as far as it is written."""
+    path = run / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def losses(run: Path) -> list[tuple[float, ...]]:
+    """What must be the same in two equal runs: everything but the clock."""
+    names = ("step", "loss", "action", "control_jepa", "gradient_norm", "learning_rate")
+    return [tuple(line[name] for name in names) for line in lines(run)]
