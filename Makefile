@@ -6,7 +6,7 @@ BIN := .venv/bin
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-demo: .venv/installed  ## Build the paper-size policy, stream observations through it, print its budget and timings
+demo: .venv/installed  ## Train a policy and its memoryless twin, score both, write a page (about six minutes)
 	$(BIN)/chameleon demo
 
 test: .venv/installed lint  ## Lint, type-check and run the tests (a few minutes)
@@ -27,6 +27,7 @@ format: .venv/installed  ## Let ruff put the code in order
 bench: .venv/installed  ## Measure speed, ours and others' in one run; writes runs/
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.camo speed
+	$(BIN)/python -m benchmarks.training
 
 setup: .venv/installed  ## Install everything into .venv
 

@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.inputs import random_observation
 from benchmarks.mamba2_oracle import mamba2_mixer
 from benchmarks.timing import take_turns
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, SSMConfig, preset
-from chameleon_policy.demo import random_observation
 from chameleon_policy.policy.presets import SLOW_HALF_LIFE, budget_features
 from chameleon_policy.policy.ssm import SelectiveSSM
 from chameleon_policy.report.provenance import write_result

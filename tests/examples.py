@@ -6,6 +6,7 @@ import dataclasses
 
 import torch
 
+from benchmarks.inputs import random_observation
 from chameleon_policy import (
     ChameleonPolicy,
     EpisodeBatch,
@@ -18,7 +19,6 @@ from chameleon_policy import (
     View,
     preset,
 )
-from chameleon_policy.demo import random_observation
 
 STATE_FEATURES = Features(objects=ObjectSlots(count=3, size=4), proprioception=5, action=2, horizon=4)
 IMAGE_FEATURES = Features(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,3 +127,16 @@ def test_every_result_says_where_it_came_from() -> None:
         document = json.loads(path.read_text())
         assert set(document) == {"command", "seeds", "hardware", "software", "git_revision", "duration_s", "result"}
         assert re.fullmatch(r"[0-9a-f]{7,40}", document["git_revision"]), f"{path.name}: {document['git_revision']}"
+
+
+def test_the_tutorial_runs_as_written(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    blocks = re.findall(r"```(bash|python)\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 7
+    for language, code in blocks:
+        program = ["bash", "-ec", code] if language == "bash" else [sys.executable, "-c", code]
+        result = subprocess.run(program, capture_output=True, text=True, env=environment, timeout=600)
+        assert result.returncode == 0, f"{code}\n{result.stderr}"
+    assert (tmp_path / "scores.json").exists()
+    assert list((tmp_path / "failures").glob("*.mp4"))

@@ -77,16 +77,29 @@ def params(
 
 
 @app.command(name="demo")
-def demo(control_steps: int = 48, seed: int = 0) -> None:
-    """Build the paper-size policy, stream random observations through it, print its budget and its timings.
+def demo(
+    out: Path = Path("runs/demo"),
+    demonstrations: int | None = None,
+    minutes: float | None = None,
+    twin_minutes: float | None = None,
+    episodes: int | None = None,
+) -> None:
+    """Memory against chance in about six minutes: record, train a policy and its memoryless twin, score both, write a page.
 
     Args:
-        control_steps: Observations to stream; a chunk of actions is sampled every half horizon.
-        seed: Seed of the weights, observations and noise.
+        out: Folder for everything that is made; what is there already is kept.
+        demonstrations: Expert episodes to learn from.
+        minutes: Training of Chameleon.
+        twin_minutes: Training of the memoryless twin.
+        episodes: Held-out episodes for each of the two.
     """
-    from chameleon_policy.demo import stream_demo
+    with _extra("camo,train"):
+        from chameleon_policy.demo import DemoConfig, run_demo
 
-    stream_demo(control_steps=control_steps, seed=seed)
+    given = {"demonstrations": demonstrations, "minutes": minutes, "twin_minutes": twin_minutes, "episodes": episodes}
+    config = DemoConfig(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    page = run_demo(config, out, _bar, Console())
+    print(f"Look at it in a browser: {page.resolve().as_uri()}")
 
 
 @app.command(name="record")

@@ -107,6 +107,7 @@ class EpisodeStore:
         *,
         device: torch.device | str = "cpu",
         encoder: InstructionEncoder | None = None,
+        resident: bool | None = None,
     ) -> None:
         if not episodes:
             raise ValueError("expected at least one episode to train on, got none")
@@ -137,12 +138,14 @@ class EpisodeStore:
             self.instructions = encoder.embed([episode.instruction for episode in episodes]).float().cpu()
         self.nbytes = sum(tensor.nbytes for tensor in rows.tensors())
         self.device = torch.device(device)
-        self.resident = (
-            self.device.type == "cpu" or self.nbytes <= LARGEST_SHARE_OF_GPU * torch.cuda.mem_get_info(self.device)[0]
-        )
+        self.resident = self.device.type == "cpu" or (self._fits_on_the_gpu() if resident is None else resident)
         """Whether the data lie where the policy computes; otherwise every batch is copied there."""
         home = self.device if self.resident else torch.device("cpu")
         self._rows = _Rows(rows.observation.to(home), rows.actions.to(home), rows.deciding.to(home))
+
+    def _fits_on_the_gpu(self) -> bool:
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return self.nbytes <= LARGEST_SHARE_OF_GPU * free
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -158,18 +161,23 @@ class EpisodeStore:
         index = torch.minimum(begin[:, None] + first + steps, last[:, None]).to(rows.actions.device)
         seen = index[:, :time]
         valid = (steps < left[:, None]).to(rows.actions.device)
-        deciding = rows.deciding[seen] & valid[:, :time]
+        deciding = _take(rows.deciding, seen) & valid[:, :time]
         batch = EpisodeBatch(
             observation=Observation(
-                proprioception=rows.observation.proprioception[seen],
-                images={name: frames[seen] for name, frames in rows.observation.images.items()},
-                objects=None if rows.observation.objects is None else rows.observation.objects[seen],
+                proprioception=_take(rows.observation.proprioception, seen),
+                images={name: _take(frames, seen) for name, frames in rows.observation.images.items()},
+                objects=None if rows.observation.objects is None else _take(rows.observation.objects, seen),
                 instruction=None if self.instructions is None else self.instructions[place],
             ),
-            actions=rows.actions[index],
+            actions=_take(rows.actions, index),
             valid=valid[:, :time],
             actions_valid=valid,
             emphasis=None if emphasis == 1.0 else 1.0 + (emphasis - 1.0) * deciding.float(),
             deciding=deciding if self.any_deciding else None,
         )
         return batch if self.resident else batch.pin_memory()
+
+
+def _take(rows: Tensor, index: Tensor) -> Tensor:
+    """rows[index] for an index B T; whole rows are copied at once, which pictures on the CPU need."""
+    return rows.index_select(0, index.flatten()).unflatten(0, index.shape)

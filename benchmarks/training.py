@@ -1,0 +1,149 @@
+"""Does training ever wait for data? Reading demonstrations from disk, and the share of a step spent waiting for its batch.
+
+    python -m benchmarks.training                    two CPU cores: the nano policy on pictures
+    python -m benchmarks.training --device cuda      a GPU: the paper's policy, data on the GPU and data that have to travel
+
+Records the demonstrations it needs into a temporary folder unless `--data` names some.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import tyro
+from accelerate import Accelerator
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.timing import synchronize
+from chameleon_policy import ChameleonPolicy, preset
+from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.data.episodes import EpisodeArrays, Episodes, load_episodes, open_episodes
+from chameleon_policy.data.lerobot_episodes import LeRobotEpisodes
+from chameleon_policy.data.video import decode_video
+from chameleon_policy.report.provenance import write_result
+from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.loop import Trainer
+from chameleon_policy.train.metrics import METRICS, JsonLines, read_metrics
+from chameleon_policy.train.order import seed_weights
+from chameleon_policy.train.store import EpisodeStore, features_of, statistics_of
+
+SEED = 0
+SIZE = 128
+SAMPLED = 4
+"""Episodes that are also read frame by frame."""
+
+
+@contextmanager
+def demonstrations(data: Path | None, episodes: int, workers: int) -> Iterator[Path]:
+    """A dataset with pictures: the one that is named, or a new one for as long as the block lasts."""
+    if data is not None:
+        yield data
+        return
+    folder = Path(tempfile.mkdtemp())
+    print(f"Recording {episodes} demonstrations ...")
+    try:
+        yield record(Recording(task="shell-game", episodes=episodes, image_size=SIZE), folder / "data", workers=workers)
+    finally:
+        shutil.rmtree(folder)
+
+
+def reading(path: Path, workers: int) -> tuple[Episodes, list[EpisodeArrays], dict[str, Any]]:
+    """Whole episodes in order, and for comparison frame by frame with a seek each, as a shuffling loader reads them."""
+    start = time.perf_counter()
+    episodes = open_episodes(path)
+    arrays = load_episodes(episodes, workers=workers)
+    seconds = time.perf_counter() - start
+    assert isinstance(episodes, LeRobotEpisodes)
+    start, frames = time.perf_counter(), 0
+    for index in range(SAMPLED):
+        for key in episodes.layout.view_keys.values():
+            rate = episodes.dataset.schema.rate
+            first = round(episodes.dataset.episodes[index].row[f"videos/{key}/from_timestamp"] * rate)
+            for frame in range(episodes.lengths[index]):
+                decode_video(episodes.dataset.file_of(index, key), rate, first + frame, 1)
+                frames += 1
+    by_frame = (time.perf_counter() - start) / frames
+    pictures = sum(episodes.lengths) * len(episodes.views)
+    return episodes, arrays, {
+        "episodes": len(episodes), "pictures": pictures, "size": list(next(iter(episodes.views.values()))),
+        "workers": workers, "seconds": seconds, "pictures_per_second": pictures / seconds,
+        "frame_by_frame_ratio": by_frame / (seconds * workers / pictures),
+    }  # fmt: skip
+
+
+def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.device, name: str, batch: int, steps: int) -> Any:
+    """Figures of the training loop after its first steps, with the data where the policy is and with data that travel."""
+    rows = {}
+    features = features_of(episodes, horizon=16)
+    for place in ("resident", "travelling") if device.type == "cuda" else ("resident",):
+        seed_weights(SEED)
+        policy = ChameleonPolicy(preset(name), features, statistics_of(arrays)).to(device)
+        store = EpisodeStore(arrays, features, device=device, resident=place == "resident")
+        folder = Path(tempfile.mkdtemp())
+        config = TrainingConfig(steps=3 * steps, batch=batch, log_steps=steps, precision="auto", seed=SEED)
+        bf16 = device.type == "cuda"
+        accelerator = Accelerator(cpu=not bf16, mixed_precision="bf16" if bf16 else "no")
+        sink = JsonLines(folder / METRICS, 0)
+        Trainer(policy, store, config, folder, accelerator).train([sink], Console(quiet=True))
+        synchronize(device)
+        sink.close()
+        last = read_metrics(folder / METRICS)[-1]
+        shutil.rmtree(folder)
+        rows[place] = {
+            "step_ms": last["step_ms"], "frames_per_second": last["frames_per_second"], "wait_share": last["data_wait"],
+            "data_bytes": store.nbytes,
+        }  # fmt: skip
+        print(json.dumps({place: rows[place]}))
+    return {"preset": name, "batch": batch, "device": str(device), "data": rows}
+
+
+def main(
+    device: Literal["cpu", "cuda"] = "cpu",
+    data: Path | None = None,
+    episodes: int = 120,
+    workers: int = 2,
+    out: Path | None = None,
+) -> None:
+    """Measure, print, and write the result.
+
+    Args:
+        device: Where to train.
+        data: A LeRobot dataset with pictures to measure on.
+        episodes: Demonstrations to record when there is none.
+        workers: Threads that read, and processes that record.
+        out: File to write; runs/training-<device>.json by default.
+    """
+    target = torch.device(device)
+    with demonstrations(data, episodes, workers) as path:
+        found, arrays, read = reading(path, workers)
+        size = ("paper", 32, 10) if device == "cuda" else ("nano", 2, 3)
+        step = waiting(found, arrays, target, *size)
+    table = Table(title=f"Data and training on {device}")
+    for column in ("what", "measured"):
+        table.add_column(column)
+    table.add_row(f"reading {read['episodes']} episodes, {read['pictures']:,} pictures", f"{read['seconds']:.1f} s")
+    table.add_row("the same frame by frame, with a seek each", f"{read['frame_by_frame_ratio']:.1f} x as long")
+    for place, row in step["data"].items():
+        table.add_row(
+            f"{step['preset']}, data {place}: step", f"{row['step_ms']:.0f} ms, {row['frames_per_second']:,.0f} frames/s"
+        )
+        table.add_row(f"{step['preset']}, data {place}: waiting for data", f"{row['wait_share']:.2%} of the time")
+    Console().print(table)
+    result_path = out or Path("runs") / f"training-{device}.json"
+    command = " ".join(["python -m benchmarks.training", *sys.argv[1:]])
+    write_result(result_path, {"reading": read, "training": step}, command=command, seeds=[SEED])
+    print(f"Written to {result_path}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,61 @@
+"""The demonstration in small: all of its stations, not its scores."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from chameleon_policy.camo import Rate, Summary
+from chameleon_policy.cli import main
+from chameleon_policy.report.demo_page import Contender, demo_page
+from chameleon_policy.report.line_chart import line_chart
+
+OPTIONS = ["--demonstrations", "3", "--minutes", "0.02", "--twin-minutes", "0.02", "--episodes", "2"]
+
+
+def test_from_nothing_to_a_page_and_again(tmp_path: Path, capsys, monkeypatch) -> None:
+    out = tmp_path / "demo"
+    monkeypatch.setattr("sys.argv", ["chameleon", "demo", "--out", str(out), *OPTIONS])
+    main()
+    assert f"file://{out}/index.html" in capsys.readouterr().out
+    page = (out / "index.html").read_text()
+    assert page.count("data:video/mp4;base64,") == 4
+    assert not re.findall(r"(?:src|href)=\"https?:", page)
+    scores = json.loads((out / "scores.json").read_text())["result"]
+    assert {scores[method]["episodes"] for method in ("chameleon", "no-memory")} == {2}
+    assert scores["chameleon"]["training"]["step"] >= 1
+    weights = (out / "chameleon/policy/model.safetensors").read_bytes()
+    main()  # what is there is kept
+    assert "is trained already" in capsys.readouterr().out
+    assert (out / "chameleon/policy/model.safetensors").read_bytes() == weights
+
+
+def test_the_page_shows_the_scores() -> None:
+    def summary(right: int) -> Summary:
+        return Summary(Rate.of(30, 36), Rate.of(right, 30), Rate.of(right, 36), 1 / 3, {"<b>odd</b> reason": 6})
+
+    metrics = [{"step": step, "action": 1 / step, "decision": 0.5 / step} for step in (10, 20, 400)]
+    contenders = [Contender("with", summary(30), metrics, []), Contender("without", summary(10), metrics, [])]
+    page = demo_page("clean-plate", "Wipe.", contenders, ["a fact"])
+    assert "100 [89, 100]" in page
+    assert "33 [19, 51]" in page
+    assert "&lt;b&gt;odd" in page
+    assert page.count("<polyline") == 4
+
+
+def test_a_chart_places_its_points() -> None:
+    chart = line_chart({"a": [(0, 1.0), (10, 100.0)]}, title="t", x_label="x", logarithmic=True)
+    ((x0, y0), (x1, y1)) = [tuple(map(float, point.split(","))) for point in re.search(r'points="(.*?)"', chart)[1].split()]
+    assert x0 < x1
+    assert y0 > y1  # larger is higher
+    assert "nothing to draw" in line_chart({"a": []}, title="t", x_label="x")
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.0], [0.001, 0.0009], [5.0, 7e6]])
+def test_a_chart_of_odd_ranges(values: list[float]) -> None:
+    chart = line_chart({"a": list(enumerate(values))}, title="t", x_label="x", logarithmic=True)
+    assert "nan" not in chart
+    assert "inf" not in chart
