@@ -35,7 +35,8 @@ from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.loop import Trainer
 from chameleon_policy.train.metrics import METRICS, JsonLines, read_metrics
 from chameleon_policy.train.order import seed_weights
-from chameleon_policy.train.store import EpisodeStore, features_of, statistics_of
+from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.store import EpisodeStore, features_of
 
 SEED = 0
 SIZE = 128
@@ -88,7 +89,7 @@ def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.devic
     for place in ("resident", "travelling") if device.type == "cuda" else ("resident",):
         seed_weights(SEED)
         policy = ChameleonPolicy(preset(name), features, statistics_of(arrays)).to(device)
-        store = EpisodeStore(arrays, features, device=device, resident=place == "resident")
+        store = EpisodeStore(arrays, features, policy.statistics, device=device, resident=place == "resident")
         folder = Path(tempfile.mkdtemp())
         config = TrainingConfig(steps=3 * steps, batch=batch, log_steps=steps, precision="auto", seed=SEED)
         bf16 = device.type == "cuda"

@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots
 from chameleon_policy.baselines import NoMemoryPolicy, load_policy
 from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.policy.event_tokens import OBJECT_GAIN
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.deciding import deciding_steps
 from chameleon_policy.train.ema import WeightAverage
 from chameleon_policy.train.feeder import Feeder
 from chameleon_policy.train.loop import DivergedError, Trainer
+from chameleon_policy.train.moments import DECIDING, MOVING, RESTING, moments
 from chameleon_policy.train.order import episodes_of_step
-from chameleon_policy.train.store import EpisodeStore, statistics_of
+from chameleon_policy.train.statistics import directions, statistics_of
+from chameleon_policy.train.store import EpisodeStore
 from examples import nano
 from training_data import make_episodes
 
@@ -31,7 +33,8 @@ FEATURES = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, acti
 
 
 def make_store(episodes: list[EpisodeArrays] | None = None) -> EpisodeStore:
-    return EpisodeStore(episodes or make_episodes(LENGTHS), FEATURES)
+    episodes = episodes or make_episodes(LENGTHS)
+    return EpisodeStore(episodes, FEATURES, statistics_of(episodes))
 
 
 class Recorder(nn.Module):
@@ -93,8 +96,6 @@ class TestStore:
         everything = np.concatenate([episode.actions for episode in episodes])
         assert statistics.action is not None
         assert statistics.action.low == tuple(everything.min(axis=0).astype(float).tolist())
-        assert statistics.objects is not None
-        assert len(statistics.objects.high) == 4
 
     def test_pictures_stay_uint8(self) -> None:
         from chameleon_policy import View
@@ -104,24 +105,68 @@ class TestStore:
         zeros = np.zeros((6, 2), np.float32)
         episode = EpisodeArrays(state=zeros, actions=zeros, images={"front": frames}, objects=None, instruction="")
         features = Features(views=(View(name="front", height=32, width=48),), proprioception=2, action=2, horizon=2)
-        batch = EpisodeStore([episode], features).batch([0], first=1, window=3)
+        batch = EpisodeStore([episode], features, statistics_of([episode])).batch([0], first=1, window=3)
         assert batch.observation.images["front"].dtype == torch.uint8
         assert np.array_equal(batch.observation.images["front"][0].numpy(), frames[1:4])
 
 
-class TestDeciding:
-    def test_camo_says_where(self) -> None:
-        episode = make_episodes([20])[0]
-        marked = EpisodeArrays(**{**vars(episode), "decision_steps": (8,)})
-        assert deciding_steps(marked, horizon=4).nonzero()[0].tolist() == [5, 6, 7, 8]
+class TestStatistics:
+    def test_directions_keep_their_range(self) -> None:
+        rng = np.random.default_rng(0)
+
+        def units(size: int) -> np.ndarray:
+            rows = rng.normal([5.0] + [0.0] * (size - 1), 0.01, (50, size))
+            return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+        rows = np.concatenate([rng.normal(size=(50, 2)), units(3), units(3), rng.normal(size=(50, 1)), units(4)], axis=1)
+        assert directions(rows) == [slice(2, 5), slice(5, 8), slice(9, 13)]
+        zeros = np.zeros((50, 1), np.float32)
+        episode = EpisodeArrays(state=zeros, actions=rows.astype(np.float32), images={}, objects=None, instruction="")
+        action = statistics_of([episode]).action
+        assert action is not None
+        assert (action.low[2:8], action.high[9:]) == ((-1.0,) * 6, (1.0,) * 4)
+        assert action.low[0] == rows[:, 0].astype(np.float32).min()
+
+    def test_every_slot_has_a_range_over_the_frames_in_which_it_is_seen(self) -> None:
+        objects = np.zeros((6, 3, 2), np.float32)
+        objects[:, 0] = [[1, x] for x in (4.0, 4.5, 5.0, 4.0, 4.5, 5.0)]
+        objects[2:4, 1] = [[1, -10.0], [1, -10.001]]  # seen twice, hardly moved; the third slot is never seen
+        zeros = np.zeros((6, 1), np.float32)
+        statistics = statistics_of([EpisodeArrays(state=zeros, actions=zeros, images={}, objects=objects, instruction="")])
+        assert statistics.objects is not None
+        low, high = (np.reshape(ends, (3, 2)) for ends in (statistics.objects.low, statistics.objects.high))
+        assert (low[0, 1], high[0, 1]) == pytest.approx((4.0, 5.0))
+        assert high[1, 1] - low[1, 1] == pytest.approx(0.05 * 15.001, rel=1e-4)
+        assert (high[1, 1] + low[1, 1]) / 2 == pytest.approx(-10.0005)
+        features = Features(objects=ObjectSlots(count=3, size=2), proprioception=1, action=1, horizon=2)
+        tokens = ChameleonPolicy(nano(), features, statistics).event_tokens
+        normalised = tokens._normalized(torch.from_numpy(objects)[None])[0]
+        assert normalised[:3, 0, 1].tolist() == pytest.approx([-OBJECT_GAIN, 0.0, OBJECT_GAIN], abs=1e-5)
+        assert not normalised[0, 1].any()  # absent: zeros, as it came
+        assert not normalised[:, 2].any()
+
+
+class TestMoments:
+    def test_camo_says_where_decisions_are(self) -> None:
+        marked = EpisodeArrays(**{**vars(make_episodes([14])[0]), "decision_steps": (8,)})
+        assert moments(marked, 4, np.ones(2)).tolist() == [RESTING] * 5 + [DECIDING] * 4 + [MOVING] * 5
 
     def test_elsewhere_a_robot_that_stood_still_sets_off(self) -> None:
         actions = np.zeros((20, 2), np.float32)
         actions[12:, 0] = np.linspace(0.1, 1, 8)
         zeros = np.zeros((20, 1), np.float32)
         episode = EpisodeArrays(state=zeros, actions=actions, images={}, objects=None, instruction="")
-        found = deciding_steps(episode, horizon=6).nonzero()[0].tolist()
-        assert found == [8, 9, 10, 11]  # at 7 the chunk ends with 0.1: not yet a fifth of the way
+        found = moments(episode, 6, np.ptp(actions, axis=0)).tolist()
+        # At step 7 the chunk ends with 0.1: not yet a fifth of the way.
+        assert found == [RESTING] * 8 + [DECIDING] * 4 + [MOVING] * 8
+
+    def test_emphasis_follows_them(self) -> None:
+        marked = EpisodeArrays(**{**vars(make_episodes([9])[0]), "decision_steps": (6,)})
+        config = TrainingConfig(steps=1, rest_emphasis=0.25, decision_emphasis=3.0)
+        batch = make_store([marked]).batch([0], emphasis=config.emphasis)
+        assert batch.emphasis is not None
+        assert batch.emphasis.tolist() == [[0.25] * 3 + [3.0] * 4 + [1.0] * 2]
+        assert TrainingConfig(steps=1).emphasis is None
 
     def test_the_policy_tells_their_part_of_the_loss(self) -> None:
         episodes = [EpisodeArrays(**{**vars(e), "decision_steps": (4,)}) for e in make_episodes([9, 9, 9])]
@@ -181,7 +226,8 @@ class TestLoop:
         features = replace(FEATURES, horizon=1)  # so that every time step has one chunk position
         # Such a power means flow time 0, a chunk of pure noise; below that noise is zero: nothing is random any more.
         policy = ChameleonPolicy(nano(control_jepa_weight=0.0, proprioception_noise=0.0, flow_time_power=1e6), features)
-        store, accelerator, losses = EpisodeStore(make_episodes(LENGTHS), features), Accelerator(cpu=True), {}
+        episodes, accelerator, losses = make_episodes(LENGTHS), Accelerator(cpu=True), {}
+        store = EpisodeStore(episodes, features, statistics_of(episodes))
         for window in (None, 4):
             run = Trainer(policy, store, TrainingConfig(steps=1, batch=4, window=window), tmp_path, accelerator)
             parts = Feeder(store, run.config, accelerator, 0).next_step()

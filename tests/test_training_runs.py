@@ -162,6 +162,7 @@ def test_what_is_refused(data: Path, uninterrupted: Path, tmp_path: Path, capsys
     assert "--steps or as --minutes" in refused()
     assert "multiple of 3" in refused("--steps", 5, "--batch", 4, "--accumulate", 3, "--device", "cpu", "--preset", "nano")
     assert "no method 'chamelon'" in refused("--steps", 5, "--method", "chamelon", "--device", "cpu")
+    assert "say how many with --action-steps" in refused("--steps", 5, "--rest-emphasis", 0.1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("years of work")
     assert "files of something else" in refused(*OPTIONS, out=tmp_path / "mine")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -71,7 +72,7 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console) -> Path:
         for method, evaluation in evaluations.items()
     ]
     minutes = (time.perf_counter() - started) / 60
-    result = {
+    result: dict[str, Any] = {
         method: {"training": {name: metrics[method][-1][name] for name in ("step", "seconds")}, **evaluation.as_dict()}
         for method, evaluation in evaluations.items()
     }
@@ -80,8 +81,8 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console) -> Path:
     write_result(out / "scores.json", result, command="chameleon demo", seeds=seeds)
     facts = [
         f"{config.demonstrations} expert demonstrations, state observations (five object slots), training seeds only.",
-        f"Preset <code>nano</code> from scratch: {config.minutes:g} minutes for Chameleon, {config.twin_minutes:g} for the twin.",
-        f"{config.episodes} rollouts each on held-out seeds, {SAMPLING_STEPS} Euler steps a chunk, memory ticked every step.",
+        f"<code>nano</code> from scratch: {config.minutes:g} minutes for Chameleon, {config.twin_minutes:g} for the twin.",
+        f"{config.episodes} rollouts each on held-out seeds, {SAMPLING_STEPS} Euler steps a chunk.",
         f"This sitting took {minutes:.1f} minutes. Every episode's score: <code>{out / 'scores.json'}</code>.",
     ]
     page = out / "index.html"
@@ -105,8 +106,8 @@ def _train(config: DemoConfig, method: str, minutes: float, data: Path, run: Pat
         horizon=8,
         objective=ObjectiveConfig(action_steps=24, flow_time_power=2.0, proprioception_noise=0.03),
         training=TrainingConfig(
-            minutes=minutes, batch=8, learning_rate=2e-3, warmup_steps=40, beta2=0.99, gradient_clip=1.0, ema_decay=0.99,
-            decision_emphasis=4.0, seed=config.seed,
+            minutes=minutes, batch=8, learning_rate=2e-3, warmup_steps=30, beta2=0.99, gradient_clip=1.0, ema_decay=0.99,
+            rest_emphasis=0.1, seed=config.seed,
         ),
     )  # fmt: skip
     try:
@@ -114,7 +115,7 @@ def _train(config: DemoConfig, method: str, minutes: float, data: Path, run: Pat
     except FileExistsError as error:
         if "its budget is spent" not in str(error):
             raise
-        console.print(f"{run} is trained already.")
+        console.print(f"{run} is trained already.", soft_wrap=True)
 
 
 def _evaluate(config: DemoConfig, run: Path, bar: Bar) -> Evaluation:

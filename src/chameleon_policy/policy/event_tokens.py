@@ -8,7 +8,8 @@
 | Z_t^0  | event tokens             | B T N D   | 4        |
 
 Decisions
-- Object slots (state observations) become tokens of the same kind as patches, in the same place.
+- Object slots (state observations) become tokens of the same kind as patches, in the same place. Each slot has a range of its
+  own; a row of zeros is an object that is not there, and stays zero.
 - Every token knows its slot: a learned embedding per object slot, and per view one for each row and one for each column
   of the patch grid. Without them binding and recall could not tell patches apart. Proprioception and language have a
   projection of their own and need none.
@@ -30,6 +31,8 @@ from chameleon_policy.policy.observation import Observation
 from chameleon_policy.policy.visual import PatchEncoder
 
 SLOT_EMBEDDING_STD = 1.0
+OBJECT_GAIN = 3.0
+"""Normalised object slots are this much larger than [-1, 1]: where exactly an object is must be heard beside what it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +78,8 @@ class EventTokens(nn.Module):
         if features.objects is not None:
             self.objects = nn.Linear(features.objects.size, width)
             self.object_slots = nn.Parameter(SLOT_EMBEDDING_STD * torch.randn(features.objects.count, width))
-            self.normalize_objects = Normalizer(features.objects.size, statistics.objects, "objects")
+            numbers = features.objects.count * features.objects.size
+            self.normalize_objects = Normalizer(numbers, statistics.objects, "objects")
         elif statistics.objects is not None:
             raise ValueError("statistics of objects were given, but the features have no objects; leave them out")
         self.proprioception = nn.Linear(features.proprioception, width)
@@ -110,8 +114,7 @@ class EventTokens(nn.Module):
             frames = to_unit_range(crop(observation.images[view.name], view, position), weight.dtype)
             tokens.append(encoder(frames.flatten(0, 1)).unflatten(0, (batch, time)) + slots())
         if self.objects is not None and observation.objects is not None:
-            objects = self.normalize_objects(observation.objects).to(weight.dtype)
-            tokens.append(self.objects(objects) + self.object_slots)
+            tokens.append(self.objects(self._normalized(observation.objects).to(weight.dtype)) + self.object_slots)
         body = self.normalize_proprioception(observation.proprioception).to(weight.dtype)
         if augmentation is not None:
             body = body + augmentation.proprioception_offset[:, None] + self.noise * torch.randn_like(body)
@@ -122,6 +125,11 @@ class EventTokens(nn.Module):
             instruction = self.null_instruction
         tokens.append(instruction.expand(batch, time, -1).unsqueeze(2).to(tokens[-1].dtype))
         return torch.cat(tokens, dim=2)
+
+    def _normalized(self, objects: Tensor) -> Tensor:
+        """Object slots (B T K F), each by its own range; an absent object stays a row of zeros."""
+        normalised = self.normalize_objects(objects.flatten(-2)).unflatten(-1, objects.shape[-2:])
+        return OBJECT_GAIN * normalised * (objects != 0).any(-1, keepdim=True)
 
 
 def crop(images: Tensor, view: View, position: Tensor) -> Tensor:

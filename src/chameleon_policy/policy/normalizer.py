@@ -45,6 +45,7 @@ class Statistics:
     proprioception: Range | None = None
     action: Range | None = None
     objects: Range | None = None
+    """One range for every number of every slot, slot after slot."""
 
 
 class Normalizer(nn.Module):

@@ -184,13 +184,17 @@ def chunked_scan(
     inside = mixing @ written
 
     to_end = (elapsed[..., -1:] - elapsed).exp()
-    contributions = (written * to_end[..., None]).mT @ write[:, :, None]  # S chunks heads P state
+    # B and C are shared by the heads: one product over heads and P together, not one for every head.
+    heads, size = written.shape[2], written.shape[-1]
+    arriving = (written * to_end[..., None]).movedim(2, 3).flatten(3)  # S chunks chunk (heads P)
+    contributions = (arriving.mT @ write).unflatten(2, (heads, size))  # S chunks heads P state
     chunk_decays = elapsed[..., -1].exp()[..., None, None]
     entering = []
-    for index in range(contributions.shape[1]):
+    for kept, contribution in zip(chunk_decays.unbind(1), contributions.unbind(1), strict=True):
         entering.append(state)
-        state = chunk_decays[:, index] * state + contributions[:, index]
-    carried = (read[:, :, None] @ torch.stack(entering, dim=1).mT) * elapsed.exp()[..., None]
+        state = kept * state + contribution
+    carried = (read @ torch.stack(entering, dim=1).flatten(2, 3).mT).unflatten(3, (heads, size))  # S chunks chunk heads P
+    carried = carried * elapsed.exp().mT[..., None]
 
-    output = (inside + carried).movedim(2, 3).flatten(1, 2)  # S T heads P
+    output = (inside.movedim(2, 3) + carried).flatten(1, 2)  # S T heads P
     return output[:, :steps], state

@@ -36,7 +36,10 @@ class TrainingConfig:
     window: int | None = None
     """Time steps in one backward pass: longer episodes are cut, and the memory is carried from window to window."""
     decision_emphasis: float = 1.0
-    """How much more often a time step just before a decision carries the action loss (needs action_steps)."""
+    """How often a time step just before a decision carries the action loss, against one at which the robot moves (needs
+    action_steps)."""
+    rest_emphasis: float = 1.0
+    """The same for time steps at which it only waits."""
     seed: int = 0
     """Weights, order of the episodes and all noise follow from it."""
     checkpoint_minutes: float = 5.0
@@ -60,11 +63,17 @@ class TrainingConfig:
             _require(name, getattr(self, name), getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
         for name in ("warmup_steps", "watch_times", "seed", "weight_decay"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
-        for name in ("learning_rate", "gradient_clip", "decision_emphasis", "checkpoint_minutes"):
+        for name in ("learning_rate", "gradient_clip", "decision_emphasis", "rest_emphasis", "checkpoint_minutes"):
             _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "positive")
         _require("minutes", self.minutes, self.minutes is None or 0 < self.minutes < math.inf, "positive")
         for name in ("ema_decay", "beta2"):
             _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
+
+    @property
+    def emphasis(self) -> tuple[float, float, float] | None:
+        """Weights of moving, resting and deciding steps; None: all alike."""
+        weights = (1.0, self.rest_emphasis, self.decision_emphasis)
+        return None if weights == (1.0, 1.0, 1.0) else weights
 
     def rate(self, step: int, share: float) -> float:
         """Learning rate of a step, when `share` of the budget is spent: linear warm-up, then a cosine to zero."""

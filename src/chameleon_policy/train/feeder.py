@@ -135,6 +135,6 @@ class Feeder:
         for first in range(0, longest, stride):
             survivors = [row for row, episode in enumerate(present) if lengths[episode] > first]
             present = [present[row] for row in survivors]
-            batch = self._store.batch(present, first, stride, self._config.decision_emphasis)
+            batch = self._store.batch(present, first, stride, self._config.emphasis)
             valid = sum(min(stride, lengths[episode] - first) for episode in present)
             yield Window(batch, survivors, valid / frames, first + stride >= longest)

@@ -26,7 +26,8 @@ from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.loop import Trainer, Watch
 from chameleon_policy.train.metrics import Logger, open_sinks
 from chameleon_policy.train.order import seed_weights
-from chameleon_policy.train.store import EpisodeStore, check_fit, features_of, statistics_of
+from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.store import EpisodeStore, check_fit, features_of
 
 SETTINGS = "run.json"
 NOT_COMPARED = ("git_revision",)
@@ -65,6 +66,8 @@ def train(
     console: Console | None = None,
 ) -> int | None:
     """Train, or go on; returns None when the budget is spent, or the signal that asked to stop."""
+    if config.training.emphasis is not None and config.objective.action_steps is None:
+        raise ValueError("--decision-emphasis and --rest-emphasis choose among time steps: say how many with --action-steps")
     console = console or Console(stderr=True)
     accelerator = _accelerator(config.training, device)
     first = accelerator.is_main_process
@@ -81,7 +84,7 @@ def train(
         settings = _settings(config, policy, episodes)
         if first:
             _claim(out, settings)
-        store = EpisodeStore(arrays, policy.features, device=accelerator.device, encoder=encoder)
+        store = EpisodeStore(arrays, policy.features, policy.statistics, device=accelerator.device, encoder=encoder)
         del arrays
         trainer = Trainer(policy, store, config.training, out, accelerator, watch=watch)
         progress = trainer.restore()

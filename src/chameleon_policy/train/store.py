@@ -20,11 +20,12 @@ from chameleon_policy.policy import (
     InstructionEncoder,
     ObjectSlots,
     Observation,
-    Range,
     Statistics,
     View,
 )
-from chameleon_policy.train.deciding import deciding_steps
+from chameleon_policy.train.moments import DECIDING, moments
+
+Emphasis = tuple[float, float, float]
 
 LARGEST_SHARE_OF_GPU = 0.5
 """Data move to the GPU if they need at most this share of its free memory."""
@@ -68,33 +69,17 @@ def _views(features: Features) -> str:
     return ", ".join(f"{view.name} {view.height} x {view.width}" for view in features.views) or "none"
 
 
-def statistics_of(episodes: Sequence[EpisodeArrays]) -> Statistics:
-    """Ranges of state, actions and object slots over all frames."""
-
-    def span(arrays: list[np.ndarray]) -> Range:
-        low = np.min([array.reshape(-1, array.shape[-1]).min(axis=0) for array in arrays], axis=0)
-        high = np.max([array.reshape(-1, array.shape[-1]).max(axis=0) for array in arrays], axis=0)
-        return Range(low=tuple(low.astype(float).tolist()), high=tuple(high.astype(float).tolist()))
-
-    objects = [episode.objects for episode in episodes if episode.objects is not None]
-    return Statistics(
-        proprioception=span([episode.state for episode in episodes]),
-        action=span([episode.actions for episode in episodes]),
-        objects=span(objects) if objects else None,
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class _Rows:
     """Everything that has one row per time step, all episodes one behind the other."""
 
     observation: Observation
     actions: Tensor
-    deciding: Tensor
+    moment: Tensor
 
     def tensors(self) -> list[Tensor]:
         objects = [] if self.observation.objects is None else [self.observation.objects]
-        return [self.observation.proprioception, *self.observation.images.values(), *objects, self.actions, self.deciding]
+        return [self.observation.proprioception, *self.observation.images.values(), *objects, self.actions, self.moment]
 
 
 class EpisodeStore:
@@ -104,6 +89,7 @@ class EpisodeStore:
         self,
         episodes: Sequence[EpisodeArrays],
         features: Features,
+        statistics: Statistics,
         *,
         device: torch.device | str = "cpu",
         encoder: InstructionEncoder | None = None,
@@ -120,8 +106,10 @@ class EpisodeStore:
         def joined(arrays: list[np.ndarray]) -> Tensor:
             return torch.from_numpy(np.concatenate(arrays))
 
-        marks = [deciding_steps(episode, features.horizon) for episode in episodes]
-        self.any_deciding = any(mark.any() for mark in marks)
+        assert statistics.action is not None
+        span = np.subtract(statistics.action.high, statistics.action.low)
+        kinds = [moments(episode, features.horizon, span) for episode in episodes]
+        self.any_deciding = any((kind == DECIDING).any() for kind in kinds)
         rows = _Rows(
             Observation(
                 proprioception=joined([episode.state for episode in episodes]),
@@ -131,7 +119,7 @@ class EpisodeStore:
                 else joined([episode.objects for episode in episodes if episode.objects is not None]),
             ),
             actions=joined([episode.actions for episode in episodes]),
-            deciding=joined(marks),
+            moment=joined(kinds),
         )
         self.instructions: Tensor | None = None
         if encoder is not None:
@@ -141,7 +129,7 @@ class EpisodeStore:
         self.resident = self.device.type == "cpu" or (self._fits_on_the_gpu() if resident is None else resident)
         """Whether the data lie where the policy computes; otherwise every batch is copied there."""
         home = self.device if self.resident else torch.device("cpu")
-        self._rows = _Rows(rows.observation.to(home), rows.actions.to(home), rows.deciding.to(home))
+        self._rows = _Rows(rows.observation.to(home), rows.actions.to(home), rows.moment.to(home))
 
     def _fits_on_the_gpu(self) -> bool:
         free, _ = torch.cuda.mem_get_info(self.device)
@@ -150,8 +138,13 @@ class EpisodeStore:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def batch(self, chosen: Sequence[int], first: int = 0, window: int | None = None, emphasis: float = 1.0) -> EpisodeBatch:
-        """Episodes by number, from the time step `first` on and at most `window` long; the longest decides the length."""
+    def batch(
+        self, chosen: Sequence[int], first: int = 0, window: int | None = None, emphasis: Emphasis | None = None
+    ) -> EpisodeBatch:
+        """Episodes by number, from the time step `first` on and at most `window` long; the longest decides the length.
+
+        `emphasis` says how often moving, resting and deciding steps carry the action loss, relative to one another.
+        """
         rows, place = self._rows, torch.tensor(list(chosen))
         begin, left = self._first[place], self._length[place] - first
         assert int(left.min()) > 0, "an episode that is over before the window has no place in it"
@@ -161,7 +154,7 @@ class EpisodeStore:
         index = torch.minimum(begin[:, None] + first + steps, last[:, None]).to(rows.actions.device)
         seen = index[:, :time]
         valid = (steps < left[:, None]).to(rows.actions.device)
-        deciding = _take(rows.deciding, seen) & valid[:, :time]
+        moment = _take(rows.moment, seen)
         batch = EpisodeBatch(
             observation=Observation(
                 proprioception=_take(rows.observation.proprioception, seen),
@@ -172,12 +165,13 @@ class EpisodeStore:
             actions=_take(rows.actions, index),
             valid=valid[:, :time],
             actions_valid=valid,
-            emphasis=None if emphasis == 1.0 else 1.0 + (emphasis - 1.0) * deciding.float(),
-            deciding=deciding if self.any_deciding else None,
+            emphasis=None if emphasis is None else torch.tensor(emphasis, device=moment.device)[moment.long()],
+            deciding=(moment == DECIDING) & valid[:, :time] if self.any_deciding else None,
         )
         return batch if self.resident else batch.pin_memory()
 
 
 def _take(rows: Tensor, index: Tensor) -> Tensor:
     """rows[index] for an index B T; whole rows are copied at once, which pictures on the CPU need."""
-    return rows.index_select(0, index.flatten()).unflatten(0, index.shape)
+    taken: Tensor = rows.index_select(0, index.flatten()).unflatten(0, index.shape)
+    return taken

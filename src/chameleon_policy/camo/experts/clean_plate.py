@@ -23,9 +23,8 @@ class CleanPlateExpert(Expert):
         sponge, plate = way[-1].pose.position, self.env.world.position(self.env.task.candidates[self.choice])
         working = GRIP + PLATE_SURFACE - PRESS
         offset = sponge - (*self.env.world.position("sponge")[:2], 0)  # where in the hand the sponge is held
+        # Always from the same side: two mirrored ways would be two modes to learn, and neither is the answer to anything.
         strokes = [(0.014, -0.024), (0.014, 0.024), (-0.014, 0.024), (-0.014, -0.024)]
-        if self._rng.random() < 0.5:
-            strokes = [(x, -y) for x, y in strokes]
         path = [np.array([plate[0] + x + offset[0], plate[1] + y + offset[1], working]) for x, y in strokes]
         return [
             *way,

@@ -135,12 +135,12 @@ class CleanPlate(Task):
             self.note("wiped", plate)
 
     def finished(self, step: int) -> bool:
-        """A little after a plate is wiped, so that a push is still seen; or when something went wrong for good."""
+        """A second after a plate is wiped, so that a push is still seen and all strokes are shown; or if something broke."""
         events = self.events
         if any(happened(events, kind) for kind in ("toppled", "moved")) or len(names(events, "wiped")) > 1:
             return True
         wiped = [event.step for event in events if event.kind == "wiped"]
-        return bool(wiped) and step >= wiped[0] + 3
+        return bool(wiped) and step >= wiped[0] + 8
 
     @staticmethod
     def judge(events: Sequence[Event]) -> Verdict:

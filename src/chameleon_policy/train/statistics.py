@@ -1,0 +1,69 @@
+"""The ranges that a policy normalises with, from all frames of a dataset.
+
+Two kinds of numbers are not stretched to [-1, 1], since that would blow up what hardly varies:
+
+- Directions: three or four neighbouring numbers that always have unit length (columns of a rotation, quaternions) keep their
+  natural range. A gripper that points down throughout would otherwise spend most of the loss on fractions of a degree.
+- Object slots have a range each, over the frames in which the object is seen, but never a range of less than a twentieth of
+  what that number spans over all slots: the millimetres by which a settled object is tilted are not news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.policy import Range, Statistics
+
+UNIT_LENGTH = 1e-3
+"""How far from 1 the length of a direction may be."""
+SMALLEST_SHARE = 0.05
+
+Array = npt.NDArray[np.floating]
+
+
+def statistics_of(episodes: Sequence[EpisodeArrays]) -> Statistics:
+    """Ranges of state, actions and object slots."""
+    objects = [episode.objects for episode in episodes if episode.objects is not None]
+    return Statistics(
+        proprioception=_range_of_vectors(np.concatenate([episode.state for episode in episodes])),
+        action=_range_of_vectors(np.concatenate([episode.actions for episode in episodes])),
+        objects=_range_of_slots(np.concatenate(objects)) if objects else None,
+    )
+
+
+def directions(rows: Array) -> list[slice]:
+    """Where in rows (N, D) a direction stands."""
+    found, first = [], 0
+    while first + 3 <= rows.shape[1]:
+        for size in (4, 3):
+            part = rows[:, first : first + size]
+            if part.shape[1] == size and bool((np.abs(np.linalg.norm(part, axis=1) - 1) < UNIT_LENGTH).all()):
+                found.append(slice(first, first + size))
+                first += size
+                break
+        else:
+            first += 1
+    return found
+
+
+def _range_of_vectors(rows: Array) -> Range:
+    low, high = rows.min(axis=0).astype(float), rows.max(axis=0).astype(float)
+    for place in directions(rows):
+        low[place], high[place] = -1.0, 1.0
+    return Range(low=tuple(low.tolist()), high=tuple(high.tolist()))
+
+
+def _range_of_slots(objects: Array) -> Range:
+    """Over (N, K, F), one range per slot and number; a row of zeros is an object that is not seen."""
+    seen = (objects != 0).any(axis=-1)
+    low = np.where(seen[..., None], objects, np.inf).min(axis=0)
+    high = np.where(seen[..., None], objects, -np.inf).max(axis=0)
+    low, high = (np.where(seen.any(axis=0)[:, None], ends, 0.0).astype(float) for ends in (low, high))
+    everywhere = objects[seen]
+    smallest = SMALLEST_SHARE * np.ptp(everywhere, axis=0) if len(everywhere) else np.zeros(objects.shape[-1])
+    middle, half = (low + high) / 2, np.maximum((high - low) / 2, smallest / 2)
+    return Range(low=tuple((middle - half).ravel().tolist()), high=tuple((middle + half).ravel().tolist()))
