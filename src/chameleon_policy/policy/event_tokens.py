@@ -8,8 +8,8 @@
 | Z_t^0  | event tokens             | B T N D   | 4        |
 
 Decisions
-- Object slots (state observations) become tokens of the same kind as patches, in the same place. Each slot has a range of its
-  own; a row of zeros is an object that is not there, and stays zero.
+- Object slots (state observations) become tokens of the same kind as patches, in the same place. Each slot has a range of
+  its own; a row of zeros is an object that is not there, and stays zero.
 - Every token knows its slot: a learned embedding per object slot, and per view one for each row and one for each column
   of the patch grid. Without them binding and recall could not tell patches apart. Proprioception and language have a
   projection of their own and need none.
