@@ -24,7 +24,7 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.timing import synchronize
+from benchmarks.timing import take_turns
 from chameleon_policy import ChameleonPolicy, preset
 from chameleon_policy.camo.recording import Recording, record
 from chameleon_policy.data.episodes import EpisodeArrays, Episodes, load_episodes, open_episodes
@@ -32,9 +32,9 @@ from chameleon_policy.data.lerobot_episodes import LeRobotEpisodes
 from chameleon_policy.data.video import decode_video
 from chameleon_policy.report.provenance import write_result
 from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.feeder import Feeder, Part
 from chameleon_policy.train.loop import Trainer
-from chameleon_policy.train.metrics import METRICS, JsonLines, read_metrics
-from chameleon_policy.train.order import seed_weights
+from chameleon_policy.train.order import episodes_of_step, seed_weights
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import EpisodeStore, features_of
 
@@ -83,29 +83,42 @@ def reading(path: Path, workers: int) -> tuple[Episodes, list[EpisodeArrays], di
 
 
 def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.device, name: str, batch: int, steps: int) -> Any:
-    """Figures of the training loop after its first steps, with the data where the policy is and with data that travel."""
+    """Training steps that fetch their batches against the same steps with batches at hand: the difference is the wait."""
     rows = {}
     features = features_of(episodes, horizon=16)
+    accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision="bf16" if device.type == "cuda" else "no")
+    config = TrainingConfig(steps=1_000_000, batch=batch, seed=SEED)
     for place in ("resident", "travelling") if device.type == "cuda" else ("resident",):
         seed_weights(SEED)
-        policy = ChameleonPolicy(preset(name), features, statistics_of(arrays)).to(device)
+        policy = ChameleonPolicy(preset(name), features, statistics_of(arrays)).to(device).train()
         store = EpisodeStore(arrays, features, policy.statistics, device=device, resident=place == "resident")
-        folder = Path(tempfile.mkdtemp())
-        config = TrainingConfig(steps=3 * steps, batch=batch, log_steps=steps, precision="auto", seed=SEED)
-        bf16 = device.type == "cuda"
-        accelerator = Accelerator(cpu=not bf16, mixed_precision="bf16" if bf16 else "no")
-        sink = JsonLines(folder / METRICS, 0)
-        Trainer(policy, store, config, folder, accelerator).train([sink], Console(quiet=True))
-        synchronize(device)
-        sink.close()
-        last = read_metrics(folder / METRICS)[-1]
-        shutil.rmtree(folder)
+        trainer = Trainer(policy, store, config, Path("unused"), accelerator)
+        with Feeder(store, config, accelerator, 0) as feeder:
+            ready = [[_moved(part) for part in feeder.next_step()] for _ in range(steps)]
+
+        def fetching(store: EpisodeStore = store, trainer: Trainer = trainer) -> None:
+            with Feeder(store, config, accelerator, 0) as feeder:
+                for _ in range(steps):
+                    trainer._step(feeder.next_step(), 0.0)
+
+        def at_hand(trainer: Trainer = trainer, ready: list[list[Part]] = ready) -> None:
+            for parts in ready:
+                trainer._step(parts, 0.0)
+
+        seconds = take_turns({"fetching": fetching, "at hand": at_hand}, device, rounds=5)
+        chosen = [number for step in range(steps) for number in episodes_of_step(SEED, step, batch, len(store))]
+        frames = sum(store.lengths[number] for number in chosen)
         rows[place] = {
-            "step_ms": last["step_ms"], "frames_per_second": last["frames_per_second"], "wait_share": last["data_wait"],
-            "data_bytes": store.nbytes,
+            "step_ms": 1e3 * seconds["fetching"] / steps, "frames_per_second": frames / seconds["fetching"],
+            "step_at_hand_ms": 1e3 * seconds["at hand"] / steps,
+            "wait_share": max(0.0, 1 - seconds["at hand"] / seconds["fetching"]), "data_bytes": store.nbytes,
         }  # fmt: skip
         print(json.dumps({place: rows[place]}))
     return {"preset": name, "batch": batch, "device": str(device), "data": rows}
+
+
+def _moved(part: Part) -> Part:
+    return Part(part.number, list(part.windows()), part.device)
 
 
 def main(
@@ -127,7 +140,7 @@ def main(
     target = torch.device(device)
     with demonstrations(data, episodes, workers) as path:
         found, arrays, read = reading(path, workers)
-        size = ("paper", 32, 10) if device == "cuda" else ("nano", 2, 3)
+        size = ("paper", 32, 8) if device == "cuda" else ("nano", 2, 4)
         step = waiting(found, arrays, target, *size)
     table = Table(title=f"Data and training on {device}")
     for column in ("what", "measured"):

@@ -16,14 +16,13 @@ from torch import Tensor, nn
 from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots
 from chameleon_policy.baselines import NoMemoryPolicy, load_policy
 from chameleon_policy.data.episodes import EpisodeArrays
-from chameleon_policy.policy.event_tokens import OBJECT_GAIN
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.ema import WeightAverage
 from chameleon_policy.train.feeder import Feeder
 from chameleon_policy.train.loop import DivergedError, Trainer
 from chameleon_policy.train.moments import DECIDING, MOVING, RESTING, moments
 from chameleon_policy.train.order import episodes_of_step
-from chameleon_policy.train.statistics import directions, statistics_of
+from chameleon_policy.train.statistics import SLOT_REACH, directions, statistics_of
 from chameleon_policy.train.store import EpisodeStore
 from examples import nano
 from training_data import make_episodes
@@ -135,13 +134,13 @@ class TestStatistics:
         statistics = statistics_of([EpisodeArrays(state=zeros, actions=zeros, images={}, objects=objects, instruction="")])
         assert statistics.objects is not None
         low, high = (np.reshape(ends, (3, 2)) for ends in (statistics.objects.low, statistics.objects.high))
-        assert (low[0, 1], high[0, 1]) == pytest.approx((4.0, 5.0))
-        assert high[1, 1] - low[1, 1] == pytest.approx(0.05 * 15.001, rel=1e-4)
+        assert (low[0, 1], high[0, 1]) == pytest.approx((4.5 - 0.5 / SLOT_REACH, 4.5 + 0.5 / SLOT_REACH))
+        assert high[1, 1] - low[1, 1] == pytest.approx(0.05 * 15.001 / SLOT_REACH, rel=1e-4)
         assert (high[1, 1] + low[1, 1]) / 2 == pytest.approx(-10.0005)
         features = Features(objects=ObjectSlots(count=3, size=2), proprioception=1, action=1, horizon=2)
         tokens = ChameleonPolicy(nano(), features, statistics).event_tokens
         normalised = tokens._normalized(torch.from_numpy(objects)[None])[0]
-        assert normalised[:3, 0, 1].tolist() == pytest.approx([-OBJECT_GAIN, 0.0, OBJECT_GAIN], abs=1e-5)
+        assert normalised[:3, 0, 1].tolist() == pytest.approx([-SLOT_REACH, 0.0, SLOT_REACH], abs=1e-4)
         assert not normalised[0, 1].any()  # absent: zeros, as it came
         assert not normalised[:, 2].any()
 

@@ -271,7 +271,7 @@ def evaluate(
     """
     with _extra("camo"):
         from chameleon_policy.evaluate import camo
-        from chameleon_policy.evaluate.loading import load_for_evaluation
+        from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
         from chameleon_policy.evaluate.videos import save_failures
         from chameleon_policy.report.evaluation_table import evaluation_table
         from chameleon_policy.report.provenance import write_result
@@ -288,7 +288,9 @@ def evaluate(
     for reason, count in evaluation.summary.reasons.items():
         print(f"{count:4d}  {reason}")
     if json_file is not None:
-        result = {"policy": str(run), "steps": steps, "executed": executed, **evaluation.as_dict()}
+        result = {
+            "policy": str(run), "training": training_of(run), "steps": steps, "executed": executed, **evaluation.as_dict()
+        }  # fmt: skip
         write_result(json_file, result, command=" ".join(["chameleon", *sys.argv[1:]]), seeds=seeds)
         print(f"Scores: {json_file}")
     if videos is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,19 @@ from chameleon_policy.baselines import load_policy
 from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.evaluate.settings import CamoSettings, observation_of
+from chameleon_policy.train.checkpoint import SETTINGS
+from chameleon_policy.train.metrics import METRICS, read_metrics
 
 EXPERTS = ("oracle", "guess")
+
+
+def training_of(run: Path | str) -> dict[str, Any] | None:
+    """What a run says of its training; None for what is no run."""
+    path = Path(run) / SETTINGS
+    if not path.is_file():
+        return None
+    settings, lines = json.loads(path.read_text()), read_metrics(Path(run) / METRICS)
+    return {**{name: settings.get(name) for name in ("method", "training", "data", "git_revision")}, "last": lines[-1:]}
 
 
 def load_for_evaluation(run: Path | str, task: str, device: str = "auto", **dials: Any) -> tuple[Policy, CamoSettings]:
@@ -20,7 +32,7 @@ def load_for_evaluation(run: Path | str, task: str, device: str = "auto", **dial
     if str(run) in EXPERTS:
         return OraclePolicy(), CamoSettings(task=task, observation="state", kind=str(run), **dials)  # type: ignore[arg-type]
     place = Path(run)
-    if (place / "run.json").is_file():
+    if (place / SETTINGS).is_file():
         if not (place / "policy").is_dir():
             raise FileNotFoundError(f"{run} has not saved a policy yet; wait for its first checkpoint, or train it further")
         place = place / "policy"

@@ -31,8 +31,6 @@ from chameleon_policy.policy.observation import Observation
 from chameleon_policy.policy.visual import PatchEncoder
 
 SLOT_EMBEDDING_STD = 1.0
-OBJECT_GAIN = 3.0
-"""Normalised object slots are this much larger than [-1, 1]: where exactly an object is must be heard beside what it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +127,7 @@ class EventTokens(nn.Module):
     def _normalized(self, objects: Tensor) -> Tensor:
         """Object slots (B T K F), each by its own range; an absent object stays a row of zeros."""
         normalised = self.normalize_objects(objects.flatten(-2)).unflatten(-1, objects.shape[-2:])
-        return OBJECT_GAIN * normalised * (objects != 0).any(-1, keepdim=True)
+        return normalised * (objects != 0).any(-1, keepdim=True)
 
 
 def crop(images: Tensor, view: View, position: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+SETTINGS = "run.json"
 FORMAT = "chameleon-training"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """What AdamW keeps of every parameter."""

@@ -22,6 +22,7 @@ from chameleon_policy.locking import only_process
 from chameleon_policy.policy import ChameleonPolicy, InstructionEncoder, ObjectiveConfig, preset
 from chameleon_policy.policy.config import to_json
 from chameleon_policy.report.provenance import git_revision
+from chameleon_policy.train.checkpoint import SETTINGS
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.loop import Trainer, Watch
 from chameleon_policy.train.metrics import Logger, open_sinks
@@ -29,7 +30,6 @@ from chameleon_policy.train.order import seed_weights
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import EpisodeStore, check_fit, features_of
 
-SETTINGS = "run.json"
 NOT_COMPARED = ("git_revision",)
 """A run may go on with newer code."""
 

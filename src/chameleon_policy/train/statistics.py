@@ -1,11 +1,12 @@
-"""The ranges that a policy normalises with, from all frames of a dataset.
+"""The ranges that a policy normalises with, from all frames of a dataset: smallest and largest value go to -1 and 1.
 
-Two kinds of numbers are not stretched to [-1, 1], since that would blow up what hardly varies:
+Two kinds of numbers are an exception, since stretching them would blow up what hardly varies:
 
 - Directions: three or four neighbouring numbers that always have unit length (columns of a rotation, quaternions) keep their
   natural range. A gripper that points down throughout would otherwise spend most of the loss on fractions of a degree.
 - Object slots have a range each, over the frames in which the object is seen, but never a range of less than a twentieth of
-  what that number spans over all slots: the millimetres by which a settled object is tilted are not news.
+  what that number spans over all slots: the millimetres by which a settled object is tilted are not news. Their numbers go to
+  [-3, 3] instead: a slot's token is the sum of them and of an embedding of size 1, and where exactly an object is must be heard.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from chameleon_policy.policy import Range, Statistics
 UNIT_LENGTH = 1e-3
 """How far from 1 the length of a direction may be."""
 SMALLEST_SHARE = 0.05
+SLOT_REACH = 3.0
 
 Array = npt.NDArray[np.floating]
 
@@ -65,5 +67,5 @@ def _range_of_slots(objects: Array) -> Range:
     low, high = (np.where(seen.any(axis=0)[:, None], ends, 0.0).astype(float) for ends in (low, high))
     everywhere = objects[seen]
     smallest = SMALLEST_SHARE * np.ptp(everywhere, axis=0) if len(everywhere) else np.zeros(objects.shape[-1])
-    middle, half = (low + high) / 2, np.maximum((high - low) / 2, smallest / 2)
+    middle, half = (low + high) / 2, np.maximum((high - low) / 2, smallest / 2) / SLOT_REACH
     return Range(low=tuple((middle - half).ravel().tolist()), high=tuple((middle + half).ravel().tolist()))

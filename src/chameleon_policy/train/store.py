@@ -128,7 +128,7 @@ class EpisodeStore:
         self.device = torch.device(device)
         self.resident = self.device.type == "cpu" or (self._fits_on_the_gpu() if resident is None else resident)
         """Whether the data lie where the policy computes; otherwise every batch is copied there."""
-        home = self.device if self.resident else torch.device("cpu")
+        home = self._home = self.device if self.resident else torch.device("cpu")
         self._rows = _Rows(rows.observation.to(home), rows.actions.to(home), rows.moment.to(home))
 
     def _fits_on_the_gpu(self) -> bool:
@@ -151,27 +151,32 @@ class EpisodeStore:
         time = int(left.max()) if window is None else min(window, int(left.max()))
         last = begin + self._length[place] - 1
         steps = torch.arange(time + self.features.horizon - 1)
-        index = torch.minimum(begin[:, None] + first + steps, last[:, None]).to(rows.actions.device)
+        index = self._send(torch.minimum(begin[:, None] + first + steps, last[:, None]))
         seen = index[:, :time]
-        valid = (steps < left[:, None]).to(rows.actions.device)
-        moment = _take(rows.moment, seen)
+        valid = self._send(steps < left[:, None])
+        moment = self._take(rows.moment, seen)
         batch = EpisodeBatch(
             observation=Observation(
-                proprioception=_take(rows.observation.proprioception, seen),
-                images={name: _take(frames, seen) for name, frames in rows.observation.images.items()},
-                objects=None if rows.observation.objects is None else _take(rows.observation.objects, seen),
+                proprioception=self._take(rows.observation.proprioception, seen),
+                images={name: self._take(frames, seen) for name, frames in rows.observation.images.items()},
+                objects=None if rows.observation.objects is None else self._take(rows.observation.objects, seen),
                 instruction=None if self.instructions is None else self.instructions[place],
             ),
-            actions=_take(rows.actions, index),
+            actions=self._take(rows.actions, index),
             valid=valid[:, :time],
             actions_valid=valid,
-            emphasis=None if emphasis is None else torch.tensor(emphasis, device=moment.device)[moment.long()],
+            emphasis=None if emphasis is None else self._send(torch.tensor(emphasis))[moment.long()],
             deciding=(moment == DECIDING) & valid[:, :time] if self.any_deciding else None,
         )
         return batch if self.resident else batch.pin_memory()
 
+    def _send(self, tensor: Tensor) -> Tensor:
+        """A small tensor to where the data are, without waiting for what a GPU is still busy with."""
+        return tensor.pin_memory().to(self._home, non_blocking=True) if self._home.type == "cuda" else tensor
 
-def _take(rows: Tensor, index: Tensor) -> Tensor:
-    """rows[index] for an index B T; whole rows are copied at once, which pictures on the CPU need."""
-    taken: Tensor = rows.index_select(0, index.flatten()).unflatten(0, index.shape)
-    return taken
+    def _take(self, rows: Tensor, index: Tensor) -> Tensor:
+        """rows[index] for an index B T, copied row by row; into page-locked memory if it has to travel."""
+        shape = (index.numel(), *rows.shape[1:])
+        taken = torch.empty(shape, dtype=rows.dtype, device=rows.device, pin_memory=not self.resident)
+        torch.index_select(rows, 0, index.flatten(), out=taken)
+        return taken.view(*index.shape, *rows.shape[1:])
