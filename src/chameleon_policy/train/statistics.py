@@ -5,8 +5,9 @@ Two kinds of numbers are an exception, since stretching them would blow up what 
 - Directions: three or four neighbouring numbers that always have unit length (columns of a rotation, quaternions) keep their
   natural range. A gripper that points down throughout would otherwise spend most of the loss on fractions of a degree.
 - Object slots have a range each, over the frames in which the object is seen, but never a range of less than a twentieth of
-  what that number spans over all slots: the millimetres by which a settled object is tilted are not news. Their numbers go to
-  [-3, 3] instead: a slot's token is the sum of them and of an embedding of size 1, and where exactly an object is must be heard.
+  what that number spans over all slots: the millimetres by which a settled object is tilted are not news. Their numbers go
+  to [-3, 3] instead: a slot's token is the sum of them and of an embedding of size 1, and where exactly an object is must be
+  heard beside what it is.
 """
 
 from __future__ import annotations
