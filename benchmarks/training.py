@@ -106,7 +106,7 @@ def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.devic
                 trainer._step(parts, 0.0)
 
         seconds = take_turns({"fetching": fetching, "at hand": at_hand}, device, rounds=5)
-        chosen = [number for step in range(steps) for number in episodes_of_step(SEED, step, batch, len(store))]
+        chosen = [number for step in range(steps) for number in episodes_of_step(SEED, step, batch, store.lengths)]
         frames = sum(store.lengths[number] for number in chosen)
         rows[place] = {
             "step_ms": 1e3 * seconds["fetching"] / steps, "frames_per_second": frames / seconds["fetching"],

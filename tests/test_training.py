@@ -184,14 +184,27 @@ class TestMoments:
 
 class TestOrder:
     def test_every_pass_holds_every_episode_once(self) -> None:
-        drawn = [number for step in range(10) for number in episodes_of_step(0, step, 6, 20)]
-        for epoch in range(3):
-            assert sorted(drawn[20 * epoch : 20 * (epoch + 1)]) == list(range(20))
-        assert drawn[:20] != drawn[20:40]
-        assert episodes_of_step(1, 0, 20, 20) != episodes_of_step(0, 0, 20, 20)
+        drawn = [number for step in range(10) for number in episodes_of_step(0, step, 8, [5] * 20)]
+        assert sorted(drawn) == sorted([*range(20)] * 4)
+        assert drawn[:40] != drawn[40:]
+        assert episodes_of_step(1, 0, 20, [5] * 20) != episodes_of_step(0, 0, 20, [5] * 20)
 
     def test_a_batch_larger_than_the_dataset(self) -> None:
-        assert sorted(episodes_of_step(0, 0, 7, 3)[:6]) == [0, 0, 1, 1, 2, 2]
+        drawn = [number for step in range(3) for number in episodes_of_step(0, step, 7, [3, 4, 5])]
+        assert sorted(drawn) == sorted([0, 1, 2] * 7)
+        assert len(set(episodes_of_step(0, 0, 7, [3, 4, 5]))) == 3
+
+    def test_a_batch_holds_no_copies(self) -> None:
+        lengths = [*range(30), *range(30)]
+        for step in range(0, 50, 5):  # whole groups inside a pass
+            assert len(set(episodes_of_step(0, step, 12, lengths))) == 12
+
+    def test_similar_lengths_come_together_in_random_turns(self) -> None:
+        lengths = list(range(80))
+        batches = [episodes_of_step(0, step, 10, lengths) for step in range(8)]
+        assert all(max(batch) - min(batch) == 9 for batch in batches)
+        assert sorted(number for batch in batches for number in batch) == lengths
+        assert [min(batch) for batch in batches] != sorted(min(batch) for batch in batches)
 
 
 class TestLoop:
@@ -201,7 +214,7 @@ class TestLoop:
         first, second, third = method.calls
         assert [call["batch"].valid.shape[1] for call in method.calls] == [4, 4, 1]
         assert first["state"] is None
-        order = episodes_of_step(0, 0, 4, 4)
+        order = episodes_of_step(0, 0, 4, LENGTHS)
         surviving = [number for number in order if LENGTHS[number] > 4]
         assert second["state"].tolist() == [4.0] * len(surviving)
         assert len(second["augmentation"]) == 3
@@ -238,7 +251,7 @@ class TestLoop:
     def test_not_a_number_stops_with_the_episodes(self, tmp_path) -> None:
         with pytest.raises(DivergedError, match=r"loss is nan at step 2") as error:
             trainer(Recorder(poison_at=2), tmp_path, log_steps=2).train([], Console(quiet=True))
-        assert str(episodes_of_step(0, 2, 2, 4)) in str(error.value)
+        assert str(episodes_of_step(0, 2, 2, LENGTHS)) in str(error.value)
 
     def test_a_method_without_memory_cannot_be_windowed(self, tmp_path) -> None:
         method = nn.Linear(1, 1)

@@ -117,8 +117,7 @@ def _apply(
         for moment in MOMENTS:
             kept = tensors.get(f"optimizer/{moment}/{name}")
             if kept is not None:
-                # AdamW counts its steps on the CPU.
-                state[moment] = kept if moment == "step" else kept.to(parameter.device)
+                state[moment] = kept.to(parameter.device)
         if state:
             optimizer.state[parameter] = state
 

@@ -87,7 +87,7 @@ class Feeder:
             if isinstance(ready, BaseException):
                 raise ready
             parts = ready
-        chosen = episodes_of_step(self._config.seed, self._step, self._config.batch, len(self._store))
+        chosen = episodes_of_step(self._config.seed, self._step, self._config.batch, self._store.lengths)
         self._frames += sum(self._store.lengths[episode] for episode in chosen)
         self._step += 1
         self._waited += time.perf_counter() - started
@@ -120,7 +120,7 @@ class Feeder:
 
     def _prepare(self, step: int) -> list[Part]:
         config = self._config
-        chosen = episodes_of_step(config.seed, step, config.batch, len(self._store))
+        chosen = episodes_of_step(config.seed, step, config.batch, self._store.lengths)
         size = config.batch // self._parts
         return [
             Part(number, list(self._windows(chosen[number * size : (number + 1) * size])), self._store.device)

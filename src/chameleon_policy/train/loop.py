@@ -84,6 +84,7 @@ class Trainer:
             lr=config.learning_rate,
             betas=(0.9, config.beta2),
             weight_decay=config.weight_decay,
+            fused=True,
         )
         self.average = WeightAverage(method, config.ema_decay)
         self.checkpoints = Checkpoints(run, config.keep_checkpoints)
@@ -211,7 +212,7 @@ class Trainer:
         return figures
 
     def _refuse_to_go_on(self, name: str, value: float, step: int) -> None:
-        episodes = episodes_of_step(self.config.seed, step, self.config.batch, len(self.store))
+        episodes = episodes_of_step(self.config.seed, step, self.config.batch, self.store.lengths)
         raise DivergedError(
             f"the {name.replace('_', ' ')} is {value} at step {step}; the batch was made of the episodes {episodes}. "
             f"Look at them, or lower --learning-rate; checkpoints from before are in {self.checkpoints.folder}"
