@@ -37,7 +37,7 @@ def test_the_page_shows_the_scores() -> None:
     def summary(right: int) -> Summary:
         return Summary(Rate.of(30, 36), Rate.of(right, 30), Rate.of(right, 36), 1 / 3, {"<b>odd</b> reason": 6})
 
-    metrics = [{"step": step, "action": 1 / step, "decision": 0.5 / step} for step in (10, 20, 400)]
+    metrics = [{"step": step, "action": 1 / step, "decision_loss": 0.5 / step} for step in (10, 20, 400)]
     contenders = [Contender("with", summary(30), metrics, []), Contender("without", summary(10), metrics, [])]
     page = demo_page("clean-plate", "Wipe.", contenders, ["a fact"])
     assert "100 [89, 100]" in page

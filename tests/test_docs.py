@@ -68,6 +68,48 @@ def test_camo_speed_table() -> None:
     assert f"{recorded['episodes']} {recorded['task']} demonstrations were recorded in {recorded['seconds']:.0f} s" in README
 
 
+def scores(row: dict) -> list[str]:
+    rates = [row[name] for name in ("msr", "dsr", "sr")]
+    return ["{:.0f} [{:.0f}, {:.0f}]".format(*(100 * rate[end] for end in ("value", "low", "high"))) for rate in rates]
+
+
+def test_demo_table() -> None:
+    demo = result("demo.json")
+    expected = []
+    for method, name in (("chameleon", "Chameleon"), ("no-memory", "its memoryless twin")):
+        training = demo[method]["training"]
+        cell = f"{training['step']} steps, {training['seconds'] / 60:.1f} min"
+        expected.append([name, cell, *scores(demo[method])])
+        assert f"{demo[method]['episodes']} held-out episodes" in README
+    assert table_below("demo") == expected
+    assert f"in {demo['minutes']:.1f} minutes" in README
+
+
+def test_images_table() -> None:
+    images = result("clean-plate-images.json")
+    expected = [
+        [name, f"{images[name]['training']['last_logged_step']:,} steps", *scores(images[name])]
+        for name in ("small", "paper")
+    ]
+    assert table_below("images") == expected
+    assert {row["training"]["minutes"] for row in images.values()} == {11}
+    assert {row["training"]["demonstrations"] for row in images.values()} == {200}
+    assert {row["episodes"] for row in images.values()} == {100}
+    assert "200 demonstrations, 11 minutes" in README
+
+
+def test_training_table() -> None:
+    measured = result("training-cpu.json")
+    reading, training = measured["reading"], measured["training"]["data"]["resident"]
+    assert table_below("training") == [
+        [
+            f"{reading['episodes']} episodes, {reading['pictures']:,} pictures: {reading['seconds']:.1f} s",
+            f"{reading['frame_by_frame_ratio']:.1f} x as long",
+            f"{training['wait_share']:.1%}",
+        ]
+    ]
+
+
 def test_parameter_counts_are_those_of_the_code() -> None:
     assert result("parameters.json") == parameters.sizes()
     architecture = (ROOT / "docs/architecture.md").read_text()

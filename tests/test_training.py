@@ -174,11 +174,11 @@ class TestMoments:
         policy = ChameleonPolicy(nano(), FEATURES).eval()
         batch = store.batch([0, 1, 2])
         torch.manual_seed(1)
-        decision = policy.loss(batch).parts["decision"]
+        decision = policy.loss(batch).parts["decision_loss"]
         everywhere = EpisodeBatch(**{**vars(batch), "deciding": batch.valid})
         torch.manual_seed(1)
         parts = policy.loss(everywhere).parts
-        torch.testing.assert_close(parts["decision"], parts["action"])
+        torch.testing.assert_close(parts["decision_loss"], parts["action"])
         assert abs(decision - parts["action"]) > 1e-3
 
 

@@ -44,8 +44,8 @@ class Loss:
     total: Tensor
     """L = action + alpha * control_jepa."""
     parts: dict[str, Tensor]
-    """Detached: `action` (Eq. 16), `control_jepa` (Eq. 13), its terms `alignment` and `variance`, and `decision`: the action
-    loss of the batch's deciding time steps alone, where it says which those are (NaN if none of them was drawn)."""
+    """Detached: `action` (Eq. 16), `control_jepa` (Eq. 13), its terms `alignment` and `variance`, and `decision_loss`: the
+    action loss of the batch's deciding time steps alone, where it says which those are (NaN if none of them was drawn)."""
     state: MemoryState
     """Memory after the batch, detached: pass it on with the next window of the same episodes. An episode that ended inside
     the batch has run on over its padding; its memory means nothing any more."""
@@ -197,7 +197,7 @@ class ChameleonPolicy(nn.Module):
         total = action + objective.control_jepa_weight * prospective
         parts = {"action": action, "control_jepa": prospective, "alignment": alignment, "variance": variance}
         if decision is not None:
-            parts["decision"] = decision
+            parts["decision_loss"] = decision
         return Loss(total, {name: part.detach() for name, part in parts.items()}, state.detach(), augmentation)
 
     def draw_augmentation(self, episodes: int) -> Augmentation:

@@ -72,7 +72,7 @@ def demo_page(task: str, instruction: str, contenders: Sequence[Contender], fact
     clips = "".join(_clip_card(kind, contender) for kind, contender in zip(kinds, contenders, strict=True))
     curves = [
         _curve(contenders, "action", "Action loss (log scale)"),
-        _curve(contenders, "decision", "Decision loss: just before the answer is needed (log scale)"),
+        _curve(contenders, "decision_loss", "Decision loss: just before the answer is needed (log scale)"),
     ]
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

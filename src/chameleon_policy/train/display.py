@@ -12,7 +12,7 @@ from rich.progress import Progress as Bar
 
 from chameleon_policy.train.checkpoint import Progress
 
-SHOWN = {"loss": "loss", "action": "action", "control_jepa": "jepa", "decision": "decision"}
+SHOWN = {"loss": "loss", "action": "action", "control_jepa": "jepa", "decision_loss": "decision"}
 SECONDS_BETWEEN_LINES = 10.0
 
 
