@@ -93,8 +93,13 @@ class TestStore:
         episodes = make_episodes(LENGTHS)
         statistics = statistics_of(episodes)
         everything = np.concatenate([episode.actions for episode in episodes])
+        mean, deviation = everything.astype(float).mean(axis=0), everything.astype(float).std(axis=0)
         assert statistics.action is not None
-        assert statistics.action.low == tuple(everything.min(axis=0).astype(float).tolist())
+        assert statistics.action.low == pytest.approx(mean - deviation)
+        assert statistics.action.high == pytest.approx(mean + deviation)
+        states = np.concatenate([episode.state for episode in episodes])
+        assert statistics.proprioception is not None
+        assert statistics.proprioception.low == tuple(states.min(axis=0).astype(float).tolist())
 
     def test_pictures_stay_uint8(self) -> None:
         from chameleon_policy import View
@@ -124,7 +129,7 @@ class TestStatistics:
         action = statistics_of([episode]).action
         assert action is not None
         assert (action.low[2:8], action.high[9:]) == ((-1.0,) * 6, (1.0,) * 4)
-        assert action.low[0] == rows[:, 0].astype(np.float32).min()
+        assert action.low[0] == pytest.approx(rows[:, 0].mean() - rows[:, 0].std(), abs=1e-5)
 
     def test_every_slot_has_a_range_over_the_frames_in_which_it_is_seen(self) -> None:
         objects = np.zeros((6, 3, 2), np.float32)

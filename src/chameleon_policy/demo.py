@@ -42,11 +42,11 @@ Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 class DemoConfig:
     """How large a demonstration; the defaults fill about six minutes on two cores."""
 
-    demonstrations: int = 120
+    demonstrations: int = 150
     """Expert episodes to learn from."""
-    minutes: float = 3.1
+    minutes: float = 3.4
     """Training of Chameleon."""
-    twin_minutes: float = 1.3
+    twin_minutes: float = 1.2
     """Training of the memoryless twin."""
     episodes: int = 36
     """Held-out episodes for each of the two."""

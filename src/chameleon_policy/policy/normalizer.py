@@ -1,4 +1,4 @@
-"""Per-dimension min/max normalisation to [-1, 1]; the statistics live inside the policy and its checkpoint."""
+"""Per-dimension normalisation: a range goes to [-1, 1]; the statistics live inside the policy and its checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONSTANT_RANGE = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Smallest and largest value of every dimension over a dataset."""
+    """What goes to -1 and what to 1, for every dimension: smallest and largest value over a dataset, or the like."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]

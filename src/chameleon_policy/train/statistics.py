@@ -1,4 +1,7 @@
-"""The ranges that a policy normalises with, from all frames of a dataset: smallest and largest value go to -1 and 1.
+"""What a policy normalises with, from all frames of a dataset.
+
+Of proprioception the smallest and largest value go to -1 and 1; of actions, the mean less and plus one standard deviation. A
+gripper that is either open or closed then does not outweigh positions, which have long tails, in the loss.
 
 Two kinds of numbers are an exception, since stretching them would blow up what hardly varies:
 
@@ -33,7 +36,7 @@ def statistics_of(episodes: Sequence[EpisodeArrays]) -> Statistics:
     objects = [episode.objects for episode in episodes if episode.objects is not None]
     return Statistics(
         proprioception=_range_of_vectors(np.concatenate([episode.state for episode in episodes])),
-        action=_range_of_vectors(np.concatenate([episode.actions for episode in episodes])),
+        action=_spread_of_vectors(np.concatenate([episode.actions for episode in episodes])),
         objects=_range_of_slots(np.concatenate(objects)) if objects else None,
     )
 
@@ -54,7 +57,16 @@ def directions(rows: Array) -> list[slice]:
 
 
 def _range_of_vectors(rows: Array) -> Range:
-    low, high = rows.min(axis=0).astype(float), rows.max(axis=0).astype(float)
+    return _with_natural_directions(rows, rows.min(axis=0).astype(float), rows.max(axis=0).astype(float))
+
+
+def _spread_of_vectors(rows: Array) -> Range:
+    """One standard deviation to both sides of the mean: so much goes to -1 and 1."""
+    mean, deviation = rows.mean(axis=0, dtype=float), rows.std(axis=0, dtype=float)
+    return _with_natural_directions(rows, mean - deviation, mean + deviation)
+
+
+def _with_natural_directions(rows: Array, low: Array, high: Array) -> Range:
     for place in directions(rows):
         low[place], high[place] = -1.0, 1.0
     return Range(low=tuple(low.tolist()), high=tuple(high.tolist()))

@@ -9,8 +9,8 @@ from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.scene import PLATE_SURFACE, SPONGE
 
 GRIP = 0.037
-"""Height at which the sponge is held, in its foam."""
-PRESS = 0.012
+"""Height at which the sponge is held, more or less: in its foam."""
+PRESS = 0.014
 
 
 class CleanPlateExpert(Expert):
@@ -19,12 +19,15 @@ class CleanPlateExpert(Expert):
     def plan(self, decision: int) -> list[Waypoint]:
         """Sponge, over the plate, down, three strokes."""
         assert isinstance(self.choice, int)
-        way = self.grasp("sponge", GRIP, SPONGE[2] + 0.09)
+        # Held higher one time and lower the next: what must reach the plate is the sponge, not the hand.
+        grip = GRIP + self._rng.uniform(-0.008, 0.004)
+        way = self.grasp("sponge", grip, SPONGE[2] + 0.09)
         sponge, plate = way[-1].pose.position, self.env.world.position(self.env.task.candidates[self.choice])
-        working = GRIP + PLATE_SURFACE - PRESS
+        working = grip + PLATE_SURFACE - PRESS
         offset = sponge - (*self.env.world.position("sponge")[:2], 0)  # where in the hand the sponge is held
-        # Always from the same side: two mirrored ways would be two modes to learn, and neither is the answer to anything.
-        strokes = [(0.014, -0.024), (0.014, 0.024), (-0.014, 0.024), (-0.014, -0.024)]
+        # The first stroke goes through the middle: even a centimetre beside its path it covers most of the plate. Always
+        # from the same side: two mirrored ways would be two modes to learn, and neither is the answer to anything.
+        strokes = [(0.0, -0.026), (0.0, 0.026), (-0.014, 0.026), (-0.014, -0.026)]
         path = [np.array([plate[0] + x + offset[0], plate[1] + y + offset[1], working]) for x, y in strokes]
         return [
             *way,
