@@ -20,7 +20,7 @@ MOVED = 0.2
 
 
 def moments(episode: EpisodeArrays, horizon: int, span: npt.NDArray[np.floating]) -> npt.NDArray[np.int8]:
-    """(T,) the kind of every time step; `span` (A,) is how far each dimension of the action goes in the dataset, typically."""
+    """(T,) the kind of every time step; `span` (A,) is how far each dimension of the action typically goes."""
     kinds = np.full(episode.length, MOVING, np.int8)
     if episode.decision_steps:
         kinds[: episode.decision_steps[0]] = RESTING
