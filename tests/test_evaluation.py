@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from camo_episodes import WAIT
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Range, Statistics, View
 from chameleon_policy.camo import TASKS
 from chameleon_policy.camo.recording import Recording, record
 from chameleon_policy.cli import main
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
-from chameleon_policy.evaluate.oracle import OraclePolicy
+from chameleon_policy.evaluate.oracle import LastAction, OraclePolicy
 from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import roll_out
 from chameleon_policy.evaluate.settings import CamoSettings
@@ -102,6 +103,46 @@ def test_memory_ticks_every_step_and_chunks_end_at_decisions() -> None:
     assert after == list(range(env.decision_step, rollout.played.length, 4))
 
 
+class Counter(OraclePolicy):
+    """Its memory is the number of steps seen; it notes memory and noise of every plan and holds still."""
+
+    features = Features(objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=8)
+
+    def __init__(self) -> None:
+        self.plans: list[tuple[float, float]] = []
+
+    def observe(self, observation, state):
+        return LastAction(state.action + 1)
+
+    def act(self, state, *, steps=None, source=None):
+        self.plans.append((float(state.action[0, 0]), float(source[0, 0, 0])))
+        return torch.from_numpy(WAIT).float().expand(len(state), 8, -1)
+
+
+def test_an_episode_begins_with_fresh_memory_and_its_own_noise() -> None:
+    """Three episodes one after the other in one slot are what each of them is alone."""
+    seeds = evaluation_seeds(FIRST_SEED, 3)
+    alone = []
+    for seed in seeds:
+        policy = Counter()
+        evaluate(policy, CLEAN_PLATE, [seed], parallel=1, workers=0)
+        alone += policy.plans
+    together = Counter()
+    evaluate(together, CLEAN_PLATE, seeds, parallel=1, workers=0)
+    assert together.plans == alone
+    assert len({noise for _, noise in alone}) == len(alone)
+    assert sum(steps == 1 for steps, _ in alone) == 3
+
+
+def test_a_dead_process_is_said_so() -> None:
+    with EnvPool(CLEAN_PLATE, 2, 1) as pool:
+        pool.advance({0: FIRST_SEED})
+        pool._processes[0].kill()
+        pool._processes[0].join()
+        with pytest.raises(OSError, match="an evaluation process died"):
+            pool.advance({0: WAIT})
+
+
 def test_broken_down_by_answer_and_difficulty() -> None:
     settings = CamoSettings(
         task="shell-game", observation="state", kind="guess", difficulty={"swaps": (0, 1)}, retention_steps=4
@@ -130,10 +171,17 @@ def test_a_replay_is_the_episode(tmp_path: Path) -> None:
 def test_training_is_watched_on_its_own_seeds(tmp_path: Path) -> None:
     recording = Recording(task="clean-plate", episodes=3, observation="state", retention_steps=(3, 4))
     record(recording, tmp_path / "data")
-    figures = watch_training_seeds(tmp_path / "data", 2, 0)(clean_plate_policy())
+    policy = clean_plate_policy()
+    figures = watch_training_seeds(tmp_path / "data", 2, 0, policy)(policy)
     assert set(figures) == {"train_msr", "train_dsr", "train_sr"}
     with pytest.raises(ValueError, match="no recording of Camo"):
-        watch_training_seeds(tmp_path, 2, 0)
+        watch_training_seeds(tmp_path, 2, 0, policy)
+    other = ChameleonPolicy(nano(), Features(objects=ObjectSlots(count=6, size=7), proprioception=10, action=10, horizon=4))
+    with pytest.raises(ValueError, match="trained on another task"):
+        watch_training_seeds(tmp_path / "data", 2, 0, other)
+    (tmp_path / "data/camo/recording.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"recording\.json is damaged"):
+        watch_training_seeds(tmp_path / "data", 2, 0, policy)
 
 
 def test_training_seeds_are_refused() -> None:
@@ -194,7 +242,13 @@ def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert scores["seeds"] == [FIRST_SEED, FIRST_SEED + 1]
     assert scores["result"]["episodes"] == 2
-    for wrong, message in ((["--first-seed", "5"], "not evaluation seeds"), (["--executed", "9"], "1 to 8 actions")):
+    wrongs = {
+        "not evaluation seeds": ["--first-seed", "5"],
+        "1 to 8 actions": ["--executed", "9"],
+        "--json must name a file": ["--json", str(tmp_path)],
+        "--videos must name a folder": ["--videos", str(tmp_path / "scores.json")],
+    }
+    for message, wrong in wrongs.items():
         monkeypatch.setattr("sys.argv", [*arguments, *wrong])
         with pytest.raises(SystemExit, match="2"):
             main()

@@ -188,21 +188,24 @@ class TestMoments:
 
 
 class TestOrder:
-    def test_every_pass_holds_every_episode_once(self) -> None:
-        drawn = [number for step in range(10) for number in episodes_of_step(0, step, 8, [5] * 20)]
-        assert sorted(drawn) == sorted([*range(20)] * 4)
-        assert drawn[:40] != drawn[40:]
-        assert episodes_of_step(1, 0, 20, [5] * 20) != episodes_of_step(0, 0, 20, [5] * 20)
+    def test_a_pass_holds_no_episode_twice_and_leaves_out_others_each_time(self) -> None:
+        passes = [[n for step in range(4 * k, 4 * k + 4) for n in episodes_of_step(0, step, 7, [5] * 30)] for k in range(20)]
+        assert all(len(set(drawn)) == 28 for drawn in passes)
+        left_out = [frozenset(range(30)) - set(drawn) for drawn in passes]
+        assert len(set(left_out)) > 10
+        assert set().union(*passes) == set(range(30))
+        assert passes[0] != passes[1]
+        assert episodes_of_step(1, 0, 7, [5] * 30) != episodes_of_step(0, 0, 7, [5] * 30)
 
     def test_a_batch_larger_than_the_dataset(self) -> None:
-        drawn = [number for step in range(3) for number in episodes_of_step(0, step, 7, [3, 4, 5])]
-        assert sorted(drawn) == sorted([0, 1, 2] * 7)
-        assert len(set(episodes_of_step(0, 0, 7, [3, 4, 5]))) == 3
+        assert sorted(episodes_of_step(0, 0, 6, [3, 4, 5])) == [0, 0, 1, 1, 2, 2]
+        assert len(set(episodes_of_step(0, 5, 7, [3, 4, 5]))) == 3
 
-    def test_a_batch_holds_no_copies(self) -> None:
-        lengths = [*range(30), *range(30)]
-        for step in range(0, 50, 5):  # whole groups inside a pass
-            assert len(set(episodes_of_step(0, step, 12, lengths))) == 12
+    @pytest.mark.parametrize(("episodes", "batch"), [(200, 32), (120, 64), (10, 4), (100, 8), (24, 8)])
+    def test_a_batch_holds_no_copies(self, episodes: int, batch: int) -> None:
+        lengths = np.random.default_rng(0).integers(50, 90, episodes).tolist()
+        for step in range(60):
+            assert len(set(episodes_of_step(0, step, batch, lengths))) == batch
 
     def test_similar_lengths_come_together_in_random_turns(self) -> None:
         lengths = list(range(80))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -166,14 +167,50 @@ def test_what_is_refused(data: Path, uninterrupted: Path, tmp_path: Path, capsys
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("years of work")
     assert "files of something else" in refused(*OPTIONS, out=tmp_path / "mine")
+    assert "--start-from decides" in refused("--steps", 5, "--horizon", 4, "--start-from", uninterrupted)
     other = write_hdf5(tmp_path / "other.hdf5", make_episodes([5, 5], action=3))
-    wrong = refused("--steps", 5, "--device", "cpu", "--start-from", uninterrupted / "policy", source=other)
+    wrong = refused("--steps", 5, "--device", "cpu", "--start-from", uninterrupted, source=other)
     assert "numbers of an action: 2 in" in wrong
     assert "3 in the data" in wrong
 
 
+def test_a_kill_before_the_policy_was_written(data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    shutil.rmtree(run / "policy")
+    assert "its budget is spent" in complaint(capsys, monkeypatch, "train", data, "--out", run, *OPTIONS)
+    assert weights(run) == weights(uninterrupted)
+
+
+def test_a_kill_at_the_very_beginning(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("lock", "run.unfinished"):
+        (tmp_path / "run" / name).write_text("")
+    run_to_the_end(data, tmp_path / "run")
+    assert losses(tmp_path / "run") == losses(uninterrupted)
+
+
+def test_no_readable_checkpoint(data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    for path in (run / "checkpoints").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    for _ in range(2):  # asked again, it must not begin anew
+        with pytest.warns(UserWarning, match="cannot be read"):
+            assert "no checkpoint in" in complaint(capsys, monkeypatch, "train", data, "--out", run, *OPTIONS)
+
+
+def test_decision_loss_survives_parts_and_windows(data: Path, tmp_path: Path) -> None:
+    run_to_the_end(data, tmp_path / "run", "--accumulate", 2, "--window", 4, "--log-steps", 10)
+    assert all(0 < line["decision_loss"] < 10 for line in lines(tmp_path / "run"))
+
+
 def test_go_on_from_a_saved_policy(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    run_to_the_end(data, tmp_path / "tuned", "--start-from", uninterrupted / "policy")
+    options = [option for option in OPTIONS if option not in ("--preset", "nano", "--horizon")]
+    options.remove(4)  # the horizon; the batch of 4 comes before it
+    process = chameleon("train", data, "--out", tmp_path / "tuned", *options, "--batch", 4, "--start-from", uninterrupted)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
     assert lines(tmp_path / "tuned")[0]["loss"] < lines(uninterrupted)[0]["loss"]
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -98,7 +99,7 @@ def demo(
 
     given = {"demonstrations": demonstrations, "minutes": minutes, "twin_minutes": twin_minutes, "episodes": episodes}
     config = DemoConfig(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    page = run_demo(config, out, _bar, Console())
+    page = run_demo(config, out, _bar, Console(), command=" ".join(["chameleon", *sys.argv[1:]]))
     print(f"Look at it in a browser: {page.resolve().as_uri()}")
 
 
@@ -153,11 +154,12 @@ def record(
 class PolicyOptions:
     """What `train` builds."""
 
-    method: str = "chameleon"
-    """chameleon, or no-memory: the same policy without a memory."""
-    preset: Preset = "small"
-    horizon: int = 16
-    """Actions in one predicted chunk; half of them are executed before the next one."""
+    method: str | None = None
+    """chameleon, or no-memory: the same policy without a memory (default: chameleon)."""
+    preset: Preset | None = None
+    """Size of the policy (default: small)."""
+    horizon: int | None = None
+    """Actions in one predicted chunk; half of them are executed before the next one (default: 16)."""
     action_steps: int | None = None
     """Time steps of each episode that carry the action loss, drawn anew each time (default: all)."""
     flow_time_power: float = 1.0
@@ -211,6 +213,8 @@ def train(
         workers: Threads that read the dataset, and processes for rollouts that watch the training.
     """
     with _extra("train"):
+        from accelerate import PartialState
+
         from chameleon_policy.data.episodes import Keys
         from chameleon_policy.policy import ObjectiveConfig
         from chameleon_policy.train.run import RunConfig
@@ -220,22 +224,28 @@ def train(
         action_steps=policy.action_steps, flow_time_power=policy.flow_time_power,
         proprioception_noise=policy.proprioception_noise, control_jepa_weight=policy.control_jepa_weight,
     )  # fmt: skip
+    architecture: dict[str, Any] = {"method": policy.method, "preset": policy.preset, "horizon": policy.horizon}
+    given = {name: value for name, value in architecture.items() if value is not None}
+    if policy.start_from is not None and given:
+        options = ", ".join(f"--{name}" for name in given)
+        raise ValueError(f"--start-from decides {', '.join(architecture)} of the policy; leave out {options}")
     run = RunConfig(
-        data=data, method=policy.method, preset=policy.preset, horizon=policy.horizon, objective=objective,
-        language=policy.language, start_from=policy.start_from, training=training,
+        data=data, objective=objective, language=policy.language, start_from=policy.start_from, training=training,
         keys=Keys(state=keys.state_keys, action=keys.action_key, views=keys.view_keys, objects=keys.objects_key),
+        **given,
     )  # fmt: skip
     watch = None
     if training.watch_times:
         with _extra("camo"):
             from chameleon_policy.evaluate.watch import watch_training_seeds
 
-        watch = watch_training_seeds(data, training.watch_episodes, workers)
+        watch = partial(watch_training_seeds, data, training.watch_episodes, workers)
     stopped_by = train_policy(run, out, device=device, workers=workers, loggers=log, watch=watch)
     if stopped_by is not None:
         print(f"chameleon: stopped and saved; the same command goes on with {out}", file=sys.stderr)
         sys.exit(128 + stopped_by)
-    print(f"Trained: {out}/policy. Figures: {out}/metrics.jsonl. Evaluate it: chameleon eval {out} --task ...")
+    if PartialState().is_main_process:
+        print(f"Trained: {out}/policy. Figures: {out}/metrics.jsonl. Evaluate it: chameleon eval {out} --task ...")
 
 
 @app.command(name="eval")
@@ -277,6 +287,10 @@ def evaluate(
         from chameleon_policy.report.provenance import write_result
 
     seeds = camo.evaluation_seeds(first_seed, episodes)
+    if json_file is not None and json_file.is_dir():
+        raise ValueError(f"--json must name a file, and {json_file} is a folder")
+    if videos is not None and videos.exists() and not videos.is_dir():
+        raise ValueError(f"--videos must name a folder, and {videos} is a file")
     policy, settings = load_for_evaluation(
         run, task, device, nuisance=dials.nuisance, retention_steps=dials.retention, difficulty=dials.difficulty
     )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rich.console import Console
 from chameleon_policy.camo import task_named
 from chameleon_policy.camo.play import save_clip
 from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.data import RecordedDataset
 from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
@@ -53,7 +55,7 @@ class DemoConfig:
     seed: int = 0
 
 
-def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console) -> Path:
+def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command: str) -> Path:
     """Record, train, evaluate, and write the page; returns its path."""
     started = time.perf_counter()
     console.rule("1. Demonstrations")
@@ -78,12 +80,12 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console) -> Path:
     }
     result |= {"minutes": minutes, "demonstrations": config.demonstrations}
     seeds = evaluation_seeds(FIRST_SEED, config.episodes)
-    write_result(out / "scores.json", result, command="chameleon demo", seeds=seeds)
+    write_result(out / "scores.json", result, command=command, seeds=seeds)
     facts = [
         f"{config.demonstrations} expert demonstrations, state observations (five object slots), training seeds only.",
         f"<code>nano</code> from scratch: {config.minutes:g} minutes for Chameleon, {config.twin_minutes:g} for the twin.",
         f"{config.episodes} rollouts each on held-out seeds, {SAMPLING_STEPS} Euler steps a chunk.",
-        f"This sitting took {minutes:.1f} minutes. Every episode's score: <code>{out / 'scores.json'}</code>.",
+        f"This sitting took {minutes:.1f} minutes. Every episode's score: <code>{escape(str(out / 'scores.json'))}</code>.",
     ]
     page = out / "index.html"
     page.write_text(demo_page(TASK, task_named(TASK).instruction, contenders, facts))
@@ -91,7 +93,11 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console) -> Path:
 
 
 def _record(config: DemoConfig, folder: Path, bar: Bar) -> Path:
-    if not (folder / INFO_PATH).exists():
+    if (folder / INFO_PATH).exists():
+        found = len(RecordedDataset(folder))
+        if found != config.demonstrations:
+            raise ValueError(f"{folder} holds {found} demonstrations: give --demonstrations {found}, or another --out")
+    else:
         recording = Recording(task=TASK, episodes=config.demonstrations, seed=config.seed, observation="state")
         with bar("expert demonstrations", config.demonstrations) as advance:
             record(recording, folder, workers=2, progress=advance)
@@ -136,9 +142,9 @@ def _clips(evaluation: Evaluation, folder: Path) -> list[Clip]:
     folder.mkdir(parents=True, exist_ok=True)
     telling = sorted(evaluation.rollouts, key=lambda rollout: not rollout.played.score.manipulation)
     first = telling[0]
-    second = next((each for each in telling[1:] if each.played.z != first.played.z), telling[-1])
+    others = [each for each in telling[1:] if each.played.z != first.played.z] or telling[1:]
     clips = []
-    for rollout in (first, second):
+    for rollout in (first, *others[:1]):
         played = rollout.played
         path = folder / f"{played.seed}.mp4"
         save_clip(replay(evaluation.settings, rollout, CLIP_SIZE), path)

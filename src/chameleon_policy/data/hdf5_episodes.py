@@ -67,7 +67,7 @@ def _attribute(path: Path, data: Any, name: str) -> dict[str, Any]:
     """An attribute of data/ that holds JSON."""
     try:
         content = json.loads(data.attrs.get(name, "{}"))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"{path}: the attribute {name!r} of data/ is no JSON ({error}); correct it, or delete it"
         ) from error

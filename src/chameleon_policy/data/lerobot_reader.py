@@ -178,6 +178,8 @@ class RecordedDataset:
                 table = _read_table(self._existing(path, what), what, [*columns, "index", "episode_index"])
                 self._cached[columns] = path, table
         assert table is not None
+        if "dataset_from_index" not in found.row:
+            raise ValueError(f"{self.path}: meta/episodes lacks the column dataset_from_index; copy the dataset again")
         first = int(np.searchsorted(table["index"].to_numpy(), found.row["dataset_from_index"]))
         rows = table.slice(first, found.length)
         if len(rows) != found.length or set(rows["episode_index"].to_pylist()) != {episode}:

@@ -85,7 +85,7 @@ def evaluate(
         raise ValueError("expected at least one episode, got none")
     if not training_seeds:
         refuse_training_seeds(seeds)
-    with EnvPool(settings, min(parallel, len(seeds)), workers) as pool:
+    with EnvPool(settings, parallel, min(workers, len(seeds))) as pool:
         instruction = embed_instruction(policy.features, settings.task)
         rollouts = roll_out(policy, pool, seeds, steps=steps, executed=executed, instruction=instruction, progress=progress)
     return Evaluation(settings, rollouts)

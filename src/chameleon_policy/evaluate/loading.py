@@ -12,7 +12,7 @@ from chameleon_policy.baselines import load_policy
 from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.evaluate.settings import CamoSettings, observation_of
-from chameleon_policy.train.checkpoint import SETTINGS
+from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 EXPERTS = ("oracle", "guess")
@@ -24,18 +24,17 @@ def training_of(run: Path | str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     settings, lines = json.loads(path.read_text()), read_metrics(Path(run) / METRICS)
-    return {**{name: settings.get(name) for name in ("method", "training", "data", "git_revision")}, "last": lines[-1:]}
+    trained = [line for line in lines if "loss" in line]
+    return {**{name: settings.get(name) for name in ("method", "training", "data", "git_revision")}, "last": trained[-1:]}
 
 
 def load_for_evaluation(run: Path | str, task: str, device: str = "auto", **dials: Any) -> tuple[Policy, CamoSettings]:
     """The policy of a run (or a saved policy, or an expert) and the environment that shows what it expects to see."""
     if str(run) in EXPERTS:
         return OraclePolicy(), CamoSettings(task=task, observation="state", kind=str(run), **dials)  # type: ignore[arg-type]
-    place = Path(run)
-    if (place / SETTINGS).is_file():
-        if not (place / "policy").is_dir():
-            raise FileNotFoundError(f"{run} has not saved a policy yet; wait for its first checkpoint, or train it further")
-        place = place / "policy"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: no GPU is available to torch; use --device cpu")
     where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    policy = load_policy(place if place.exists() else str(run), device=where)
+    place = policy_folder(run)
+    policy = load_policy(place if Path(place).exists() else str(run), device=where)
     return policy, CamoSettings(task=task, **observation_of(policy.features, task), **dials)

@@ -80,16 +80,14 @@ class EnvPool:
         for slot, what in order.items():
             shares[slot % len(shares)][slot] = what
         busy = [(pipe, share) for pipe, share in zip(self._pipes, shares, strict=True) if share]
-        for pipe, share in busy:
-            pipe.send(share)
         ticks: dict[int, Tick] = {}
-        for pipe, _ in busy:
-            try:
-                answer = pipe.recv()
-            except EOFError:
-                raise RuntimeError(
-                    "an evaluation process died (killed, or out of memory?); run the evaluation again"
-                ) from None
+        try:
+            for pipe, share in busy:
+                pipe.send(share)
+            answers = [pipe.recv() for pipe, _ in busy]
+        except (EOFError, OSError) as error:
+            raise OSError("an evaluation process died (killed, or out of memory?); run the evaluation again") from error
+        for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
             ticks |= answer
@@ -134,7 +132,8 @@ class _Environments:
 
 
 def _serve(pipe: Connection, settings: CamoSettings) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, whose end of the pipe then closes
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the parent, which may want to save; then its end of the pipe closes
+        signal.signal(number, signal.SIG_IGN)
     environments = _Environments(settings)
     while True:
         try:

@@ -1,6 +1,8 @@
 """Closed-loop rollouts: one batched policy, many environments, the memory ticked on every control step.
 
-Reproducible: the noise of every chunk follows from the episode's seed, and the policy always sees a batch of the same size.
+Reproducible: the noise of every chunk follows from the episode's seed, and the policy always computes a batch of the same
+size, since the last bits of a result depend on it and a closed loop amplifies them. Another `parallel`, or other hardware,
+is another run.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def roll_out(
     executed = policy.features.executed if executed is None else executed
     if not 1 <= executed <= policy.features.horizon:
         raise ValueError(f"expected 1 to {policy.features.horizon} actions of a chunk to be executed, got {executed}")
-    waiting, slots = list(enumerate(seeds)), [_Slot() for _ in range(min(pool.slots, len(seeds)))]
+    waiting, slots = list(enumerate(seeds)), [_Slot(policy.features) for _ in range(pool.slots)]
     results: dict[int, Rollout] = {}
     state = policy.initial_state(len(slots))
     while True:
@@ -73,7 +75,7 @@ def roll_out(
         begun = {}
         for place in idle[: len(waiting)]:
             episode, seed = waiting.pop(0)
-            slots[place].begin(episode, seed, policy.features)
+            slots[place].begin(episode, seed)
             begun[place] = seed
         if begun:
             state = state.put(list(begun), policy.initial_state(len(begun)))
@@ -86,32 +88,35 @@ def roll_out(
             if rollout is not None:
                 results[rollout[0]] = rollout[1]
                 progress(len(results))
-        state = policy.observe(_stack([slot.observation for slot in slots], instruction, policy.device), state)
+        seen = slots[playing[0]].observation  # stands in for slots that were never used
+        assert seen is not None
+        state = policy.observe(_stack([slot.observation or seen for slot in slots], instruction, policy.device), state)
         due = [place for place, slot in enumerate(slots) if slot.needs_a_plan]
         if due:
-            noise = torch.stack([slots[place].noise() for place in due]).to(policy.device)
-            for place, chunk in zip(due, policy.act(state[due], steps=steps, source=noise).cpu().numpy(), strict=True):
-                slots[place].queue = list(chunk[:executed])
+            noise = torch.stack([slot.noise() for slot in slots]).to(policy.device)
+            chunks = policy.act(state, steps=steps, source=noise).cpu().numpy()
+            for place in due:
+                slots[place].queue = list(chunks[place, :executed])
 
 
 class _Slot:
     """One place of the batch: the episode in it, and what is left of its chunk."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: Features) -> None:
         self.episode: int | None = None
-        self.observation: dict[str, Any] = {}
+        self.observation: dict[str, Any] | None = None
         self.queue: list[np.ndarray] = []
         self._done: list[np.ndarray] = []
-        self._shape = (0, 0)
+        self._shape = (features.horizon, features.action)
         self._generator = torch.Generator()
 
-    def begin(self, episode: int, seed: int, features: Features) -> None:
+    def begin(self, episode: int, seed: int) -> None:
         self.episode, self.queue, self._done = episode, [], []
-        self._shape = (features.horizon, features.action)
         self._generator.manual_seed(seed)
 
     def noise(self) -> Tensor:
-        return torch.randn(self._shape, generator=self._generator)
+        """The next noise of this episode; nothing is drawn if no chunk is due."""
+        return torch.randn(self._shape, generator=self._generator) if self.needs_a_plan else torch.zeros(self._shape)
 
     @property
     def needs_a_plan(self) -> bool:

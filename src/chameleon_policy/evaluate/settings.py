@@ -78,6 +78,9 @@ def settings_of_recording(dataset: Path) -> CamoSettings:
         raise ValueError(
             f"{dataset} is no recording of Camo ({SETTINGS} is missing): there is no environment to watch it in"
         )
-    recorded = json.loads(path.read_text())
     names = ("task", "observation", "image_size", "retention_steps", "nuisance", "difficulty")
-    return CamoSettings(**{name: recorded[name] for name in names})
+    try:
+        recorded = json.loads(path.read_text())
+        return CamoSettings(**{name: recorded[name] for name in names})
+    except (json.JSONDecodeError, KeyError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); record or copy the dataset again") from error

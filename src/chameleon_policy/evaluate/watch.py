@@ -13,16 +13,18 @@ from torch import nn
 
 from chameleon_policy.camo.recording import TABLE
 from chameleon_policy.evaluate.camo import evaluate
-from chameleon_policy.evaluate.settings import settings_of_recording
+from chameleon_policy.evaluate.settings import observation_of, settings_of_recording
+from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.train.loop import Watch
 
 SAMPLING_STEPS = 8
 """Euler steps of a chunk: enough to watch."""
 
 
-def watch_training_seeds(dataset: Path, episodes: int, workers: int) -> Watch:
+def watch_training_seeds(dataset: Path, episodes: int, workers: int, policy: ChameleonPolicy) -> Watch:
     """Scores a policy on the first episodes that a recording was made from, in the environment it was made in."""
     settings = settings_of_recording(dataset)
+    observation_of(policy.features, settings.task)  # better refused now than at the first look
     seeds = pq.read_table(dataset / TABLE, columns=["seed"], partitioning=None)["seed"].to_pylist()[:episodes]
 
     def watch(policy: nn.Module) -> Mapping[str, float]:

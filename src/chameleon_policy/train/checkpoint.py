@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-SETTINGS = "run.json"
+SETTINGS, POLICY = "run.json", "policy"
 FORMAT = "chameleon-training"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """What AdamW keeps of every parameter."""
@@ -38,6 +38,15 @@ class Progress:
     """Time spent training, over all sittings."""
     watched: int = 0
     """Looks at closed-loop rollouts taken."""
+
+
+def policy_folder(run: Path | str) -> Path | str:
+    """Where the policy of a run lies; what is no run (a saved policy, a name on the hub) is returned as it is."""
+    if not (Path(run) / SETTINGS).is_file():
+        return run
+    if not (Path(run) / POLICY).is_dir():
+        raise FileNotFoundError(f"{run} has not saved a policy yet; wait for its first checkpoint, or train it further")
+    return Path(run) / POLICY
 
 
 class Checkpoints:
@@ -57,7 +66,8 @@ class Checkpoints:
             for moment, value in optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer/{moment}/{name}"] = value
         metadata = {"format": FORMAT, "progress": json.dumps(vars(progress))}
-        content = safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata)
+        # Clones: tied weights would share memory, which the format does not allow.
+        content = safetensors.torch.save({name: t.detach().cpu().clone() for name, t in tensors.items()}, metadata)
         path = self.folder / f"step-{progress.step:08d}.safetensors"
         unfinished = path.with_suffix(".unfinished")
         with unfinished.open("wb") as file:
@@ -65,21 +75,19 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        for old in self._newest_first()[self.keep :]:
-            old.unlink()
+        newer = [other for other in self._newest_first() if other > path]  # damaged ones, or this run would not be here
+        for old in [*newer, *self._newest_first()[len(newer) + self.keep :], *self.folder.glob("*.unfinished")]:
+            old.unlink(missing_ok=True)
         return path
 
     def restore(self, method: torch.nn.Module, ema: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> Progress | None:
         """Load the newest checkpoint that can be read; None if the run has none. A damaged one is passed over aloud."""
-        for leftover in self.folder.glob("*.unfinished"):
-            leftover.unlink()
         found = self._newest_first()
         for path in found:
             try:
                 progress, tensors = _read(path)
             except (safetensors.SafetensorError, ValueError, OSError) as error:
                 warnings.warn(f"{path} cannot be read ({error}); going on from the checkpoint before it", stacklevel=2)
-                path.unlink()
                 continue
             _apply(path, tensors, method, ema, optimizer)
             return progress

@@ -34,7 +34,8 @@ class TrainingConfig:
     precision: Precision = "auto"
     """bf16 autocast, or float32; auto: bf16 on a GPU."""
     window: int | None = None
-    """Time steps in one backward pass: longer episodes are cut, and the memory is carried from window to window."""
+    """Time steps in one backward pass: longer episodes are cut, and the memory is carried from window to window.
+    Control-JEPA looks ahead within a window only."""
     decision_emphasis: float = 1.0
     """How often a time step just before a decision carries the action loss, against one at which the robot moves (needs
     action_steps)."""
@@ -43,7 +44,8 @@ class TrainingConfig:
     seed: int = 0
     """Weights, order of the episodes and all noise follow from it."""
     checkpoint_minutes: float = 5.0
-    """Time between two checkpoints; one is written at the end and on Ctrl-C or SIGTERM too."""
+    """Time between two checkpoints, which are written together with a line of figures; one is written at the end and on
+    Ctrl-C or SIGTERM too."""
     checkpoint_steps: int | None = None
     """Steps between two checkpoints, in place of minutes."""
     keep_checkpoints: int = 3

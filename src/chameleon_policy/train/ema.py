@@ -20,8 +20,11 @@ class WeightAverage:
     def update(self, module: nn.Module, step: int) -> None:
         """After the optimizer step with this number, counted from 0."""
         share = 1 - min(self.decay, (1 + step) / (10 + step))
-        now = [value.detach() for value in module.state_dict().values()]
-        torch._foreach_lerp_(list(self.weights.values()), now, share)
+        now = {name: value.detach() for name, value in module.state_dict().items()}
+        smooth = [name for name, value in now.items() if value.is_floating_point()]
+        torch._foreach_lerp_([self.weights[name] for name in smooth], [now[name] for name in smooth], share)
+        for name in now.keys() - set(smooth):  # counters and the like
+            self.weights[name].copy_(now[name])
 
     @contextmanager
     def applied(self, module: nn.Module) -> Iterator[None]:

@@ -101,8 +101,12 @@ class Feeder:
             "data_wait": self._waited / passed,
             "step_ms": 1e3 * passed / steps,
         }
-        self._frames, self._waited, self._since = 0, 0.0, time.perf_counter()
+        self.restart_clock()
         return result
+
+    def restart_clock(self) -> None:
+        """Leave out of the figures what was no training."""
+        self._frames, self._waited, self._since = 0, 0.0, time.perf_counter()
 
     def _work_ahead(self, step: int) -> None:
         while not self._closing.is_set():

@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from chameleon_policy.policy import EpisodeBatch
-from chameleon_policy.train.checkpoint import Checkpoints, Progress
+from chameleon_policy.train.checkpoint import POLICY, Checkpoints, Progress
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.display import Display
 from chameleon_policy.train.ema import WeightAverage
@@ -50,6 +50,9 @@ class Method(Protocol):
 
     def loss(self, batch: EpisodeBatch, **carried: Any) -> StepLoss:
         """The loss of one batch of episodes."""
+
+    def save_pretrained(self, directory: Path) -> None:
+        """Write what evaluation needs; called with the averaged weights in place."""
 
 
 class DivergedError(ValueError):
@@ -108,8 +111,11 @@ class Trainer:
         ):
             while True:
                 share, signal = self._agree(self.share_of_budget, stop.signal)
-                if self.watch is not None and self.progress.watched < int(share * config.watch_times):
+                looks = int(share * config.watch_times)
+                if self.watch is not None and self.progress.watched < looks:
                     started += self._look(self.watch, sinks, display)  # time that does not count
+                    self.progress = replace(self.progress, watched=looks)
+                    feeder.restart_clock()
                 if share >= 1 or signal is not None:
                     break
                 self._step(feeder.next_step(), share)
@@ -120,6 +126,7 @@ class Trainer:
                     if self._checkpoint_is_due(saved_at):
                         self.save()
                         saved_at = self.progress.seconds
+                        feeder.restart_clock()
             if self._unread:
                 self._write_figures(sinks, feeder)
         self.save()
@@ -138,9 +145,13 @@ class Trainer:
         """A checkpoint to go on from, and the averaged weights as a policy."""
         if self.accelerator.is_main_process:
             self.checkpoints.save(self.progress, self.method, self.average.weights, self.optimizer)
-            with self.average.applied(self.method):
-                self.method.save_pretrained(self.run / "policy")
+            self.export()
         self.accelerator.wait_for_everyone()
+
+    def export(self) -> None:
+        """The averaged weights as a policy."""
+        with self.average.applied(self.method):
+            self.method.save_pretrained(self.run / POLICY)
 
     def _step(self, parts: Sequence[Part], share: float) -> None:
         """One optimizer step over this process's parts of the batch."""
@@ -149,22 +160,24 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
-        figures: dict[str, Tensor] = {}
+        figures: dict[str, list[Tensor]] = {}
         for part in parts:
             seed_noise(config.seed, self.progress.step, part.number)
             for name, value in self._accumulate(part).items():
-                figures[name] = figures.get(name, 0) + value / len(parts)
+                figures.setdefault(name, []).append(value)
         self._average_gradients()
-        figures["gradient_norm"] = nn.utils.clip_grad_norm_(self.method.parameters(), config.gradient_clip)
+        norm = nn.utils.clip_grad_norm_(self.method.parameters(), config.gradient_clip)
         self.optimizer.step()
         if hasattr(self.method, "update_target"):
             self.method.update_target()
         self.average.update(self.method, self.progress.step)
-        self._unread.append((self.progress.step, figures))
+        means = {name: _mean(name, torch.stack(values)) for name, values in figures.items()}
+        self._unread.append((self.progress.step, {**means, "gradient_norm": norm}))
 
     def _accumulate(self, part: Part) -> dict[str, Tensor]:
         """Gradients of one part, window by window; the windows count by their valid time steps."""
-        figures: dict[str, Tensor] = {}
+        sums: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         carried: dict[str, Any] = {}
         for window in part.windows():
             if carried:
@@ -173,10 +186,13 @@ class Trainer:
                 loss = self.method.loss(window.batch, **carried)
             (loss.total * window.weight / self.config.accumulate).backward()
             for name, value in {"loss": loss.total.detach(), **loss.parts}.items():
-                figures[name] = figures.get(name, 0) + value.float() * window.weight
+                # A window may have nothing of a part; but a loss that is no number stays so.
+                counted = torch.isfinite(value) | (name == "loss")
+                sums[name] = sums.get(name, 0) + torch.where(counted, value.float(), 0.0) * window.weight
+                weights[name] = weights.get(name, 0) + counted * window.weight
             if not window.last:
                 carried = {"state": loss.state, "augmentation": loss.augmentation}
-        return figures
+        return {name: sums[name] / weights[name] for name in sums}
 
     def _average_gradients(self) -> None:
         if self.accelerator.num_processes == 1:
@@ -196,15 +212,19 @@ class Trainer:
 
     def _write_figures(self, sinks: Sequence[Sink], feeder: Feeder) -> dict[str, float]:
         """Means since the last line; the first look at the numbers, so that steps never wait for the device."""
-        steps = [step for step, _ in self._unread]
-        table = {name: torch.stack([row[name].float() for _, row in self._unread]) for name in self._unread[0][1]}
+        steps, rows = [step for step, _ in self._unread], [row for _, row in self._unread]
         self._unread = []
-        means = self.accelerator.reduce(torch.stack(list(table.values())), reduction="mean").cpu()
-        for row, name in enumerate(table):
-            wrong = (~torch.isfinite(means[row])).nonzero().flatten().tolist() if name in ("loss", "gradient_norm") else []
-            if wrong:
-                self._refuse_to_go_on(name, float(means[row, wrong[0]]), steps[wrong[0]])
-        figures = {name: means[row].nanmean().item() for row, name in enumerate(table)}
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        nothing = torch.full((), math.nan, device=self.accelerator.device)
+        values = torch.stack([torch.stack([row.get(name, nothing).float() for row in rows]) for name in names])
+        counted = torch.isfinite(values)
+        sums = self.accelerator.reduce(torch.where(counted, values, 0.0), reduction="sum").cpu()
+        counts = self.accelerator.reduce(counted.float(), reduction="sum").cpu()
+        for place, step in enumerate(steps):
+            for row, name in enumerate(names):
+                if name in ("loss", "gradient_norm") and counts[row, place] < self.accelerator.num_processes:
+                    self._refuse_to_go_on(name, float(values[row, place]), step)
+        figures = dict(zip(names, (sums.sum(1) / counts.sum(1)).tolist(), strict=True))
         figures["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         figures |= feeder.figures(len(steps)) | {"seconds": self.progress.seconds}
         for sink in sinks:
@@ -235,5 +255,9 @@ class Trainer:
             for sink in sinks:
                 sink.write(self.progress.step, figures)
             display.say(f"step {self.progress.step}: " + ", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
-        self.progress = replace(self.progress, watched=self.progress.watched + 1)
         return time.perf_counter() - started
+
+
+def _mean(name: str, values: Tensor) -> Tensor:
+    """Over the parts of a batch; some may have nothing of a figure, but every part has a loss."""
+    return values.mean() if name == "loss" else values.nanmean()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+from chameleon_policy.train.checkpoint import Progress
 
 METRICS = "metrics.jsonl"
 Logger = Literal["tensorboard", "wandb"]
@@ -22,10 +25,15 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """metrics.jsonl; when a run goes on from step n, lines of later steps are dropped: they will be written again."""
+    """metrics.jsonl; when a run goes on, lines that will be written again are dropped: later steps, repeated looks."""
 
-    def __init__(self, path: Path, resume_at: int) -> None:
-        kept = [line for line in read_metrics(path) if line["step"] <= resume_at]
+    def __init__(self, path: Path, progress: Progress) -> None:
+        kept, looks = [], 0
+        for line in read_metrics(path):
+            is_look = "loss" not in line
+            looks += is_look
+            if line["step"] <= progress.step and (not is_look or looks <= progress.watched):
+                kept.append(line)
         unfinished = path.with_suffix(".unfinished")
         unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
         unfinished.replace(path)
@@ -44,12 +52,12 @@ class JsonLines:
 class TensorBoard:
     """Event files in run/tensorboard."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, resume_at: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ImportError("logging to TensorBoard needs: pip install 'chameleon-policy[tensorboard]'") from error
-        self._writer: Any = SummaryWriter(str(run / "tensorboard"))
+        self._writer: Any = SummaryWriter(str(run / "tensorboard"), purge_step=resume_at or None)
 
     def write(self, step: int, figures: dict[str, float]) -> None:
         """One scalar per figure."""
@@ -69,8 +77,16 @@ class WeightsAndBiases:
             import wandb
         except ImportError as error:
             raise ImportError("logging to wandb needs: pip install 'chameleon-policy[wandb]'") from error
-        name = run.resolve().name
-        self._run: Any = wandb.init(project="chameleon", name=name, id=name, resume="allow", dir=str(run), config=settings)
+        identity = run / "wandb-id"
+        if not identity.exists():
+            identity.write_text(secrets.token_hex(8))
+        try:
+            self._run: Any = wandb.init(
+                project="chameleon", name=run.resolve().name, id=identity.read_text(), resume="allow", dir=str(run),
+                config=settings,
+            )  # fmt: skip
+        except wandb.errors.UsageError as error:
+            raise ValueError(f"wandb: {error}. Log in with `wandb login`, or set WANDB_MODE=offline") from error
 
     def write(self, step: int, figures: dict[str, float]) -> None:
         """One row."""
@@ -81,11 +97,11 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-def open_sinks(run: Path, loggers: tuple[Logger, ...], settings: dict[str, Any], resume_at: int) -> list[Sink]:
+def open_sinks(run: Path, loggers: tuple[Logger, ...], settings: dict[str, Any], progress: Progress) -> list[Sink]:
     """The sinks of a run."""
-    sinks: list[Sink] = [JsonLines(run / METRICS, resume_at)]
+    sinks: list[Sink] = [JsonLines(run / METRICS, progress)]
     if "tensorboard" in loggers:
-        sinks.append(TensorBoard(run))
+        sinks.append(TensorBoard(run, progress.step))
     if "wandb" in loggers:
         sinks.append(WeightsAndBiases(run, settings))
     return sinks

@@ -1,7 +1,8 @@
 """What kind of moment a time step is: the robot moves, only waits, or is about to decide.
 
 The action loss of the deciding steps is the part that needs memory. A Camo recording says where its decisions are; in other
-data a decision is where a robot that stood still sets off.
+data a decision is where a robot that stood still sets off, which actions tell only if they are absolute (poses, joint
+positions): with velocities or deltas these marks, and with them `decision_loss`, mean little.
 """
 
 from __future__ import annotations

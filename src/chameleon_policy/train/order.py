@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-ORDER, NOISE, WEIGHTS, GROUPS = range(4)
+ORDER, NOISE, WEIGHTS = range(3)
 """Independent sources of randomness."""
 GROUPED = 8
-"""Batches that are drawn together and sorted by length, at most."""
+"""Batches that are sorted by length together."""
 
 
 def seed_weights(seed: int) -> None:
@@ -29,20 +29,20 @@ def seed_noise(seed: int, step: int, part: int) -> None:
 def episodes_of_step(seed: int, step: int, batch: int, lengths: Sequence[int]) -> list[int]:
     """Numbers of the episodes of a step: pass after pass over the dataset, each in an order of its own.
 
-    Within a few batches, episodes of similar length are put together: less padding is computed. They are never more than a
-    pass, or a batch would hold copies.
+    Runs of a few batches are sorted by length, since batches of similar episodes need less padding; the batches then come in
+    random order. What does not fill a batch is left out of a pass, other episodes each time. A dataset smaller than a batch
+    is repeated within it.
     """
-    grouped = max(1, min(GROUPED, len(lengths) // batch))
-    group, place = divmod(step, grouped)
-    positions = range(group * grouped * batch, (group + 1) * grouped * batch)
-    orders = {
-        epoch: np.random.default_rng([seed, ORDER, epoch]).permutation(len(lengths))
-        for epoch in range(positions[0] // len(lengths), positions[-1] // len(lengths) + 1)
-    }
-    drawn = [int(orders[position // len(lengths)][position % len(lengths)]) for position in positions]
-    drawn.sort(key=lambda episode: lengths[episode])
-    turn = int(np.random.default_rng([seed, GROUPS, group]).permutation(grouped)[place])
-    return drawn[turn * batch : (turn + 1) * batch]
+    per_pass = max(1, len(lengths) // batch)
+    number, place = divmod(step, per_pass)
+    rng = np.random.default_rng([seed, ORDER, number])
+    drawn: list[int] = []
+    while len(drawn) < per_pass * batch:
+        drawn += rng.permutation(len(lengths)).tolist()
+    first = int(rng.permutation(per_pass)[place]) * batch
+    run = first - first % (GROUPED * batch)
+    similar = sorted(drawn[run : min(run + GROUPED * batch, per_pass * batch)], key=lambda episode: lengths[episode])
+    return similar[first - run : first - run + batch]
 
 
 def _number(*parts: int) -> int:

@@ -6,6 +6,7 @@ The same command started again goes on where the run stopped, however it stopped
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from chameleon_policy.locking import only_process
 from chameleon_policy.policy import ChameleonPolicy, InstructionEncoder, ObjectiveConfig, preset
 from chameleon_policy.policy.config import to_json
 from chameleon_policy.report.provenance import git_revision
-from chameleon_policy.train.checkpoint import SETTINGS
+from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.loop import Trainer, Watch
 from chameleon_policy.train.metrics import Logger, open_sinks
@@ -30,10 +31,13 @@ from chameleon_policy.train.order import seed_weights
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import EpisodeStore, check_fit, features_of
 
+LOCK = "lock"
 NOT_COMPARED = ("git_revision",)
 """A run may go on with newer code."""
 
 Device = Literal["auto", "cpu", "cuda"]
+WatchMaker = Callable[[ChameleonPolicy], Watch]
+"""Prepares the look at a policy in closed loop, or refuses one that does not fit, before the first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +66,7 @@ def train(
     device: Device = "auto",
     workers: int = 2,
     loggers: tuple[Logger, ...] = (),
-    watch: Watch | None = None,
+    watch: WatchMaker | None = None,
     console: Console | None = None,
 ) -> int | None:
     """Train, or go on; returns None when the budget is spent, or the signal that asked to stop."""
@@ -73,11 +77,11 @@ def train(
     first = accelerator.is_main_process
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; choose another --out")
+    refusal = f"another process is training in {out}; wait for it, or choose another --out"
+    episodes = open_episodes(config.data, config.keys)
     if first:
         out.mkdir(parents=True, exist_ok=True)
-    refusal = f"another process is training in {out}; wait for it, or choose another --out"
-    with only_process(out / "lock", refusal) if first else nullcontext():
-        episodes = open_episodes(config.data, config.keys)
+    with only_process(out / LOCK, refusal) if first else nullcontext():
         encoder = InstructionEncoder(config.language, accelerator.device) if config.language else None
         arrays = _load(episodes, workers, console, show=first)
         policy = build_policy(config, episodes, arrays, encoder).to(accelerator.device)
@@ -86,15 +90,17 @@ def train(
             _claim(out, settings)
         store = EpisodeStore(arrays, policy.features, policy.statistics, device=accelerator.device, encoder=encoder)
         del arrays
-        trainer = Trainer(policy, store, config.training, out, accelerator, watch=watch)
+        looking = watch(policy) if watch is not None else None
+        trainer = Trainer(policy, store, config.training, out, accelerator, watch=looking)
         progress = trainer.restore()
         if trainer.share_of_budget >= 1:
+            trainer.export()  # a kill may have come between the last checkpoint and the policy
             raise FileExistsError(
                 f"{out} is trained: its budget is spent. Evaluate it with `chameleon eval {out}`, or choose another --out"
             )
         if progress.step and first:
             console.print(f"Going on with {out} at step {progress.step}.", highlight=False)
-        sinks = open_sinks(out, loggers, settings, progress.step) if first else []
+        sinks = open_sinks(out, loggers, settings, progress) if first else []
         try:
             return trainer.train(sinks, console)
         finally:
@@ -108,7 +114,7 @@ def build_policy(
     """The policy before its first step: new, or a saved one that the data fit."""
     seed_weights(config.training.seed)
     if config.start_from is not None:
-        policy = load_policy(config.start_from)
+        policy = load_policy(policy_folder(config.start_from))
         check_fit(episodes, policy.features, config.start_from)
         if policy.features.language != (encoder.feature if encoder else None):
             raise ValueError(
@@ -174,9 +180,9 @@ def _claim(out: Path, settings: dict[str, Any]) -> None:
                 "Give the same settings to go on with it, or choose another --out"
             )
         return
-    if any(child.name != "lock" for child in out.iterdir()):
-        raise FileExistsError(f"{out} holds files of something else; choose another --out")
     unfinished = path.with_suffix(".unfinished")
+    if any(child.name not in (LOCK, unfinished.name) for child in out.iterdir()):
+        raise FileExistsError(f"{out} holds files of something else; choose another --out")
     unfinished.write_text(json.dumps(settings, indent=2) + "\n")
     unfinished.replace(path)
 
