@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import time
@@ -150,7 +151,7 @@ def complaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
-    return capsys.readouterr().err
+    return re.sub(r"[\s│|]+", " ", capsys.readouterr().err)  # in one line, whatever box it comes in
 
 
 def test_what_is_refused(data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch) -> None:
