@@ -348,6 +348,18 @@ class TestNoMemory:
         with pytest.raises(ValueError, match="holds a no-memory policy"):
             ChameleonPolicy.from_pretrained(tmp_path)
 
+    def test_its_recurrence_is_chameleons_with_an_empty_state_at_every_step(self) -> None:
+        torch.manual_seed(0)
+        twin, policy = NoMemoryPolicy(nano(), FEATURES).double(), ChameleonPolicy(nano(), FEATURES).double()
+        policy.load_state_dict(twin.state_dict())
+        tokens = policy.event_tokens(make_store().batch([1, 3]).observation)
+        forgetful, _ = twin.remember(tokens, twin.initial_state(2))
+        for t in range(tokens.shape[1]):
+            remembering, _ = policy.remember(tokens[:, t : t + 1], policy.initial_state(2))
+            for mine, other in zip(forgetful, remembering, strict=True):
+                torch.testing.assert_close(mine.working[:, t], other.working[:, 0])
+                torch.testing.assert_close(mine.traces[:, t], other.traces[:, 0])
+
     def test_training_and_control_agree(self) -> None:
         torch.manual_seed(0)
         twin = NoMemoryPolicy(nano(), FEATURES).eval()

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from chameleon_policy.policy import ChameleonPolicy, MemoryState
-from chameleon_policy.policy.memory import LayerOutput
+from chameleon_policy.policy import ChameleonPolicy
+from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
+
+
+class ForgetfulSSM(SelectiveSSM):
+    """The selective SSM when every time step meets an empty state: y = Delta (C . B) x + D x, and nothing is kept."""
+
+    def forward(self, sequence: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
+        """Sequence (... T width) to outputs of the same shape; the state is handed back as it came."""
+        gate, mixed, rates = self.in_projection(sequence).split([self.inner, self.channels, self.heads], dim=-1)
+        convolved = mixed * self.convolution_weight[:, -1] + self.convolution_bias  # the steps before are zeros
+        values, write, read = F.silu(convolved).split([self.inner, self.config.state, self.config.state], dim=-1)
+        rates = F.softplus(rates.to(torch.promote_types(rates.dtype, torch.float32)) + self.rate_bias)
+        strength = rates * (read * write).sum(-1, keepdim=True)
+        values = values.unflatten(-1, (self.heads, self.config.head_dim))
+        return self._outputs((strength[..., None] + self.skip[:, None]) * values, gate), state
 
 
 class NoMemoryPolicy(ChameleonPolicy):
@@ -15,27 +31,8 @@ class NoMemoryPolicy(ChameleonPolicy):
 
     method = "no-memory"
 
-    def remember(self, tokens: Tensor, state: MemoryState) -> tuple[list[LayerOutput], MemoryState]:
-        """Event tokens (B T N D) through the memory layers, each time step as a sequence of its own."""
-        batch, time = tokens.shape[:2]
-        alone, last = super().remember(tokens.reshape(-1, 1, *tokens.shape[2:]), self.initial_state(batch * time))
-        outputs = [_together(output, batch, time) for output in alone]
-        working = last.working.unflatten(0, (batch, time))[:, -1].clone()
-        return outputs, replace(state, working=working, steps=state.steps + time)
-
-
-def _together(output: LayerOutput, batch: int, time: int) -> LayerOutput:
-    """(B*T 1 ...) to (B T ...)."""
-
-    def together(values: Tensor) -> Tensor:
-        return values.reshape(batch, time, *values.shape[2:])
-
-    return replace(
-        output,
-        bound=together(output.bound),
-        traces=together(output.traces),
-        control_context=together(output.control_context),
-        recalled=together(output.recalled),
-        working=together(output.working),
-        tokens=None if output.tokens is None else together(output.tokens),
-    )
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for module in self.memory.modules():
+            if isinstance(module, SelectiveSSM):
+                module.__class__ = ForgetfulSSM  # the same parameters, another forward pass
