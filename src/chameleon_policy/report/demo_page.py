@@ -30,12 +30,12 @@ h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.
 .card h3 { margin: 0 0 .5rem; font-size: 1.05rem; }
 .with h3, .line-0.legend { color: var(--with); fill: var(--with); }
 .without h3, .line-1.legend { color: var(--without); fill: var(--without); }
-.score { display: grid; grid-template-columns: 2.8rem 1fr 6.6rem; gap: 10px; align-items: center; margin: 6px 0; }
+.score { display: grid; grid-template-columns: 2.8rem 1fr 7.4rem; gap: 10px; align-items: center; margin: 6px 0; }
 .bar { position: relative; height: 14px; border-radius: 7px; background: var(--edge); }
 .bar span { position: absolute; inset: 0 auto 0 0; border-radius: 7px; background: var(--with); }
 .without .bar span { background: var(--without); }
 .bar i { position: absolute; top: -4px; bottom: -4px; width: 2px; background: var(--chance); }
-.number { font-variant-numeric: tabular-nums; text-align: right; }
+.number { font-variant-numeric: tabular-nums; text-align: right; white-space: nowrap; }
 svg { width: 100%; height: auto; } svg .grid { stroke: var(--edge); } svg .tick { fill: var(--faint); font-size: 11px; }
 svg .chart-title { fill: var(--ink); font-size: 13px; } svg .legend { font-size: 12px; }
 svg .line { fill: none; stroke-width: 1.8; } svg .line-0 { stroke: var(--with); } svg .line-1 { stroke: var(--without); }
