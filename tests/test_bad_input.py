@@ -128,7 +128,7 @@ def test_acting(policy) -> None:
         policy.act(state, steps=0)
     with pytest.raises(ValueError, match=r"at least 1, got 2\.5"):
         policy.act(state, steps=2.5)
-    with pytest.raises(ValueError, match="one of gaussian, zero, got 'uniform'"):
+    with pytest.raises(ValueError, match="one of gaussian, zero, or a tensor, got 'uniform'"):
         policy.act(state, source="uniform")
 
 
