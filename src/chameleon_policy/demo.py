@@ -30,7 +30,7 @@ from chameleon_policy.report.evaluation_table import evaluation_table
 from chameleon_policy.report.provenance import write_result
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.metrics import METRICS, read_metrics
-from chameleon_policy.train.run import RunConfig, train
+from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
 TASK = "clean-plate"
 NAMES = {"chameleon": "Chameleon", "no-memory": "its memoryless twin"}
@@ -118,23 +118,15 @@ def _train(config: DemoConfig, method: str, minutes: float, data: Path, run: Pat
     )  # fmt: skip
     try:
         train(settings, run, device="cpu", console=console)
-    except FileExistsError as error:
-        if "its budget is spent" not in str(error):
-            raise
+    except AlreadyTrainedError:
         console.print(f"{run} is trained already.", soft_wrap=True)
 
 
 def _evaluate(config: DemoConfig, run: Path, bar: Bar) -> Evaluation:
     policy, settings = load_for_evaluation(run, TASK, "cpu")
     with bar(f"rollouts of {run.name}", config.episodes) as advance:
-        return evaluate(
-            policy,
-            settings,
-            evaluation_seeds(FIRST_SEED, config.episodes),
-            steps=SAMPLING_STEPS,
-            executed=4,
-            progress=advance,
-        )
+        seeds = evaluation_seeds(FIRST_SEED, config.episodes)
+        return evaluate(policy, settings, seeds, steps=SAMPLING_STEPS, progress=advance)
 
 
 def _clips(evaluation: Evaluation, folder: Path) -> list[Clip]:

@@ -1,4 +1,4 @@
-"""The one training loop. A method only implements `loss(batch)`; everything else is here and the same for all of them."""
+"""The one training loop. A method has a loss and can be saved; everything else is here and the same for all of them."""
 
 from __future__ import annotations
 

@@ -40,6 +40,10 @@ WatchMaker = Callable[[ChameleonPolicy], Watch]
 """Prepares the look at a policy in closed loop, or refuses one that does not fit, before the first step."""
 
 
+class AlreadyTrainedError(FileExistsError):
+    """The budget of the run in this folder is spent."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """What to train on what."""
@@ -94,8 +98,9 @@ def train(
         trainer = Trainer(policy, store, config.training, out, accelerator, watch=looking)
         progress = trainer.restore()
         if trainer.share_of_budget >= 1:
-            trainer.export()  # a kill may have come between the last checkpoint and the policy
-            raise FileExistsError(
+            if first:
+                trainer.export()  # a kill may have come between the last checkpoint and the policy
+            raise AlreadyTrainedError(
                 f"{out} is trained: its budget is spent. Evaluate it with `chameleon eval {out}`, or choose another --out"
             )
         if progress.step and first:

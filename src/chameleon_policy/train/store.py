@@ -99,7 +99,6 @@ class EpisodeStore:
             raise ValueError("expected at least one episode to train on, got none")
         self.features = features
         self.lengths = [episode.length for episode in episodes]
-        self.frames = sum(self.lengths)
         self._first = torch.tensor([0, *np.cumsum(self.lengths)[:-1].tolist()])
         self._length = torch.tensor(self.lengths)
 
