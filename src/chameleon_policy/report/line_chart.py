@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 460, 256
-LEFT, RIGHT, TOP, BOTTOM = 48, 12, 52, 36
+LEFT, RIGHT, TOP, BOTTOM = 48, 20, 52, 36
 LETTER = 6.6
 """Width of a letter of the legend, about."""
 
