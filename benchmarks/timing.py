@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
@@ -26,10 +27,15 @@ def measure(function: Callable[[], object], device: torch.device) -> float:
 
 def take_turns(candidates: Mapping[str, Callable[[], object]], device: torch.device, rounds: int) -> dict[str, float]:
     """Median seconds of every candidate; they run one after the other in each round, so that noise hits all alike."""
-    for function in candidates.values():
-        measure(function, device)
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, function in candidates.items():
-            seconds[name].append(measure(function, device))
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return compare({name: partial(measure, function, device) for name, function in candidates.items()}, rounds)
+
+
+def compare(measurements: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """Medians of numbers that are measured in turns, after one round that does not count."""
+    values: dict[str, list[float]] = {name: [] for name in measurements}
+    for number in range(1 + rounds):
+        for name, measurement in measurements.items():
+            value = measurement()
+            if number > 0:
+                values[name].append(value)
+    return {name: statistics.median(measured) for name, measured in values.items()}

@@ -24,7 +24,7 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.timing import take_turns
+from benchmarks.timing import compare, measure
 from chameleon_policy import ChameleonPolicy, preset
 from chameleon_policy.camo.recording import Recording, record
 from chameleon_policy.data.episodes import EpisodeArrays, Episodes, load_episodes, open_episodes
@@ -94,19 +94,19 @@ def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.devic
         store = EpisodeStore(arrays, features, policy.statistics, device=device, resident=place == "resident")
         trainer = Trainer(policy, store, config, Path("unused"), accelerator)
         with Feeder(store, config, accelerator, 0) as feeder:
-            ready = [[_moved(part) for part in feeder.next_step()] for _ in range(steps)]
+            ready = [feeder.next_step() for _ in range(1 + steps)]
 
-        def fetching(store: EpisodeStore = store, trainer: Trainer = trainer) -> None:
+        def fetching(store: EpisodeStore = store, trainer: Trainer = trainer) -> float:
             with Feeder(store, config, accelerator, 0) as feeder:
-                for _ in range(steps):
-                    trainer._step(feeder.next_step(), 0.0)
+                trainer._step(feeder.next_step(), 0.0)  # what a run waits for once, at its start, is left out
+                return measure(lambda: [trainer._step(feeder.next_step(), 0.0) for _ in range(steps)], device)
 
-        def at_hand(trainer: Trainer = trainer, ready: list[list[Part]] = ready) -> None:
-            for parts in ready:
-                trainer._step(parts, 0.0)
+        def at_hand(trainer: Trainer = trainer, ready: list[list[Part]] = ready) -> float:
+            trainer._step(ready[0], 0.0)
+            return measure(lambda: [trainer._step(parts, 0.0) for parts in ready[1:]], device)
 
-        seconds = take_turns({"fetching": fetching, "at hand": at_hand}, device, rounds=5)
-        chosen = [number for step in range(steps) for number in episodes_of_step(SEED, step, batch, store.lengths)]
+        seconds = compare({"fetching": fetching, "at hand": at_hand}, rounds=5)
+        chosen = [number for step in range(1, 1 + steps) for number in episodes_of_step(SEED, step, batch, store.lengths)]
         frames = sum(store.lengths[number] for number in chosen)
         rows[place] = {
             "step_ms": 1e3 * seconds["fetching"] / steps, "frames_per_second": frames / seconds["fetching"],
@@ -115,10 +115,6 @@ def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.devic
         }  # fmt: skip
         print(json.dumps({place: rows[place]}))
     return {"preset": name, "batch": batch, "device": str(device), "data": rows}
-
-
-def _moved(part: Part) -> Part:
-    return Part(part.number, list(part.windows()), part.device)
 
 
 def main(
@@ -140,7 +136,7 @@ def main(
     target = torch.device(device)
     with demonstrations(data, episodes, workers) as path:
         found, arrays, read = reading(path, workers)
-        size = ("paper", 32, 8) if device == "cuda" else ("nano", 2, 4)
+        size = ("paper", 32, 12) if device == "cuda" else ("nano", 2, 4)
         step = waiting(found, arrays, target, *size)
     table = Table(title=f"Data and training on {device}")
     for column in ("what", "measured"):

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from accelerate import Accelerator
 
 from chameleon_policy import ChameleonPolicy
+from chameleon_policy.policy import Features, ObjectSlots
+from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.feeder import Feeder
+from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.store import EpisodeStore
 from examples import IMAGE_FEATURES, make_batch, make_observation, make_policy
+from training_data import make_episodes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -41,3 +48,20 @@ def test_loading_straight_to_the_gpu(tmp_path) -> None:
     policy = ChameleonPolicy.from_pretrained(tmp_path, device="cuda", with_control_jepa=True)
     assert {p.device.type for p in policy.parameters()} == {"cuda"}
     assert policy.initial_state(1).to("cpu").working.device.type == "cpu"
+
+
+def test_batches_that_travel_are_those_that_lie_there() -> None:
+    """Copied on a stream of their own, ahead of time; more steps than are prepared ahead, so that memory is used again."""
+    episodes = make_episodes([9, 30, 14, 22, 5, 17])
+    features = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
+    config, accelerator, taken = TrainingConfig(steps=40, batch=4, window=8), Accelerator(), {}
+    for resident in (True, False):
+        store = EpisodeStore(episodes, features, statistics_of(episodes), device="cuda", resident=resident)
+        with Feeder(store, config, accelerator, 0) as feeder:
+            sums = []
+            for _ in range(40):
+                for window in feeder.next_step()[0].windows:
+                    torch.cuda._sleep(1_000_000)  # so that the copies are ahead of what uses them
+                    sums.append((window.batch.actions.sum() + window.batch.observation.proprioception.sum()).double())
+            taken[resident] = torch.stack(sums).cpu()
+    torch.testing.assert_close(taken[True], taken[False], rtol=0, atol=0)

@@ -100,6 +100,15 @@ class EpisodeBatch:
         """The same batch in page-locked memory, from which copies to a GPU need not be waited for."""
         return self._map(lambda tensor: tensor.pin_memory())
 
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Let no memory of this batch be used for something else before a stream has done with it."""
+
+        def record(tensor: Tensor) -> Tensor:
+            tensor.record_stream(stream)
+            return tensor
+
+        self._map(record)
+
     def _map(self, function: Callable[[Tensor], Tensor]) -> EpisodeBatch:
         """The batch with `function` applied to every tensor."""
         observation = self.observation.map(function)

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -40,13 +40,25 @@ class Part:
 
     number: int
     """Place in the whole batch, whichever process has it."""
-    prepared: list[Window]
-    device: torch.device
+    windows: list[Window]
+    """In order, where the policy computes."""
 
-    def windows(self) -> Iterator[Window]:
-        """The windows in order, where the policy computes."""
-        for window in self.prepared:
-            yield Window(window.batch.to(self.device), window.survivors, window.weight, window.last)
+
+@dataclass(frozen=True, eq=False)
+class _Shipment:
+    """The parts of a step on their way to the GPU, beside what it computes."""
+
+    parts: list[Part]
+    arrival: torch.cuda.Event
+
+    def receive(self) -> list[Part]:
+        """The parts, for use on the current stream from now on."""
+        stream = torch.cuda.current_stream()
+        stream.wait_event(self.arrival)
+        for part in self.parts:
+            for window in part.windows:
+                window.batch.record_stream(stream)
+        return self.parts
 
 
 class Feeder:
@@ -61,7 +73,7 @@ class Feeder:
         self._step = first_step
         self._frames = 0
         self._waited, self._since = 0.0, time.perf_counter()
-        self._ready: queue.Queue[list[Part] | BaseException] = queue.Queue(AHEAD)
+        self._ready: queue.Queue[_Shipment | BaseException] = queue.Queue(AHEAD)
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -86,7 +98,7 @@ class Feeder:
             ready = self._ready.get()
             if isinstance(ready, BaseException):
                 raise ready
-            parts = ready
+            parts = ready.receive()
         chosen = episodes_of_step(self._config.seed, self._step, self._config.batch, self._store.lengths)
         self._frames += sum(self._store.lengths[episode] for episode in chosen)
         self._step += 1
@@ -109,9 +121,10 @@ class Feeder:
         self._frames, self._waited, self._since = 0, 0.0, time.perf_counter()
 
     def _work_ahead(self, step: int) -> None:
+        stream = torch.cuda.Stream(self._store.device)
         while not self._closing.is_set():
             try:
-                ready: list[Part] | BaseException = self._prepare(step)
+                ready: _Shipment | BaseException = self._ship(self._prepare(step), stream)
             except BaseException as error:  # it belongs to the thread that asks for the batch
                 ready = error
             while not self._closing.is_set():
@@ -126,10 +139,15 @@ class Feeder:
         config = self._config
         chosen = episodes_of_step(config.seed, step, config.batch, self._store.lengths)
         size = config.batch // self._parts
-        return [
-            Part(number, list(self._windows(chosen[number * size : (number + 1) * size])), self._store.device)
-            for number in self._mine
-        ]
+        return [Part(number, list(self._windows(chosen[number * size : (number + 1) * size]))) for number in self._mine]
+
+    def _ship(self, parts: list[Part], stream: torch.cuda.Stream) -> _Shipment:
+        with torch.cuda.stream(stream):
+            sent = [
+                Part(part.number, [replace(window, batch=window.batch.to(self._store.device)) for window in part.windows])
+                for part in parts
+            ]
+            return _Shipment(sent, stream.record_event())
 
     def _windows(self, episodes: list[int]) -> Iterator[Window]:
         lengths = self._store.lengths

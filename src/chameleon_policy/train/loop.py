@@ -179,7 +179,7 @@ class Trainer:
         sums: dict[str, Tensor] = {}
         weights: dict[str, Tensor] = {}
         carried: dict[str, Any] = {}
-        for window in part.windows():
+        for window in part.windows:
             if carried:
                 carried = {name: value[window.survivors] for name, value in carried.items()}
             with self.accelerator.autocast():

@@ -120,15 +120,15 @@ class EpisodeStore:
             actions=joined([episode.actions for episode in episodes]),
             moment=joined(kinds),
         )
-        self.instructions: Tensor | None = None
-        if encoder is not None:
-            self.instructions = encoder.embed([episode.instruction for episode in episodes]).float().cpu()
         self.nbytes = sum(tensor.nbytes for tensor in rows.tensors())
         self.device = torch.device(device)
         self.resident = self.device.type == "cpu" or (self._fits_on_the_gpu() if resident is None else resident)
         """Whether the data lie where the policy computes; otherwise every batch is copied there."""
         home = self._home = self.device if self.resident else torch.device("cpu")
         self._rows = _Rows(rows.observation.to(home), rows.actions.to(home), rows.moment.to(home))
+        self._instructions: Tensor | None = None
+        if encoder is not None:
+            self._instructions = encoder.embed([episode.instruction for episode in episodes]).float().to(home)
 
     def _fits_on_the_gpu(self) -> bool:
         free, _ = torch.cuda.mem_get_info(self.device)
@@ -159,7 +159,7 @@ class EpisodeStore:
                 proprioception=self._take(rows.observation.proprioception, seen),
                 images={name: self._take(frames, seen) for name, frames in rows.observation.images.items()},
                 objects=None if rows.observation.objects is None else self._take(rows.observation.objects, seen),
-                instruction=None if self.instructions is None else self.instructions[place],
+                instruction=None if self._instructions is None else self._take(self._instructions, self._send(place)),
             ),
             actions=self._take(rows.actions, index),
             valid=valid[:, :time],
@@ -174,7 +174,7 @@ class EpisodeStore:
         return tensor.pin_memory().to(self._home, non_blocking=True) if self._home.type == "cuda" else tensor
 
     def _take(self, rows: Tensor, index: Tensor) -> Tensor:
-        """rows[index] for an index B T, copied row by row; into page-locked memory if it has to travel."""
+        """rows[index], copied row by row; into page-locked memory if it has to travel."""
         shape = (index.numel(), *rows.shape[1:])
         taken = torch.empty(shape, dtype=rows.dtype, device=rows.device, pin_memory=not self.resident)
         torch.index_select(rows, 0, index.flatten(), out=taken)
