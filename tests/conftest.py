@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -18,3 +19,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def lerobot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LeRobot dataset of three episodes, for tests that leave it as it is."""
+    from episode_files import write_lerobot
+
+    return write_lerobot(tmp_path_factory.mktemp("parts"), tmp_path_factory.mktemp("lerobot"))
