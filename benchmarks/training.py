@@ -110,7 +110,8 @@ def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.devic
             return measure(lambda: [trainer._step(parts, 0.0) for parts in ready[START:]], device)
 
         seconds = compare({"fetching": fetching, "at hand": at_hand}, rounds=5)
-        chosen = [number for step in range(START, START + steps) for number in episodes_of_step(SEED, step, batch, store.lengths)]
+        steps_measured = range(START, START + steps)
+        chosen = [number for step in steps_measured for number in episodes_of_step(SEED, step, batch, store.lengths)]
         frames = sum(store.lengths[number] for number in chosen)
         rows[place] = {
             "step_ms": 1e3 * seconds["fetching"] / steps, "frames_per_second": frames / seconds["fetching"],

@@ -99,15 +99,19 @@ def test_images_table() -> None:
 
 
 def test_training_table() -> None:
-    measured = result("training-cpu.json")
-    reading, training = measured["reading"], measured["training"]["data"]["resident"]
-    assert table_below("training") == [
-        [
-            f"{reading['episodes']} episodes, {reading['pictures']:,} pictures: {reading['seconds']:.1f} s",
-            f"{reading['frame_by_frame_ratio']:.1f} x as long",
-            f"{training['wait_share']:.1%}",
-        ]
-    ]
+    rows = []
+    for name, where in (("training-cpu.json", "2 CPU cores"), ("training-h200.json", "H200")):
+        measured = result(name)
+        reading, training = measured["reading"], measured["training"]
+        assert reading["episodes"] == 120
+        for place, row in training["data"].items():
+            lying = {"resident": "on the GPU" if where == "H200" else "in memory", "travelling": "copied to the GPU"}[place]
+            rows.append([
+                f"{where}, `{training['preset']}`, {training['batch']} episodes, {lying}",
+                f"{reading['seconds']:.1f} s", f"{reading['frame_by_frame_ratio']:.1f} x as long",
+                f"{row['step_ms']:.0f} ms", f"{row['wait_share']:.2%}",
+            ])  # fmt: skip
+    assert table_below("training") == rows
 
 
 def test_parameter_counts_are_those_of_the_code() -> None:

@@ -19,8 +19,9 @@ from training_data import chameleon, lines, losses, make_episodes, write_hdf5
 STEPS = 30
 OPTIONS = (
     "--preset", "nano", "--device", "cpu", "--steps", STEPS, "--batch", 4, "--horizon", 4, "--log-steps", 1,
-    "--checkpoint-steps", 3, "--learning-rate", "1e-3", "--warmup-steps", 5,
+    "--checkpoint-steps", 3, "--learning-rate", "1e-3", "--warmup-steps", 5, "--optimizer", "muon",
 )  # fmt: skip
+"""With both optimizers at work: Muon for matrices, AdamW for the rest."""
 
 
 @pytest.fixture(scope="module")

@@ -112,8 +112,8 @@ def _train(config: DemoConfig, method: str, minutes: float, data: Path, run: Pat
         horizon=8,
         objective=ObjectiveConfig(action_steps=24, flow_time_power=2.0, proprioception_noise=0.03),
         training=TrainingConfig(
-            minutes=minutes, batch=8, learning_rate=2e-3, warmup_steps=30, beta2=0.99, gradient_clip=1.0, ema_decay=0.99,
-            rest_emphasis=0.1, seed=config.seed,
+            minutes=minutes, batch=4, optimizer="muon", learning_rate=2e-3, warmup_steps=30, beta2=0.99, gradient_clip=1.0,
+            ema_decay=0.99, rest_emphasis=0.1, seed=config.seed,
         ),
     )  # fmt: skip
     try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 SETTINGS, POLICY = "run.json", "policy"
 FORMAT = "chameleon-training"
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW keeps of every parameter."""
+MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")
+"""What AdamW, or Muon, keeps of every parameter."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,16 @@ class Checkpoints:
         self.folder, self.keep = run / "checkpoints", keep
 
     def save(
-        self, progress: Progress, method: torch.nn.Module, ema: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
+        self, progress: Progress, method: torch.nn.Module, ema: Mapping[str, Tensor], optimizers: Sequence[Optimizer]
     ) -> Path:
         """Write a checkpoint, then remove the oldest ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {f"weights/{name}": tensor for name, tensor in method.state_dict().items()}
         tensors |= {f"ema/{name}": tensor for name, tensor in ema.items()}
         for name, parameter in method.named_parameters():
-            for moment, value in optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer/{moment}/{name}"] = value
+            for optimizer in optimizers:
+                for moment, value in optimizer.state.get(parameter, {}).items():
+                    tensors[f"optimizer/{moment}/{name}"] = value
         metadata = {"format": FORMAT, "progress": json.dumps(vars(progress))}
         # Clones: tied weights would share memory, which the format does not allow.
         content = safetensors.torch.save({name: t.detach().cpu().clone() for name, t in tensors.items()}, metadata)
@@ -80,7 +82,7 @@ class Checkpoints:
             old.unlink(missing_ok=True)
         return path
 
-    def restore(self, method: torch.nn.Module, ema: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> Progress | None:
+    def restore(self, method: torch.nn.Module, ema: dict[str, Tensor], optimizers: Sequence[Optimizer]) -> Progress | None:
         """Load the newest checkpoint that can be read; None if the run has none. A damaged one is passed over aloud."""
         found = self._newest_first()
         for path in found:
@@ -89,7 +91,7 @@ class Checkpoints:
             except (safetensors.SafetensorError, ValueError, OSError) as error:
                 warnings.warn(f"{path} cannot be read ({error}); going on from the checkpoint before it", stacklevel=2)
                 continue
-            _apply(path, tensors, method, ema, optimizer)
+            _apply(path, tensors, method, ema, optimizers)
             return progress
         if found:
             raise ValueError(f"no checkpoint in {self.folder} can be read; train again with another --out")
@@ -112,7 +114,7 @@ def _apply(
     tensors: dict[str, Tensor],
     method: torch.nn.Module,
     ema: dict[str, Tensor],
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[Optimizer],
 ) -> None:
     try:
         method.load_state_dict(dict(_below("weights/", tensors)), strict=True)
@@ -120,6 +122,9 @@ def _apply(
         raise ValueError(f"{path} belongs to another policy: {error}") from error
     for name, value in _below("ema/", tensors):
         ema[name].copy_(value)
+    owners = {
+        id(each): optimizer for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]
+    }
     for name, parameter in method.named_parameters():
         state: dict[str, Any] = {}
         for moment in MOMENTS:
@@ -127,7 +132,7 @@ def _apply(
             if kept is not None:
                 state[moment] = kept.to(parameter.device)
         if state:
-            optimizer.state[parameter] = state
+            owners[id(parameter)].state[parameter] = state
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Precision = Literal["auto", "bf16", "float32"]
+OptimizerName = Literal["adamw", "muon"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,8 @@ class TrainingConfig:
     """Episodes in one optimizer step, over all processes."""
     accumulate: int = 1
     """Parts in which each process handles its share of the batch: more of them need less memory."""
+    optimizer: OptimizerName = "adamw"
+    """The paper's AdamW; muon: matrices take orthogonalised momentum and the rest AdamW, which learns in fewer steps."""
     learning_rate: float = 1e-4
     warmup_steps: int = 100
     """Steps over which the learning rate rises; then it falls along a cosine."""

@@ -21,6 +21,7 @@ from chameleon_policy.train.display import Display
 from chameleon_policy.train.ema import WeightAverage
 from chameleon_policy.train.feeder import Feeder, Part
 from chameleon_policy.train.metrics import Sink
+from chameleon_policy.train.muon import Muon, matrices_of
 from chameleon_policy.train.order import episodes_of_step, seed_noise
 from chameleon_policy.train.stopping import StopRequest
 from chameleon_policy.train.store import EpisodeStore
@@ -59,6 +60,23 @@ class DivergedError(ValueError):
     """The loss is not a number any more."""
 
 
+def make_optimizers(method: nn.Module, config: TrainingConfig) -> list[torch.optim.Optimizer]:
+    """AdamW for everything that is trained; or Muon for the matrices and AdamW for the rest."""
+    trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
+    matrices = matrices_of(method) if config.optimizer == "muon" else []
+    chosen = {id(matrix) for matrix in matrices}
+    rest = [parameter for parameter in trained if id(parameter) not in chosen]
+    optimizers: list[torch.optim.Optimizer] = []
+    if rest:
+        betas = (0.9, config.beta2)
+        optimizers.append(
+            torch.optim.AdamW(rest, lr=config.learning_rate, betas=betas, weight_decay=config.weight_decay, fused=True)
+        )
+    if matrices:
+        optimizers.append(Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay))
+    return optimizers
+
+
 class Trainer:
     """Trains one method on one dataset in one run folder."""
 
@@ -82,13 +100,7 @@ class Trainer:
             raise ValueError(f"{type(method).__name__} carries no memory from window to window; leave out --window")
         self.method, self.store, self.config, self.accelerator = method, store, config, accelerator
         self.run, self.watch = run, watch
-        self.optimizer = torch.optim.AdamW(
-            [parameter for parameter in method.parameters() if parameter.requires_grad],
-            lr=config.learning_rate,
-            betas=(0.9, config.beta2),
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        self.optimizers = make_optimizers(method, config)
         self.average = WeightAverage(method, config.ema_decay)
         self.checkpoints = Checkpoints(run, config.keep_checkpoints)
         self.progress = Progress(0, 0.0)
@@ -96,7 +108,7 @@ class Trainer:
 
     def restore(self) -> Progress:
         """Go back to the newest checkpoint; a new run stays at step 0."""
-        self.progress = self.checkpoints.restore(self.method, self.average.weights, self.optimizer) or self.progress
+        self.progress = self.checkpoints.restore(self.method, self.average.weights, self.optimizers) or self.progress
         return self.progress
 
     def train(self, sinks: Sequence[Sink], console: Console) -> int | None:
@@ -144,7 +156,7 @@ class Trainer:
     def save(self) -> None:
         """A checkpoint to go on from, and the averaged weights as a policy."""
         if self.accelerator.is_main_process:
-            self.checkpoints.save(self.progress, self.method, self.average.weights, self.optimizer)
+            self.checkpoints.save(self.progress, self.method, self.average.weights, self.optimizers)
             self.export()
         self.accelerator.wait_for_everyone()
 
@@ -157,9 +169,10 @@ class Trainer:
         """One optimizer step over this process's parts of the batch."""
         config = self.config
         rate = config.rate(self.progress.step, share)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.zero_grad(set_to_none=True)
         figures: dict[str, list[Tensor]] = {}
         for part in parts:
             seed_noise(config.seed, self.progress.step, part.number)
@@ -167,7 +180,8 @@ class Trainer:
                 figures.setdefault(name, []).append(value)
         self._average_gradients()
         norm = nn.utils.clip_grad_norm_(self.method.parameters(), config.gradient_clip)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         if hasattr(self.method, "update_target"):
             self.method.update_target()
         self.average.update(self.method, self.progress.step)
@@ -225,7 +239,7 @@ class Trainer:
                 if name in ("loss", "gradient_norm") and counts[row, place] < self.accelerator.num_processes:
                     self._refuse_to_go_on(name, float(values[row, place]), step)
         figures = dict(zip(names, (sums.sum(1) / counts.sum(1)).tolist(), strict=True))
-        figures["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        figures["learning_rate"] = self.optimizers[0].param_groups[0]["lr"]
         figures |= feeder.figures(len(steps)) | {"seconds": self.progress.seconds}
         for sink in sinks:
             sink.write(self.progress.step, figures)
