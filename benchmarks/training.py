@@ -109,7 +109,11 @@ def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.devic
                 trainer._step(parts, 0.0)
             return measure(lambda: [trainer._step(parts, 0.0) for parts in ready[START:]], device)
 
-        seconds = compare({"fetching": fetching, "at hand": at_hand}, rounds=5)
+        def preparing(store: EpisodeStore = store) -> float:
+            batches = [episodes_of_step(SEED, step, batch, store.lengths) for step in range(START)]
+            return measure(lambda: [store.batch(chosen) for chosen in batches], device)
+
+        seconds = compare({"fetching": fetching, "at hand": at_hand, "preparing": preparing}, rounds=5)
         steps_measured = range(START, START + steps)
         chosen = [number for step in steps_measured for number in episodes_of_step(SEED, step, batch, store.lengths)]
         frames = sum(store.lengths[number] for number in chosen)
@@ -117,6 +121,7 @@ def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.devic
             "step_ms": 1e3 * seconds["fetching"] / steps, "frames_per_second": frames / seconds["fetching"],
             "step_at_hand_ms": 1e3 * seconds["at hand"] / steps,
             "wait_share": max(0.0, 1 - seconds["at hand"] / seconds["fetching"]), "data_bytes": store.nbytes,
+            "prepare_batch_ms": 1e3 * seconds["preparing"] / START,
         }  # fmt: skip
         print(json.dumps({place: rows[place]}))
     return {"preset": name, "batch": batch, "device": str(device), "data": rows}
@@ -141,7 +146,7 @@ def main(
     target = torch.device(device)
     with demonstrations(data, episodes, workers) as path:
         found, arrays, read = reading(path, workers)
-        size = ("paper", 32, 12) if device == "cuda" else ("nano", 2, 4)
+        size = ("paper", 32, 40) if device == "cuda" else ("nano", 2, 4)
         step = waiting(found, arrays, target, *size)
     table = Table(title=f"Data and training on {device}")
     for column in ("what", "measured"):

@@ -51,7 +51,9 @@ def test_a_convolution_is_a_matrix_with_a_row_per_output() -> None:
     linear.weight.data.copy_(convolution.weight.data.flatten(1))
     convolution.weight.grad = torch.randn_like(convolution.weight)
     linear.weight.grad = convolution.weight.grad.flatten(1).clone()
+    before = linear.weight.detach().clone()
     Muon([convolution.weight, linear.weight], lr=0.1).step()
+    assert not torch.allclose(linear.weight, before)
     torch.testing.assert_close(convolution.weight.flatten(1), linear.weight)
 
 

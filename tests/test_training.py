@@ -113,6 +113,19 @@ class TestStore:
         assert batch.observation.images["front"].dtype == torch.uint8
         assert np.array_equal(batch.observation.images["front"][0].numpy(), frames[1:4])
 
+    def test_every_episode_has_its_own_instruction(self) -> None:
+        episodes = [
+            replace(episode, instruction=text)
+            for episode, text in zip(make_episodes(LENGTHS), ("a", "bb", "", "dddd"), strict=True)
+        ]
+        encoder = SimpleNamespace(
+            embed=lambda texts: torch.tensor([[len(text), 1.0] for text in texts], dtype=torch.float64)
+        )
+        store = EpisodeStore(episodes, FEATURES, statistics_of(episodes), encoder=encoder)
+        instruction = store.batch([3, 0, 2]).observation.instruction
+        assert instruction.dtype == torch.float32
+        assert instruction.tolist() == [[4, 1], [1, 1], [0, 1]]
+
 
 class TestStatistics:
     def test_directions_keep_their_range(self) -> None:

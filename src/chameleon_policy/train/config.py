@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Precision = Literal["auto", "bf16", "float32"]
 OptimizerName = Literal["adamw", "muon"]
@@ -23,7 +23,7 @@ class TrainingConfig:
     accumulate: int = 1
     """Parts in which each process handles its share of the batch: more of them need less memory."""
     optimizer: OptimizerName = "adamw"
-    """The paper's AdamW; muon: matrices take orthogonalised momentum and the rest AdamW, which learns in fewer steps."""
+    """The paper's AdamW; or muon, which learns in fewer steps: matrices take orthogonalised momentum, the rest AdamW."""
     learning_rate: float = 1e-4
     warmup_steps: int = 100
     """Steps over which the learning rate rises; then it falls along a cosine."""
@@ -70,6 +70,8 @@ class TrainingConfig:
             _require(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
         for name in ("learning_rate", "gradient_clip", "decision_emphasis", "rest_emphasis", "checkpoint_minutes"):
             _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "positive")
+        for name, choices in (("optimizer", get_args(OptimizerName)), ("precision", get_args(Precision))):
+            _require(name, getattr(self, name), getattr(self, name) in choices, f"one of {', '.join(choices)}")
         _require("minutes", self.minutes, self.minutes is None or 0 < self.minutes < math.inf, "positive")
         for name in ("ema_decay", "beta2"):
             _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")

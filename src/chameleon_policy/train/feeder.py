@@ -19,7 +19,7 @@ from chameleon_policy.train.order import episodes_of_step
 from chameleon_policy.train.store import EpisodeStore
 
 AHEAD = 2
-"""Steps that are prepared while the GPU is busy, when the data do not fit on it."""
+"""Steps that are prepared while the GPU is busy, when the data do not fit on it; their batches, uint8, wait there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Part:
     number: int
     """Place in the whole batch, whichever process has it."""
     windows: list[Window]
-    """In order, where the policy computes."""
+    """In order; where the policy computes, once `next_step` has returned them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,8 @@ class Feeder:
 
     def __enter__(self) -> Self:
         if not self._store.resident:
-            self._thread = threading.Thread(target=self._work_ahead, args=(self._step,), daemon=True)
+            stream = torch.cuda.Stream(self._store.device)
+            self._thread = threading.Thread(target=self._work_ahead, args=(self._step, stream), daemon=True)
             self._thread.start()
         self._since = time.perf_counter()
         return self
@@ -120,8 +121,7 @@ class Feeder:
         """Leave out of the figures what was no training."""
         self._frames, self._waited, self._since = 0, 0.0, time.perf_counter()
 
-    def _work_ahead(self, step: int) -> None:
-        stream = torch.cuda.Stream(self._store.device)
+    def _work_ahead(self, step: int, stream: torch.cuda.Stream) -> None:
         while not self._closing.is_set():
             try:
                 ready: _Shipment | BaseException = self._ship(self._prepare(step), stream)

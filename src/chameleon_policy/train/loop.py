@@ -63,8 +63,8 @@ class DivergedError(ValueError):
 def make_optimizers(method: nn.Module, config: TrainingConfig) -> list[torch.optim.Optimizer]:
     """AdamW for everything that is trained; or Muon for the matrices and AdamW for the rest."""
     trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
-    matrices = matrices_of(method) if config.optimizer == "muon" else []
-    chosen = {id(matrix) for matrix in matrices}
+    chosen = {id(matrix) for matrix in matrices_of(method)} if config.optimizer == "muon" else set()
+    matrices = [parameter for parameter in trained if id(parameter) in chosen]
     rest = [parameter for parameter in trained if id(parameter) not in chosen]
     optimizers: list[torch.optim.Optimizer] = []
     if rest:
