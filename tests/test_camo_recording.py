@@ -162,9 +162,11 @@ LONG = "record seasonings --episodes 40 --observation state --workers 2 --out"
 
 def test_ctrl_c_stops_soon_and_leaves_a_recording_to_go_on_with(tmp_path: Path) -> None:
     out = tmp_path / "interrupted"
+    # Tests that run in the background of a shell ignore Ctrl-C, and so would this command.
     process = subprocess.Popen(
-        [*COMMAND, *LONG.split(), str(out)], stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+        [*COMMAND, *LONG.split(), str(out)], stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     wait_for_episodes(out, 2, process)
     second = run(*LONG.split(), out)
     assert second.returncode == 2 and "another process is recording" in second.stderr
