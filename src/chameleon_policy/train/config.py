@@ -23,7 +23,7 @@ class TrainingConfig:
     accumulate: int = 1
     """Parts in which each process handles its share of the batch: more of them need less memory."""
     optimizer: OptimizerName = "adamw"
-    """The paper's AdamW; or muon, which learns in fewer steps: matrices take orthogonalised momentum, the rest AdamW."""
+    """The paper's AdamW; or muon: matrices take orthogonalised momentum, the rest AdamW (faster for nano; see LOG.md)."""
     learning_rate: float = 1e-4
     warmup_steps: int = 100
     """Steps over which the learning rate rises; then it falls along a cosine."""
