@@ -6,13 +6,14 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from chameleon_policy import ChameleonPolicy
+from chameleon_policy import ChameleonPolicy, FastControl, preset
 from chameleon_policy.policy import Features, ObjectSlots
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
+from chameleon_policy.train.graphs import GraphedLoss
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import EpisodeStore
-from examples import IMAGE_FEATURES, make_batch, make_observation, make_policy
+from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy
 from training_data import make_episodes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -65,3 +66,58 @@ def test_batches_that_travel_are_those_that_lie_there() -> None:
                     sums.append((window.batch.actions.sum() + window.batch.observation.proprioception.sum()).double())
             taken[resident] = torch.stack(sums).cpu()
     torch.testing.assert_close(taken[True], taken[False], rtol=0, atol=0)
+
+
+def test_a_recorded_step_is_the_step() -> None:
+    """The first batch of a shape runs as usual, later ones are replayed: same losses and gradients, of other batches too."""
+    policy = make_policy(IMAGE_FEATURES).cuda()
+    graphed = GraphedLoss(policy, lambda: torch.autocast("cuda", torch.bfloat16))
+    batches = [make_batch(IMAGE_FEATURES, 4, 24, seed=seed).to("cuda") for seed in range(3)]
+
+    def run(number: int, *, recorded: bool) -> tuple[float, torch.Tensor]:
+        policy.zero_grad(set_to_none=True)
+        torch.manual_seed(7)
+        figures = (graphed if recorded else graphed._run)(batches[number])
+        return figures["loss"].item(), torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+
+    plain = [run(number, recorded=False) for number in range(3)]
+    assert len({loss for loss, _ in plain}) == 3
+    for number in (0, 0, 1, 2, 0):  # as usual, recorded, and three times replayed
+        loss, gradients = run(number, recorded=True)
+        expected_loss, expected = plain[number]
+        assert loss == pytest.approx(expected_loss, rel=2e-3)
+        assert (gradients - expected).norm() < 0.05 * expected.norm()
+    assert len(graphed.recordings) == 1
+    torch.manual_seed(8)
+    assert graphed(batches[0])["loss"].item() != pytest.approx(plain[0][0], rel=1e-4), "noise is drawn anew"
+
+
+def test_fast_sampling_is_the_same_every_time_and_right() -> None:
+    """The paper's action head: many kernels that start before the one in front has ended."""
+    policy = make_policy(STATE_FEATURES, config=preset("paper")).eval().cuda()
+    control, state = FastControl(policy), policy.initial_state()
+    observation = make_observation(STATE_FEATURES, 1)
+    control.observe(observation)
+    state = policy.observe(observation, state)
+    noise = torch.randn(1, STATE_FEATURES.horizon, STATE_FEATURES.action, device="cuda")
+    chunks = torch.stack([control.act(steps=8, source=noise) for _ in range(100)])
+    assert (chunks == chunks[0]).all()
+    # Weights and state in bfloat16, eight steps.
+    torch.testing.assert_close(chunks[0], policy.act(state, steps=8, source=noise), rtol=0.2, atol=0.2)
+
+
+def test_a_step_waits_for_the_batch_that_travels() -> None:
+    """The copy is held up on its stream: without waiting for it, what was there before would be read."""
+    episodes = make_episodes([40] * 8)
+    features = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
+    store = EpisodeStore(episodes, features, statistics_of(episodes), device="cuda", resident=False)
+    feeder = Feeder(store, TrainingConfig(steps=40, batch=4), Accelerator(), 0)
+    expected = [window.batch.actions.clone() for part in feeder._prepare(0) for window in part.windows]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(400_000_000)
+    shipment = feeder._ship(feeder._prepare(0), stream)
+    assert not shipment.arrival.query(), "the copy must still be under way for this test to mean anything"
+    received = [window.batch.actions.clone() for part in shipment.receive() for window in part.windows]
+    for got, right in zip(received, expected, strict=True):
+        torch.testing.assert_close(got.cpu(), right, rtol=0, atol=0)

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from chameleon_policy import Features, View, preset
-from chameleon_policy.policy.event_tokens import crop, to_unit_range
-from chameleon_policy.policy.visual import PatchEncoder
+from chameleon_policy.policy.visual import PatchEncoder, corners, crop
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_observation, make_policy, nano
 
 
@@ -18,12 +17,12 @@ def test_the_grid_of_the_papers_tables(size: int, cropped: int, tokens: int) -> 
     view = View(name="camera", height=size, width=size)
     assert view.crop == (cropped, cropped)
     assert view.tokens == tokens
-    encoder = PatchEncoder(preset("nano"))
-    assert encoder(torch.zeros(1, 3, cropped, cropped)).shape == (1, tokens, 64)
+    encoder = PatchEncoder(preset("nano"), view)
+    assert encoder(torch.zeros(1, 1, size, size, 3)).shape == (1, 1, tokens, 64)
 
 
 def test_the_encoder_is_resnet18_by_count() -> None:
-    trunk = PatchEncoder(preset("paper"))
+    trunk = PatchEncoder(preset("paper"), View(name="camera", height=224, width=224))
     projection = sum(p.numel() for p in trunk.projection.parameters())
     assert sum(p.numel() for p in trunk.parameters()) - projection == 11_176_512
     assert {m.num_channels // m.num_groups for m in trunk.modules() if isinstance(m, torch.nn.GroupNorm)} == {16}
@@ -54,10 +53,7 @@ def test_patches_lie_where_their_pixels_are() -> None:
     bright[:, :, 5:20, 76:88] = 1
     encoder = policy.event_tokens.encoders[0]
     view = IMAGE_FEATURES.views[0]
-    tokens = [
-        encoder(to_unit_range(crop(i, view, torch.full((1, 2), 0.5)), torch.float32).flatten(0, 1)) for i in (images, bright)
-    ]
-    difference = (tokens[1] - tokens[0]).norm(dim=-1)[0].view(view.grid)
+    difference = (encoder(bright) - encoder(images)).norm(dim=-1)[0, 0].view(view.grid)
     assert divmod(int(difference.argmax()), view.grid[1]) == (0, view.grid[1] - 1)
 
 
@@ -65,7 +61,8 @@ def test_the_crop_is_one_per_episode_and_view_and_stays_through_time() -> None:
     """Images that hold their own coordinates: the crop's offsets can be read off."""
     view = View(name="camera", height=70, width=70)
     rows = torch.arange(70).view(1, 1, 70, 1, 1).expand(4, 5, 70, 70, 3).to(torch.uint8)
-    cut = crop(rows, view, torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.999, 0.999], [0.25, 0.0]]))
+    position = torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.999, 0.999], [0.25, 0.0]])
+    cut = crop(rows, *corners(view, position, rows), view.crop)
     assert cut.shape == (4, 5, 60, 60, 3)
     assert cut[:, :, 0, 0, 0].tolist() == [[0] * 5, [5] * 5, [10] * 5, [2] * 5]
 
@@ -74,7 +71,7 @@ def test_random_offsets_cover_everything_evenly() -> None:
     view = View(name="camera", height=14, width=14)
     rows = torch.arange(14).view(1, 1, 14, 1, 1).expand(6000, 1, 14, 14, 3)
     torch.manual_seed(0)
-    tops = crop(rows, view, torch.rand(6000, 2))[:, 0, 0, 0, 0]
+    tops = crop(rows, *corners(view, torch.rand(6000, 2), rows), view.crop)[:, 0, 0, 0, 0]
     counts = torch.bincount(tops, minlength=3)
     assert len(counts) == 3
     assert ((counts / 6000 - 1 / 3).abs() < 0.03).all()

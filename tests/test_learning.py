@@ -18,8 +18,8 @@ class CurrentTokens(nn.Module):
         super().__init__()
         self.initial_state = replaced.initial_state
 
-    def forward(self, sequence: torch.Tensor, state: SSMState) -> tuple[torch.Tensor, SSMState]:
-        return sequence, state
+    def forward(self, sequence: torch.Tensor, state: SSMState | None) -> tuple[torch.Tensor, SSMState]:
+        return sequence, state or self.initial_state(*sequence.shape[:-2])
 
 
 def train_until_learned(policy: ChameleonPolicy, steps: int) -> list[delayed_recall.Progress]:

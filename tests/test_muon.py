@@ -12,6 +12,8 @@ from chameleon_policy.train.loop import make_optimizers
 from chameleon_policy.train.muon import Muon, matrices_of, orthogonalise
 from examples import IMAGE_FEATURES, make_policy
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"))]
+
 
 @pytest.mark.parametrize("shape", [(3, 24, 24), (2, 16, 80), (2, 80, 16), (64, 32)])
 def test_singular_values_become_one_and_singular_vectors_stay(shape: tuple[int, ...]) -> None:
@@ -26,18 +28,19 @@ def test_singular_values_become_one_and_singular_vectors_stay(shape: tuple[int, 
     assert (diagonal > 0.65).float().mean() > 0.9
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
-def test_updates_are_those_of_pytorch(shape: tuple[int, int]) -> None:
+def test_updates_are_those_of_pytorch(shape: tuple[int, int], device: str) -> None:
     """torch.optim.Muon orthogonalises in bfloat16, so equal to its last bits; two matrices at once, on fresh gradients."""
     torch.manual_seed(1)
-    start = [torch.randn(shape) for _ in range(2)]
+    start = [torch.randn(shape, device=device) for _ in range(2)]
     ours, theirs = ([nn.Parameter(value.clone()) for value in start] for _ in range(2))
     our_optimizer = Muon(ours, lr=0.1, weight_decay=0.1)
     options = {"lr": 0.1, "weight_decay": 0.1, "momentum": 0.95, "adjust_lr_fn": "match_rms_adamw"}
     their_optimizer = torch.optim.Muon(theirs, **options)
     for _ in range(5):
         for mine, other in zip(ours, theirs, strict=True):
-            mine.grad = torch.randn(shape)
+            mine.grad = torch.randn(shape, device=device)
             other.grad = mine.grad.clone()
         our_optimizer.step()
         their_optimizer.step()

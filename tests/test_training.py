@@ -48,7 +48,14 @@ class Recorder(nn.Module):
     def initial_state(self) -> Tensor:
         return torch.zeros(0)
 
-    def loss(self, batch: EpisodeBatch, state: Tensor | None = None, augmentation: Tensor | None = None) -> SimpleNamespace:
+    def loss(
+        self,
+        batch: EpisodeBatch,
+        state: Tensor | None = None,
+        augmentation: Tensor | None = None,
+        *,
+        check_values: bool = True,
+    ) -> SimpleNamespace:
         self.calls.append({"batch": batch, "state": state, "augmentation": augmentation})
         before = torch.zeros(len(batch.valid)) if state is None else state
         marks = torch.rand(len(batch.valid)) if augmentation is None else augmentation

@@ -15,8 +15,9 @@ from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 class ForgetfulSSM(SelectiveSSM):
     """The selective SSM when every time step meets an empty state: y = Delta (C . B) x + D x, and nothing is kept."""
 
-    def forward(self, sequence: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
-        """Sequence (... T width) to outputs of the same shape; the state is handed back as it came."""
+    def forward(self, sequence: Tensor, state: SSMState | None) -> tuple[Tensor, SSMState]:
+        """Sequence (... T width) to outputs of the same shape; the state comes back as it was, empty if there is none."""
+        state = state or self.initial_state(*sequence.shape[:-2])
         gate, mixed, rates = self.in_projection(sequence).split([self.inner, self.channels, self.heads], dim=-1)
         convolved = mixed * self.convolution_weight[:, -1] + self.convolution_bias  # the steps before are zeros
         values, write, read = F.silu(convolved).split([self.inner, self.config.state, self.config.state], dim=-1)

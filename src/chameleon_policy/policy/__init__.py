@@ -10,6 +10,7 @@ from chameleon_policy.policy.budget import Budget, parameter_budget
 from chameleon_policy.policy.chameleon import ChameleonPolicy, Loss
 from chameleon_policy.policy.config import ObjectiveConfig, PolicyConfig, SSMConfig
 from chameleon_policy.policy.event_tokens import Augmentation
+from chameleon_policy.policy.fast_control import FastControl
 from chameleon_policy.policy.features import Features, Language, ObjectSlots, View
 from chameleon_policy.policy.language import InstructionEncoder
 from chameleon_policy.policy.normalizer import Range, Statistics
@@ -23,6 +24,7 @@ __all__ = [
     "Budget",
     "ChameleonPolicy",
     "EpisodeBatch",
+    "FastControl",
     "Features",
     "InstructionEncoder",
     "Language",

@@ -21,18 +21,24 @@ Decisions
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from chameleon_policy.policy.attention import KeysValues, TransformerBlock
+from chameleon_policy import kernels
+from chameleon_policy.kernels.streams import side_by_side
+from chameleon_policy.policy.attention import TransformerBlock, add_and_norm
 from chameleon_policy.policy.config import PolicyConfig
 
 Source = Literal["gaussian", "zero"]
 
 # Flow time lies in [0, 1]; the sinusoid's periods are made for numbers of this order.
 FLOW_TIME_SCALE = 1000.0
+
+HALVES = 1024
+"""Chunks from which on a CUDA graph has the two halves of a training batch side by side."""
 
 
 def sinusoid(positions: Tensor, width: int) -> Tensor:
@@ -67,49 +73,75 @@ class ActionFlow(nn.Module):
         self.norm = nn.LayerNorm(config.width)
         self.action_out = nn.Linear(config.width, action)
 
-    def condition(self, working: Tensor) -> list[KeysValues]:
-        """C_t = W_h h_t, Eq. 14, as every block's keys and values: (B D) to one pair per block."""
+    def condition(self, working: Tensor) -> list[Tensor]:
+        """C_t = W_h h_t, Eq. 14, as every block's projections: (B D) to (B n_c 3D) for each block."""
         tokens = self.policy_tokens(working).unflatten(-1, (-1, self.width))
-        context = []
-        for block in self.blocks[:-1]:
-            tokens, keys_values = block(tokens)
-            context.append(keys_values)
+        context, before, hidden = [], None, None
+        for block in self._blocks[:-1]:
+            tokens, hidden, projections = block.unfinished(tokens, None, before, hidden)
+            context.append(projections)
+            before = block
         # Of the last block only keys and values are read.
-        last: TransformerBlock = self.blocks[-1]  # type: ignore[assignment]
-        context.append(last.keys_values(tokens))
+        context.append(self._blocks[-1].projections(tokens, before, hidden))
         return context
 
-    def endpoint(self, noised: Tensor, flow_time: Tensor, context: list[KeysValues]) -> Tensor:
+    @property
+    def _blocks(self) -> list[TransformerBlock]:
+        return list(self.blocks)  # type: ignore[arg-type]
+
+    def places(self, like: Tensor) -> Tensor:
+        """Where in the chunk an action stands (H D), in the type of `like` and beside it."""
+        return sinusoid(torch.arange(self.horizon, device=like.device, dtype=like.dtype), self.width)
+
+    def euler_times(self, steps: int) -> Tensor:
+        """The time tokens of all Euler steps (steps D)."""
+        weight = self.action_out.weight
+        flow_time = torch.arange(steps, device=weight.device, dtype=torch.float32) / steps
+        return self.flow_time(sinusoid(FLOW_TIME_SCALE * flow_time, self.width).to(weight.dtype))
+
+    def endpoint(self, noised: Tensor, flow_time: Tensor, context: list[Tensor]) -> Tensor:
         """A-hat = F_theta(A_tau, tau, C_t), Eq. 16: (B H A) and (B) to (B H A)."""
-        places = sinusoid(torch.arange(self.horizon, device=noised.device, dtype=flow_time.dtype), self.width)
         time_token = self.flow_time(sinusoid(FLOW_TIME_SCALE * flow_time, self.width).to(noised.dtype))
-        tokens = self.action_in(noised) + places.to(noised.dtype) + time_token.unsqueeze(-2)
-        for block, keys_values in zip(self.blocks, context, strict=True):
-            tokens, _ = block(tokens, keys_values)
-        return self.action_out(self.norm(tokens))
+        stream = kernels.compute_dtype(noised) if kernels.enabled(noised) else noised.dtype
+        tokens = self.action_in(noised) + self.places(flow_time).to(stream) + time_token.unsqueeze(-2)
+        before, hidden = None, None
+        for block, seen in zip(self._blocks, context, strict=True):
+            tokens, hidden, _ = block.unfinished(tokens, seen, before, hidden)
+            before = block
+        return self.action_out(add_and_norm(tokens, self.norm, self._blocks[-1].last, hidden)[1])
 
     def forward(self, working: Tensor, chunk: Tensor, flow_time_power: float) -> Tensor:
         """Predicted clean chunk for a randomly noised one, Eqs. 15-16: (B D) and the normalised (B H A) to (B H A)."""
         flow_time = torch.rand(len(chunk), dtype=_at_least_float32(chunk), device=chunk.device) ** flow_time_power
         mix = flow_time[:, None, None].to(chunk.dtype)
         noised = (1 - mix) * torch.randn_like(chunk) + mix * chunk
+        if kernels.enabled(noised) and len(noised) >= HALVES and torch.cuda.is_current_stream_capturing():
+            halves = zip(noised.chunk(2), flow_time.chunk(2), working.chunk(2), strict=True)
+            jobs = [partial(self._endpoint_for, *half) for half in halves]
+            return torch.cat(side_by_side(jobs, [working] * len(jobs)))
+        return self._endpoint_for(noised, flow_time, working)
+
+    def _endpoint_for(self, noised: Tensor, flow_time: Tensor, working: Tensor) -> Tensor:
         return self.endpoint(noised, flow_time, self.condition(working))
 
-    def sample(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
-        """Normalised action chunks (B H A) for working states (B D), by Euler integration from the source."""
+    def source(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
+        """A_0 (B H A) for working states (B D): drawn, zero, or what was given."""
         if not isinstance(steps, int) or steps < 1:
             raise ValueError(f"steps: expected a whole number of Euler steps, at least 1, got {steps!r}")
         shape = (len(working), self.horizon, self.action)
         if isinstance(source, Tensor):
             if tuple(source.shape) != shape:
                 raise ValueError(f"source: expected noise of the shape {shape}, got {tuple(source.shape)}")
-            chunk = source.to(working)
-        elif source == "gaussian":
-            chunk = torch.randn(shape, dtype=working.dtype, device=working.device, generator=generator)
-        elif source == "zero":
-            chunk = working.new_zeros(shape)
-        else:
-            raise ValueError(f"source: expected one of {', '.join(get_args(Source))}, or a tensor, got {source!r}")
+            return source.to(working)
+        if source == "gaussian":
+            return torch.randn(shape, dtype=working.dtype, device=working.device, generator=generator)
+        if source == "zero":
+            return working.new_zeros(shape)
+        raise ValueError(f"source: expected one of {', '.join(get_args(Source))}, or a tensor, got {source!r}")
+
+    def sample(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
+        """Normalised action chunks (B H A) for working states (B D), by Euler integration from the source."""
+        chunk = self.source(working, steps, source, generator)
         context = self.condition(working)
         for step in range(steps):
             flow_time = torch.full((len(chunk),), step / steps, dtype=_at_least_float32(chunk), device=chunk.device)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-KeysValues = tuple[Tensor, Tensor]
+from chameleon_policy import kernels
 
 
 class Attention(nn.Module):
@@ -18,26 +18,70 @@ class Attention(nn.Module):
         self.heads = heads
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
+        """Keys of all heads, then values of all heads, side by side."""
         self.output = nn.Linear(width, width)
 
     def forward(self, queries: Tensor, sources: Tensor) -> Tensor:
         """Attn(queries, sources, sources): (... M D) and (... N D) to (... M D)."""
-        return self.attend(queries, self.keys_values(sources))
+        mixed = mix(self.query(queries).flatten(0, -3), self.key_value(sources).flatten(0, -3), None, self.heads)
+        return self.output(mixed.view_as(queries))
 
-    def keys_values(self, sources: Tensor) -> KeysValues:
-        """Keys and values (... heads N D/heads) of (... N D), for `attend`."""
-        keys, values = rearrange(
-            self.key_value(sources), "... n (two heads c) -> two ... heads n c", two=2, heads=self.heads
-        ).unbind(0)
-        return keys, values
+    def projections(self, tokens: Tensor) -> Tensor:
+        """Queries, keys and values (... M 3D) of the same tokens, in one product."""
+        weight = torch.cat([self.query.weight, self.key_value.weight])
+        return F.linear(tokens, weight, torch.cat([self.query.bias, self.key_value.bias]))
 
-    def attend(self, queries: Tensor, keys_values: KeysValues) -> Tensor:
-        """Attention of (... M D) over keys and values made before."""
-        query = rearrange(self.query(queries), "... m (heads c) -> ... heads m c", heads=self.heads)
-        keys, values = keys_values
-        # The fused kernels want exactly one batch dimension.
-        mixed = F.scaled_dot_product_attention(query.flatten(0, -4), keys.flatten(0, -4), values.flatten(0, -4))
-        return self.output(rearrange(mixed, "b heads m c -> b m (heads c)").view_as(queries))
+    def among(self, projections: Tensor, context: Tensor | None) -> Tensor:
+        """Tokens attend to one another and to a context, both given as `projections`: (... M D), before `output`."""
+        width = self.output.in_features
+        seen = None if context is None else context[..., width:].flatten(0, -3)
+        return mix(projections.flatten(0, -3), None, seen, self.heads).view(*projections.shape[:-1], width)
+
+
+def mix(query: Tensor, key_value: Tensor | None, context: Tensor | None, heads: int) -> Tensor:
+    """Softmax attention of queries (B M D) over keys and values (B N 2D) and those of a context (B C 2D): (B M D).
+
+    Without `key_value`, `query` holds queries, keys and values side by side (B M 3D).
+    """
+    width = query.shape[-1] // (3 if key_value is None else 1)
+    counts = [len(tensor[0]) for tensor in (query, key_value, context) if tensor is not None]
+    if kernels.enabled(query) and (key_value is None or query.dtype == key_value.dtype):
+        from chameleon_policy.kernels.attention import ShortAttention, fits
+
+        if fits(width // heads, *counts):
+            mixed: Tensor = ShortAttention.apply(query, key_value, context, heads)  # type: ignore[no-untyped-call]
+            return mixed
+    if key_value is None:
+        query, key_value = query.split([width, 2 * width], dim=-1)
+    visible = key_value if context is None else torch.cat([context, key_value], 1)
+    keys, values = rearrange(visible, "b n (two heads c) -> two b heads n c", two=2, heads=heads)
+    query = rearrange(query, "b m (heads c) -> b heads m c", heads=heads)
+    return rearrange(F.scaled_dot_product_attention(query, keys, values), "b heads m c -> b m (heads c)")
+
+
+def add_and_norm(
+    stream: Tensor, norm: nn.LayerNorm, layer: nn.Linear | None = None, inputs: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """A residual stream plus what the last layer of a sub-layer makes of its inputs, and the LayerNorm of the sum."""
+    if kernels.enabled(stream):
+        from chameleon_policy.kernels.layer_norm import StreamNorm
+
+        added, bias = (None, None) if layer is None or inputs is None else (F.linear(inputs, layer.weight), layer.bias)
+        kind = kernels.compute_dtype(stream)
+        result: tuple[Tensor, Tensor] = StreamNorm.apply(stream, added, bias, norm.weight, norm.bias, norm.eps, kind)  # type: ignore[no-untyped-call]
+        return result
+    stream = stream if layer is None else stream + layer(inputs)
+    return stream, norm(stream)
+
+
+def gelu_layer(inputs: Tensor, layer: nn.Linear) -> Tensor:
+    """GELU behind a linear layer."""
+    if kernels.enabled(inputs):
+        from chameleon_policy.kernels.gelu import BiasGelu
+
+        hidden: Tensor = BiasGelu.apply(F.linear(inputs, layer.weight), layer.bias)  # type: ignore[no-untyped-call]
+        return hidden
+    return F.gelu(layer(inputs))
 
 
 class TransformerBlock(nn.Module):
@@ -54,17 +98,40 @@ class TransformerBlock(nn.Module):
             nn.Linear(feedforward_ratio * width, width),
         )
 
-    def forward(self, tokens: Tensor, context: KeysValues | None = None) -> tuple[Tensor, KeysValues]:
-        """Tokens (... M D) attend to themselves and to `context`; returns them with their own keys and values."""
-        normed = self.attention_norm(tokens)
-        own = self.attention.keys_values(normed)
-        visible = own if context is None else (torch.cat([context[0], own[0]], -2), torch.cat([context[1], own[1]], -2))
-        tokens = tokens + self.attention.attend(normed, visible)
-        return tokens + self.feedforward(tokens), own
+    def forward(self, tokens: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Tokens (... M D) attend to themselves and to `context`; returns them with their projections (... M 3D)."""
+        tokens, hidden, projections = self.unfinished(tokens, context)
+        return tokens + self.last(hidden), projections
 
-    def keys_values(self, tokens: Tensor) -> KeysValues:
-        """The keys and values that `forward` returns, without the rest."""
-        return self.attention.keys_values(self.attention_norm(tokens))
+    def unfinished(
+        self,
+        tokens: Tensor,
+        context: Tensor | None = None,
+        before: TransformerBlock | None = None,
+        hidden: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`forward` before its last layer and sum, which whoever comes next does together with its norm: tokens, the last
+        layer's inputs, projections. `before` and `hidden`: the block in front, left unfinished, and its inputs."""
+        norm, first, _, _ = self.feedforward
+        tokens, normed = add_and_norm(tokens, self.attention_norm, _last_of(before), hidden)
+        projections = self.attention.projections(normed)
+        mixed = self.attention.among(projections, context)
+        tokens, normed = add_and_norm(tokens, norm, self.attention.output, mixed)  # type: ignore[arg-type]
+        return tokens, gelu_layer(normed, first), projections  # type: ignore[arg-type]
+
+    @property
+    def last(self) -> nn.Linear:
+        """The last layer of the feed-forward network."""
+        layer: nn.Linear = self.feedforward[-1]  # type: ignore[assignment]
+        return layer
+
+    def projections(self, tokens: Tensor, before: TransformerBlock | None = None, hidden: Tensor | None = None) -> Tensor:
+        """What `unfinished` returns last, without the rest."""
+        return self.attention.projections(add_and_norm(tokens, self.attention_norm, _last_of(before), hidden)[1])
+
+
+def _last_of(block: TransformerBlock | None) -> nn.Linear | None:
+    return None if block is None else block.last
 
 
 def two_layer_mlp(inputs: int, width: int) -> nn.Sequential:

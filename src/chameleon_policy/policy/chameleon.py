@@ -183,9 +183,8 @@ class ChameleonPolicy(nn.Module):
         if batch.emphasis is not None and self.config.objective.action_steps is None:
             raise ValueError("emphasis: it has a meaning only with objective.action_steps; set that, or leave it out")
         episodes = len(batch.valid)
-        if state is None:
-            state = self.initial_state(episodes)
-        self._check_state(state, episodes)
+        if state is not None:
+            self._check_state(state, episodes)
         if self.training and augmentation is None:
             augmentation = self.draw_augmentation(episodes)
         tokens = self.event_tokens(batch.observation, augmentation if self.training else None)
@@ -264,20 +263,24 @@ class ChameleonPolicy(nn.Module):
     def _layers(self) -> list[MemoryLayer]:
         return list(self.memory)  # type: ignore[arg-type]
 
-    def remember(self, tokens: Tensor, state: MemoryState) -> tuple[list[LayerOutput], MemoryState]:
-        """Event tokens (B T N D) through the memory layers: every layer's output, and the memory after the last step."""
+    def remember(self, tokens: Tensor, state: MemoryState | None) -> tuple[list[LayerOutput], MemoryState]:
+        """Event tokens (B T N D) through the memory layers: every layer's output, and the memory after the last step.
+
+        Without a state, from the beginning of an episode: the same as from `initial_state`, without memory full of zeros.
+        """
         outputs: list[LayerOutput] = []
         for index, layer in enumerate(self._layers):
             last = index == self.config.layers - 1
-            output: LayerOutput = layer(tokens, state.layers[index], write_back=not last)
+            output: LayerOutput = layer(tokens, state and state.layers[index], write_back=not last)
             outputs.append(output)
             if output.tokens is not None:
                 tokens = output.tokens
+        before = 0 if state is None else state.steps
         state = MemoryState(
             layers=tuple(output.state for output in outputs),
             # Copies, not views: a state must not keep the sequence it came from alive.
             working=outputs[-1].working[:, -1].to(self.action_flow.action_out.weight.dtype, copy=True),
-            steps=state.steps + tokens.shape[1],
+            steps=torch.full((len(tokens),), tokens.shape[1], device=tokens.device) + before,
             signature=self.signature,
         )
         return outputs, state

@@ -18,12 +18,14 @@ Decisions
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from chameleon_policy import kernels
+from chameleon_policy.kernels.streams import side_by_side
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.features import Features, View
 from chameleon_policy.policy.normalizer import Normalizer, Statistics
@@ -38,7 +40,7 @@ class Augmentation:
     """What is drawn once per episode: pass the same one for every window of a long episode."""
 
     crop: Tensor
-    """B V 2 in [0, 1), on the CPU: where each view's crop lies in the free rows and columns."""
+    """B V 2 in [0, 1): where each view's crop lies in the free rows and columns."""
     proprioception_offset: Tensor
     """B P, in normalised units."""
 
@@ -70,7 +72,7 @@ class EventTokens(nn.Module):
         self.features = features
         self.noise = config.objective.proprioception_noise
         width = config.width
-        self.encoders = nn.ModuleList(PatchEncoder(config) for _ in features.views)
+        self.encoders = nn.ModuleList(PatchEncoder(config, view) for view in features.views)
         self.slots = nn.ModuleList(SlotEmbedding(view, width) for view in features.views)
         self.objects: nn.Linear | None = None
         if features.objects is not None:
@@ -92,7 +94,7 @@ class EventTokens(nn.Module):
         """Crop positions and proprioceptive offsets for `batch_size` episodes."""
         weight = self.proprioception.weight
         return Augmentation(
-            crop=torch.rand(batch_size, len(self.features.views), 2),
+            crop=torch.rand(batch_size, len(self.features.views), 2, device=weight.device),
             proprioception_offset=self.noise
             * torch.randn(batch_size, self.features.proprioception, dtype=weight.dtype, device=weight.device),
         )
@@ -106,11 +108,7 @@ class EventTokens(nn.Module):
                 f"{len(observation.proprioception)}; draw one with policy.draw_augmentation"
             )
         batch, time = observation.proprioception.shape[:2]
-        tokens = []
-        for index, (view, encoder, slots) in enumerate(zip(self.features.views, self.encoders, self.slots, strict=True)):
-            position = torch.full((batch, 2), 0.5) if augmentation is None else augmentation.crop[:, index]
-            frames = to_unit_range(crop(observation.images[view.name], view, position), weight.dtype)
-            tokens.append(encoder(frames.flatten(0, 1)).unflatten(0, (batch, time)) + slots())
+        tokens = self._patches(observation, augmentation)
         if self.objects is not None and observation.objects is not None:
             tokens.append(self.objects(self._normalized(observation.objects).to(weight.dtype)) + self.object_slots)
         body = self.normalize_proprioception(observation.proprioception).to(weight.dtype)
@@ -124,29 +122,24 @@ class EventTokens(nn.Module):
         tokens.append(instruction.expand(batch, time, -1).unsqueeze(2).to(tokens[-1].dtype))
         return torch.cat(tokens, dim=2)
 
+    def _patches(self, observation: Observation, augmentation: Augmentation | None) -> list[Tensor]:
+        """X_t^v of every view (B T N_v D), with their slots."""
+        images = [observation.images[view.name] for view in self.features.views]
+
+        def job(index: int) -> Callable[[], Tensor]:
+            position = None if augmentation is None else augmentation.crop[:, index]
+            return lambda: self.encoders[index](images[index], position)
+
+        jobs = [job(index) for index in range(len(images))]
+        fast = kernels.enabled(self.proprioception.weight)
+        patches = side_by_side(jobs, images) if fast and jobs else [job() for job in jobs]
+        # In half precision the stream of tokens stays there, where the kernels run.
+        return [
+            tokens + (slots().to(tokens.dtype) if fast else slots())
+            for tokens, slots in zip(patches, self.slots, strict=True)
+        ]
+
     def _normalized(self, objects: Tensor) -> Tensor:
         """Object slots (B T K F), each by its own range; an absent object stays a row of zeros."""
         normalised = self.normalize_objects(objects.flatten(-2)).unflatten(-1, objects.shape[-2:])
         return normalised * (objects != 0).any(-1, keepdim=True)
-
-
-def crop(images: Tensor, view: View, position: Tensor) -> Tensor:
-    """Cut view.crop out of (B T H W 3): `position` (B 2) in [0, 1) says where in the free rows and columns.
-
-    0.5 is the centre, and a uniform draw makes every offset equally likely.
-    """
-    height, width = view.crop
-    free = torch.tensor([view.height - height + 1, view.width - width + 1])
-    offsets = (position * free).long().tolist()
-    if all(offset == offsets[0] for offset in offsets):
-        top, left = offsets[0]
-        return images[:, :, top : top + height, left : left + width]
-    return torch.stack(
-        [image[:, top : top + height, left : left + width] for image, (top, left) in zip(images, offsets, strict=True)]
-    )
-
-
-def to_unit_range(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """(... h w 3), uint8 or float in [0, 1], to (... 3 h w) in [-1, 1]; the memory stays channels last."""
-    scale = 2 / 255 if images.dtype == torch.uint8 else 2.0
-    return (images.to(dtype) * scale - 1).movedim(-1, -3)

@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chameleon_policy.policy.attention import Attention, TransformerBlock, two_layer_mlp
@@ -72,8 +73,8 @@ class TracePropagation(nn.Module):
         super().__init__()
         self.slow = SelectiveSSM(config.width, config.slow)
 
-    def forward(self, bound: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
-        """Bound tokens (B T N D) to traces (B T N D)."""
+    def forward(self, bound: Tensor, state: SSMState | None) -> tuple[Tensor, SSMState]:
+        """Bound tokens (B T N D) to traces (B T N D); without a state, from the beginning."""
         traces, state = self.slow(bound.transpose(1, 2), state)
         return traces.transpose(1, 2), state
 
@@ -119,14 +120,16 @@ class WorkingStateConsolidation(nn.Module):
         self.fast = SelectiveSSM(config.width, config.fast)
         self.update = two_layer_mlp(2 * config.width, config.width)
 
-    def forward(self, control_context: Tensor, recalled: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
+    def forward(self, control_context: Tensor, recalled: Tensor, state: SSMState | None) -> tuple[Tensor, SSMState]:
         """Control context and recalled trace (B T D) to the working state (B T D)."""
         return self.fast(self.fuse(torch.cat([control_context, recalled], dim=-1)), state)
 
     def write_back(self, bound: Tensor, traces: Tensor, working: Tensor) -> Tensor:
         """Z_i <- Z-bar_i + f_upd([e_i, h]) for every token i, Eq. 11."""
-        broadcast = working.unsqueeze(-2).expand_as(traces)
-        return bound + self.update(torch.cat([traces, broadcast], dim=-1))
+        first: nn.Linear = self.update[0]  # type: ignore[assignment]
+        from_traces, from_working = first.weight.chunk(2, dim=1)  # W [e, h] = W_e e + W_h h, without joining the two
+        shared = F.linear(working, from_working, first.bias).unsqueeze(-2)
+        return bound + self.update[1:](F.linear(traces, from_traces) + shared)
 
 
 class MemoryLayer(nn.Module):
@@ -146,15 +149,15 @@ class MemoryLayer(nn.Module):
             fast=self.consolidation.fast.initial_state(batch_size),
         )
 
-    def forward(self, tokens: Tensor, state: LayerState, *, write_back: bool) -> LayerOutput:
-        """Event tokens (B T N D) through the four operations.
+    def forward(self, tokens: Tensor, state: LayerState | None, *, write_back: bool) -> LayerOutput:
+        """Event tokens (B T N D) through the four operations; without a state, from the beginning of an episode.
 
         Nothing reads the tokens behind the last layer, so there `write_back` is False and Eq. 11 is not computed.
         """
         bound = self.binding(tokens)
-        traces, slow = self.propagation(bound, state.slow)
+        traces, slow = self.propagation(bound, state and state.slow)
         control_context, recalled = self.recall(bound, traces)
-        working, fast = self.consolidation(control_context, recalled, state.fast)
+        working, fast = self.consolidation(control_context, recalled, state and state.fast)
         return LayerOutput(
             bound=bound,
             traces=traces,

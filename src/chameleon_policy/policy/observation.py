@@ -109,6 +109,18 @@ class EpisodeBatch:
 
         self._map(record)
 
+    def clone(self) -> EpisodeBatch:
+        """A copy that shares nothing with this one."""
+        return self._map(Tensor.clone)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name, in a fixed order."""
+        seen = self.observation
+        named = {"proprioception": seen.proprioception, "objects": seen.objects, "instruction": seen.instruction}
+        named |= {f"images.{name}": seen.images[name] for name in sorted(seen.images)}
+        named |= {name: getattr(self, name) for name in ("actions", "valid", "actions_valid", "emphasis", "deciding")}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
     def _map(self, function: Callable[[Tensor], Tensor]) -> EpisodeBatch:
         """The batch with `function` applied to every tensor."""
         observation = self.observation.map(function)

@@ -36,6 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chameleon_policy import kernels
 from chameleon_policy.policy.config import SSMConfig
 
 NORM_EPSILON = 1e-5
@@ -105,8 +106,15 @@ class SelectiveSSM(nn.Module):
             ssm=self.skip.new_zeros(*streams, self.heads, self.config.head_dim, self.config.state, dtype=dtype),
         )
 
-    def forward(self, sequence: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
-        """Sequence (... T width) to outputs of the same shape; one time step goes through `step`, more through `scan`."""
+    def forward(self, sequence: Tensor, state: SSMState | None) -> tuple[Tensor, SSMState]:
+        """Sequence (... T width) to outputs of the same shape; one time step goes through `step`, more through `scan`.
+
+        Without a state, from the beginning.
+        """
+        if sequence.shape[-2] > 1 and self._fused_takes(sequence):
+            return self._fused_scan(sequence, state)
+        if state is None:
+            state = self.initial_state(*sequence.shape[:-2])
         if sequence.shape[-2] == 1:
             output, state = self.step(sequence.squeeze(-2), state)
             return output.unsqueeze(-2), state
@@ -121,6 +129,32 @@ class SelectiveSSM(nn.Module):
         )
         output = self._outputs(output + self.skip[:, None] * values, gate)
         return output.unflatten(0, streams), SSMState(history.unflatten(0, streams), ssm.unflatten(0, streams))
+
+    def _fused_takes(self, sequence: Tensor) -> bool:
+        """Whether the kernels are on, and made for this layer and sequence."""
+        return kernels.enabled(sequence) and self.config.convolution == 4 and sequence.shape[-2] >= 3
+
+    def _fused_scan(self, sequence: Tensor, state: SSMState | None) -> tuple[Tensor, SSMState]:
+        """`scan` with kernels: everything stays in time-major memory, (B T streams width), as the tokens come."""
+        from chameleon_policy.kernels.selective_layer import LayerShape, SelectiveLayer
+
+        streams = sequence.shape[:-2]
+        if len(streams) != 2:  # every sequence is a batch of its own
+            sequence = sequence.flatten(0, -3).unsqueeze(1)
+        flat = sequence.shape[:2]
+        projected = self.in_projection(sequence.transpose(1, 2))
+        shape = LayerShape(self.inner, self.config.state, self.heads, self.config.chunk, NORM_EPSILON)
+        gated, ssm = SelectiveLayer.apply(  # type: ignore[no-untyped-call]
+            projected, self.convolution_weight, self.convolution_bias, self.rate_bias, -self.log_decay.exp(), self.skip,
+            self.norm_weight, None if state is None else state.convolution.reshape(*flat, *state.convolution.shape[-2:]),
+            None if state is None else state.ssm.reshape(*flat, *state.ssm.shape[-3:]), shape,
+        )  # fmt: skip
+        history = projected[:, 1 - self.config.convolution :, :, self.inner : self.inner + self.channels].transpose(1, 2)
+        output = self.out_projection(gated).transpose(1, 2)
+        history = history.to(self.skip.dtype, copy=True)
+        return output.reshape(*streams, *output.shape[2:]), SSMState(
+            history.reshape(*streams, *history.shape[2:]), ssm.reshape(*streams, *ssm.shape[2:])
+        )
 
     def step(self, current: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
         """One time step: (... width) and the state before it to (... width) and the state after it."""

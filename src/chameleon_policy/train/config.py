@@ -36,6 +36,9 @@ class TrainingConfig:
     """How slowly the weights for evaluation follow; they follow faster at the beginning."""
     precision: Precision = "auto"
     """bf16 autocast, or float32; auto: bf16 on a GPU."""
+    graphs: bool = True
+    """On a GPU, record the forward and backward pass of each shape of batch as a CUDA graph and replay it. Not for windows
+    and accumulation, which run without."""
     window: int | None = None
     """Time steps in one backward pass: longer episodes are cut, and the memory is carried from window to window.
     Control-JEPA looks ahead within a window only."""

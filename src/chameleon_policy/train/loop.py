@@ -20,6 +20,7 @@ from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.display import Display
 from chameleon_policy.train.ema import WeightAverage
 from chameleon_policy.train.feeder import Feeder, Part
+from chameleon_policy.train.graphs import GraphedLoss
 from chameleon_policy.train.metrics import Sink
 from chameleon_policy.train.muon import Muon, matrices_of
 from chameleon_policy.train.order import episodes_of_step, seed_noise
@@ -49,8 +50,8 @@ class Method(Protocol):
     an `update_target` is told after every optimizer step.
     """
 
-    def loss(self, batch: EpisodeBatch, **carried: Any) -> StepLoss:
-        """The loss of one batch of episodes."""
+    def loss(self, batch: EpisodeBatch, *, check_values: bool, **carried: Any) -> StepLoss:
+        """The loss of one batch of episodes; without `check_values` nothing in it may wait for the device."""
 
     def save_pretrained(self, directory: Path) -> None:
         """Write what evaluation needs; called with the averaged weights in place."""
@@ -105,6 +106,8 @@ class Trainer:
         self.checkpoints = Checkpoints(run, config.keep_checkpoints)
         self.progress = Progress(0, 0.0)
         self._unread: list[tuple[int, dict[str, Tensor]]] = []
+        graphs = config.graphs and accelerator.device.type == "cuda" and config.window is None and config.accumulate == 1
+        self._graphed = GraphedLoss(method, accelerator.autocast) if graphs else None
 
     def restore(self) -> Progress:
         """Go back to the newest checkpoint; a new run stays at step 0."""
@@ -190,6 +193,8 @@ class Trainer:
 
     def _accumulate(self, part: Part) -> dict[str, Tensor]:
         """Gradients of one part, window by window; the windows count by their valid time steps."""
+        if self._graphed is not None:
+            return self._graphed(part.windows[0].batch)
         sums: dict[str, Tensor] = {}
         weights: dict[str, Tensor] = {}
         carried: dict[str, Any] = {}
@@ -197,7 +202,7 @@ class Trainer:
             if carried:
                 carried = {name: value[window.survivors] for name, value in carried.items()}
             with self.accelerator.autocast():
-                loss = self.method.loss(window.batch, **carried)
+                loss = self.method.loss(window.batch, check_values=False, **carried)
             (loss.total * window.weight / self.config.accumulate).backward()
             for name, value in {"loss": loss.total.detach(), **loss.parts}.items():
                 # A window may have nothing of a part; but a loss that is no number stays so.

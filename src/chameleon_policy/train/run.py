@@ -25,6 +25,7 @@ from chameleon_policy.policy.config import to_json
 from chameleon_policy.report.provenance import git_revision
 from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
 from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.graphs import LENGTH_MULTIPLE
 from chameleon_policy.train.loop import Trainer, Watch
 from chameleon_policy.train.metrics import Logger, open_sinks
 from chameleon_policy.train.order import seed_weights
@@ -92,7 +93,15 @@ def train(
         settings = _settings(config, policy, episodes)
         if first:
             _claim(out, settings)
-        store = EpisodeStore(arrays, policy.features, policy.statistics, device=accelerator.device, encoder=encoder)
+        on_gpu = accelerator.device.type == "cuda"
+        store = EpisodeStore(
+            arrays,
+            policy.features,
+            policy.statistics,
+            device=accelerator.device,
+            encoder=encoder,
+            multiple=LENGTH_MULTIPLE if config.training.graphs and on_gpu and config.training.window is None else 1,
+        )
         del arrays
         looking = watch(policy) if watch is not None else None
         trainer = Trainer(policy, store, config.training, out, accelerator, watch=looking)

@@ -94,10 +94,11 @@ class EpisodeStore:
         device: torch.device | str = "cpu",
         encoder: InstructionEncoder | None = None,
         resident: bool | None = None,
+        multiple: int = 1,
     ) -> None:
         if not episodes:
             raise ValueError("expected at least one episode to train on, got none")
-        self.features = features
+        self.features, self.multiple = features, multiple
         self.lengths = [episode.length for episode in episodes]
         self._first = torch.tensor([0, *np.cumsum(self.lengths)[:-1].tolist()])
         self._length = torch.tensor(self.lengths)
@@ -148,6 +149,7 @@ class EpisodeStore:
         begin, left = self._first[place], self._length[place] - first
         assert int(left.min()) > 0, "an episode that is over before the window has no place in it"
         time = int(left.max()) if window is None else min(window, int(left.max()))
+        time = -(-time // self.multiple) * self.multiple
         last = begin + self._length[place] - 1
         steps = torch.arange(time + self.features.horizon - 1)
         index = self._send(torch.minimum(begin[:, None] + first + steps, last[:, None]))

@@ -1,0 +1,367 @@
+"""GroupNorm, an optional residual and an optional ReLU in one pass over channels-last pictures.
+
+| symbol | shape | meaning                                        |
+|--------|-------|------------------------------------------------|
+| x      | F P C | input, P pixels, channels last                 |
+| mean   | F G   | of a group of a picture                        |
+| rstd   | F G   | 1 / sqrt(variance + epsilon)                   |
+| y      | F P C | relu((x - mean) rstd weight + bias + residual) |
+
+A program has some whole groups of one picture. Small pictures (WHOLE) are read once; others twice, the second time from a
+cache.
+Few, large pictures (a robot's) are shared out among many programs, which agree on the statistics through memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+FORWARD, BACKWARD = (64, 128, 64), (64, 16, 16)
+"""Channels and rows of a program's tile at most, and numbers of a thread; pictures that fit into a tile are read once."""
+TILE = 4096
+PROGRAMS_TO_FILL_A_GPU = 264
+
+
+@triton.jit
+def per_channel(values, GROUPS: tl.constexpr, SIZE: tl.constexpr):
+    """One value for each group to one for each channel."""
+    return tl.reshape(tl.broadcast_to(values[:, None], (GROUPS, SIZE)), (GROUPS * SIZE,))
+
+
+@triton.jit
+def scale_and_shift(total, squares, weight, bias, count, epsilon, GROUPS: tl.constexpr, SIZE: tl.constexpr):
+    """From the sums of every channel: mean and rstd of the groups, scale and shift of the channels."""
+    mean = tl.sum(tl.reshape(total, (GROUPS, SIZE)), 1) / count
+    variance = tl.sum(tl.reshape(squares, (GROUPS, SIZE)), 1) / count - mean * mean
+    rstd = 1 / tl.sqrt(tl.maximum(variance, 0.0, propagate_nan=tl.PropagateNan.ALL) + epsilon)
+    scale = per_channel(rstd, GROUPS, SIZE) * weight
+    return mean, rstd, scale, bias - per_channel(mean, GROUPS, SIZE) * scale
+
+
+@triton.jit
+def _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL: tl.constexpr, RELU: tl.constexpr):
+    y = x * scale[None, :] + shift[None, :]
+    if RESIDUAL:
+        y += tl.load(residual_ + place, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        y = tl.where(y < 0, 0.0, y)  # so that what is no number stays none
+    tl.store(y_ + place, y, mask=inside)
+
+
+@triton.jit
+def _group_norm_forward(x_, residual_, weight_, bias_, y_, mean_, rstd_, pixels, epsilon,
+                        WHOLE: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr, CHANNELS: tl.constexpr,
+                        GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    width: tl.constexpr = GROUPS * SIZE
+    channel = block * width + tl.arange(0, width)
+    rows = tl.arange(0, ROWS)
+    weight, bias = tl.load(weight_ + channel).to(tl.float32), tl.load(bias_ + channel).to(tl.float32)
+    group = picture * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
+    count = pixels * SIZE
+    # One 64-bit base per picture; offsets inside it are 32 bits, which halves what addresses take of the registers.
+    x_ += picture * pixels * CHANNELS
+    y_ += picture * pixels * CHANNELS
+    residual_ += picture * pixels * CHANNELS
+    if WHOLE:
+        place = rows[:, None] * CHANNELS + channel[None, :]
+        inside = (rows[:, None] < pixels) & (channel[None, :] < CHANNELS)
+        x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+        mean, rstd, scale, shift = scale_and_shift(
+            tl.sum(x, 0), tl.sum(x * x, 0), weight, bias, count, epsilon, GROUPS, SIZE
+        )
+        _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL, RELU)
+    else:
+        # Sums stay in place while rows pass by; threads meet once, at the end.
+        total = tl.zeros((ROWS, width), tl.float32)
+        squares = tl.zeros((ROWS, width), tl.float32)
+        for first in range(0, pixels, ROWS):
+            row = first + rows
+            place = row[:, None] * CHANNELS + channel[None, :]
+            x = tl.load(x_ + place, mask=row[:, None] < pixels, other=0.0).to(tl.float32)
+            total += x
+            squares += x * x
+        mean, rstd, scale, shift = scale_and_shift(
+            tl.sum(total, 0), tl.sum(squares, 0), weight, bias, count, epsilon, GROUPS, SIZE
+        )
+        for first in range(0, pixels, ROWS):
+            row = first + rows
+            place = row[:, None] * CHANNELS + channel[None, :]
+            inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
+            x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+            _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL, RELU)
+    tl.store(mean_ + group, mean)
+    tl.store(rstd_ + group, rstd)
+
+
+@triton.jit
+def _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO: tl.constexpr, READ_Y: tl.constexpr, RELU: tl.constexpr):
+    """The gradient in front of the ReLU. Without a residual, x says where it was open; y need not be read."""
+    dy = tl.load(dy_ + place, mask=inside, other=0.0).to(tl.float32)
+    if TWO:
+        dy += tl.load(beside_ + place, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        if READ_Y:
+            dy = tl.where(tl.load(y_ + place, mask=inside, other=0.0) > 0, dy, 0.0)
+        else:
+            dy = tl.where(x * scale[None, :] + shift[None, :] > 0, dy, 0.0)
+    return dy
+
+
+@triton.jit
+def _group_norm_backward(dy_, beside_, y_, x_, weight_, bias_, mean_, rstd_, dx_, dresidual_, dparameters_, pixels,
+                         WHOLE: tl.constexpr, TWO: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+                         CHANNELS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    width: tl.constexpr = GROUPS * SIZE
+    channel = block * width + tl.arange(0, width)
+    rows = tl.arange(0, ROWS)
+    group = picture * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
+    mean = per_channel(tl.load(mean_ + group), GROUPS, SIZE)
+    rstd = per_channel(tl.load(rstd_ + group), GROUPS, SIZE)
+    weight, bias = tl.load(weight_ + channel).to(tl.float32), tl.load(bias_ + channel).to(tl.float32)
+    scale = rstd * weight
+    shift = bias - mean * scale
+    count = pixels * SIZE
+    here = picture * pixels * CHANNELS
+    dy_ += here
+    beside_ += here
+    y_ += here
+    x_ += here
+    dx_ += here
+    dresidual_ += here
+    if WHOLE:
+        place = rows[:, None] * CHANNELS + channel[None, :]
+        inside = (rows[:, None] < pixels) & (channel[None, :] < CHANNELS)
+        x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+        dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
+        xhat = (x - mean[None, :]) * rstd[None, :]
+        dbias, dweight = tl.sum(dy, 0), tl.sum(dy * xhat, 0)
+    else:
+        dbiases = tl.zeros((ROWS, width), tl.float32)
+        dweights = tl.zeros((ROWS, width), tl.float32)
+        for first in range(0, pixels, ROWS):
+            row = first + rows
+            place = row[:, None] * CHANNELS + channel[None, :]
+            inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
+            x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+            dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
+            dbiases += dy
+            dweights += dy * (x - mean[None, :]) * rstd[None, :]
+        dbias, dweight = tl.sum(dbiases, 0), tl.sum(dweights, 0)
+    tl.store(dparameters_ + picture * 2 * CHANNELS + channel, dweight)
+    tl.store(dparameters_ + (picture * 2 + 1) * CHANNELS + channel, dbias)
+    along_one = per_channel(tl.sum(tl.reshape(dbias * weight, (GROUPS, SIZE)), 1) / count, GROUPS, SIZE)
+    along_x = per_channel(tl.sum(tl.reshape(dweight * weight, (GROUPS, SIZE)), 1) / count, GROUPS, SIZE)
+    if WHOLE:
+        if RESIDUAL:
+            tl.store(dresidual_ + place, dy, mask=inside)
+        tl.store(
+            dx_ + place, rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :]), mask=inside
+        )
+    else:
+        for first in range(0, pixels, ROWS):
+            row = first + rows
+            place = row[:, None] * CHANNELS + channel[None, :]
+            inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
+            x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+            dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
+            if RESIDUAL:
+                tl.store(dresidual_ + place, dy, mask=inside)
+            xhat = (x - mean[None, :]) * rstd[None, :]
+            dx = rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :])
+            tl.store(dx_ + place, dx, mask=inside)
+
+
+@triton.jit
+def _channel_sums(x_, sums_, pixels, parts, part_rows, CHANNELS: tl.constexpr, ROWS: tl.constexpr):
+    """Sum and sum of squares of every channel, over one part of a picture's pixels."""
+    picture, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    rows, channel = tl.arange(0, ROWS), tl.arange(0, CHANNELS)
+    total = tl.zeros((ROWS, CHANNELS), tl.float32)
+    squares = tl.zeros((ROWS, CHANNELS), tl.float32)
+    x_ += picture * pixels * CHANNELS
+    last = tl.minimum((part + 1) * part_rows, pixels)
+    for first in range(part * part_rows, last, ROWS):
+        row = first + rows
+        inside = (row[:, None] < last) & (channel[None, :] < CHANNELS)
+        x = tl.load(x_ + row[:, None] * CHANNELS + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+        total += x
+        squares += x * x
+    here = sums_ + (picture * parts + part) * 2 * CHANNELS + channel
+    tl.store(here, tl.sum(total, 0))
+    tl.store(here + CHANNELS, tl.sum(squares, 0))
+
+
+@triton.jit
+def _scales(sums_, weight_, bias_, scales_, mean_, rstd_, pixels, parts, epsilon,
+            GROUPS: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
+    """From the sums over all parts of a picture: scale and shift of every channel, mean and rstd of every group."""
+    picture = tl.program_id(0).to(tl.int64)
+    channels: tl.constexpr = GROUPS * SIZE
+    channel, part = tl.arange(0, channels), tl.arange(0, PARTS)
+    inside = (part[:, None] < parts) & (channel[None, :] < channels)
+    here = sums_ + (picture * parts + part[:, None]) * 2 * channels + channel[None, :]
+    total = tl.sum(tl.load(here, mask=inside, other=0.0), 0)
+    squares = tl.sum(tl.load(here + channels, mask=inside, other=0.0), 0)
+    weight, bias = tl.load(weight_ + channel).to(tl.float32), tl.load(bias_ + channel).to(tl.float32)
+    mean, rstd, scale, shift = scale_and_shift(total, squares, weight, bias, pixels * SIZE, epsilon, GROUPS, SIZE)
+    tl.store(scales_ + picture * 2 * channels + channel, scale)
+    tl.store(scales_ + (picture * 2 + 1) * channels + channel, shift)
+    group = picture * GROUPS + tl.arange(0, GROUPS)
+    tl.store(mean_ + group, mean)
+    tl.store(rstd_ + group, rstd)
+
+
+@triton.jit
+def _group_norm_apply(x_, residual_, scales_, y_, pixels, part_rows,
+                      RESIDUAL: tl.constexpr, RELU: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    picture, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    rows, channel = tl.arange(0, ROWS), tl.arange(0, CHANNELS)
+    scale = tl.load(scales_ + picture * 2 * CHANNELS + channel)
+    shift = tl.load(scales_ + (picture * 2 + 1) * CHANNELS + channel)
+    x_ += picture * pixels * CHANNELS
+    y_ += picture * pixels * CHANNELS
+    residual_ += picture * pixels * CHANNELS
+    last = tl.minimum((part + 1) * part_rows, pixels)
+    for first in range(part * part_rows, last, ROWS):
+        row = first + rows
+        inside = (row[:, None] < last) & (channel[None, :] < CHANNELS)
+        place = row[:, None] * CHANNELS + channel[None, :]
+        x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+        _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL, RELU)
+
+
+def fits(channels: int, groups: int) -> bool:
+    """Whether the kernels take this many channels and groups: powers of two."""
+    return all(number & (number - 1) == 0 for number in (channels, groups)) and channels // groups >= 4
+
+
+def group_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, groups: int, *, relu: bool, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """relu(group_norm(x) + residual) of pictures (F C h w) in channels-last memory; the residual and the ReLU are optional.
+
+    The result twice, in the same memory: what two readers send back through their own one is added up in the same pass.
+    """
+    result: tuple[Tensor, Tensor] = GroupNorm.apply(
+        x, weight, bias, residual, groups, relu, epsilon, torch.is_grad_enabled()
+    )
+    return result
+
+
+class GroupNorm(torch.autograd.Function):
+    """`group_norm`; `keep` says whether there will be a way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, groups: int, relu: bool, epsilon: float,
+        keep: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        x = x.contiguous(memory_format=torch.channels_last)
+        residual = None if residual is None else residual.contiguous(memory_format=torch.channels_last)
+        y = torch.empty_like(x)
+        pictures, channels, height, width = x.shape
+        pixels = height * width
+        ctx.settings = residual is not None, relu, groups
+        ctx.set_materialize_grads(False)
+        if not keep and _share_out(pictures, pixels, channels):
+            _few_large(x, residual, weight, bias, y, groups, relu, epsilon)
+            return y, y.view_as(y)
+        mean, rstd = torch.empty(2, pictures, groups, device=x.device, dtype=torch.float32)
+        tiling = _tiling(channels, groups, pixels, back=False)
+        _group_norm_forward[(pictures, groups // tiling["GROUPS"])](
+            x, x if residual is None else residual, weight, bias, y, mean, rstd, pixels, epsilon,
+            RESIDUAL=residual is not None, RELU=relu, **tiling,
+        )  # fmt: skip
+        ctx.save_for_backward(x, y if relu and residual is not None else None, weight, bias, mean, rstd)
+        return y, y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, beside: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, y, weight, bias, mean, rstd = ctx.saved_tensors
+        has_residual, relu, groups = ctx.settings
+        if dy is None:
+            dy, beside = beside, None
+        if dy is None:
+            return (None,) * 8
+        pictures, channels, height, width = x.shape
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        beside = None if beside is None else beside.contiguous(memory_format=torch.channels_last)
+        dx = torch.empty_like(x)
+        dresidual = torch.empty_like(x) if has_residual else None
+        dparameters = torch.empty(pictures, 2, channels, device=x.device, dtype=torch.float32)
+        tiling = _tiling(channels, groups, height * width, back=True)
+        _group_norm_backward[(pictures, groups // tiling["GROUPS"])](
+            dy, dy if beside is None else beside, x if y is None else y, x, weight, bias, mean, rstd, dx,
+            dx if dresidual is None else dresidual, dparameters, height * width,
+            TWO=beside is not None, RESIDUAL=has_residual, RELU=relu, **tiling,
+        )  # fmt: skip
+        dweight, dbias = dparameters.sum(0).to(weight.dtype)
+        return dx, dweight, dbias, dresidual, None, None, None, None
+
+
+def _tiling(channels: int, groups: int, pixels: int, *, back: bool) -> dict[str, Any]:
+    """Channels and rows that a program has at a time, whether those are all rows, and its warps."""
+    most_channels, most_rows, per_thread = BACKWARD if back else FORWARD
+    size = channels // groups
+    together = max(1, min(groups, most_channels // size))
+    rows = min(most_rows, triton.next_power_of_2(pixels))
+    warps = triton.next_power_of_2(max(1, rows * together * size // (32 * per_thread)))
+    return {
+        "WHOLE": rows >= pixels, "CHANNELS": channels, "GROUPS": together, "SIZE": size, "ROWS": rows,
+        "num_warps": min(16, warps),
+    }  # fmt: skip
+
+
+def _share_out(pictures: int, pixels: int, channels: int) -> bool:
+    """Few pictures, so large that one program for each group would be slow."""
+    return pixels * channels > 2 * TILE and pictures * channels // 16 < PROGRAMS_TO_FILL_A_GPU
+
+
+def _parts_of(pixels: int, channels: int, pictures: int) -> tuple[int, int]:
+    """Parts to cut a picture's pixels into, and pixels of a part."""
+    most = max(1, min(64, PROGRAMS_TO_FILL_A_GPU // pictures))
+    rows = max(triton.cdiv(pixels, most), max(1, TILE // channels))
+    return triton.cdiv(pixels, rows), rows
+
+
+class Scales:
+    """Scale and shift of every channel (F 2 C), mean and rstd of every group (F G) of channels-last pictures."""
+
+    def __init__(self, x: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float) -> None:
+        pictures, channels, height, width = x.shape
+        self.parts, self.part_rows = _parts_of(height * width, channels, pictures)
+        sums = torch.empty(pictures, self.parts, 2, channels, device=x.device, dtype=torch.float32)
+        self.channels = torch.empty(pictures, 2, channels, device=x.device, dtype=torch.float32)
+        self.mean, self.rstd = torch.empty(2, pictures, groups, device=x.device, dtype=torch.float32)
+        _channel_sums[(pictures, self.parts)](
+            x,
+            sums,
+            height * width,
+            self.parts,
+            self.part_rows,
+            CHANNELS=channels,
+            ROWS=max(1, TILE // channels),
+            num_warps=4,
+        )
+        _scales[(pictures,)](
+            sums, weight, bias, self.channels, self.mean, self.rstd, height * width, self.parts, epsilon,
+            GROUPS=groups, SIZE=channels // groups, PARTS=triton.next_power_of_2(self.parts), num_warps=4,
+        )  # fmt: skip
+
+
+def _few_large(
+    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, y: Tensor, groups: int, relu: bool, epsilon: float
+) -> None:
+    pictures, channels, height, width = x.shape
+    scales = Scales(x, weight, bias, groups, epsilon)
+    _group_norm_apply[(pictures, scales.parts)](
+        x, x if residual is None else residual, scales.channels, y, height * width, scales.part_rows,
+        RESIDUAL=residual is not None, RELU=relu, CHANNELS=channels, ROWS=max(1, TILE // channels), num_warps=4,
+    )  # fmt: skip

@@ -1,0 +1,277 @@
+"""A state-space layer between its two projections: causal convolution + SiLU, recurrence, gated RMSNorm.
+
+One autograd function from the input projection to what the output projection takes. Gate, x, B, C and Delta stay where the
+projection wrote them, and their gradients are written side by side, so that nothing is split, joined or transposed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from chameleon_policy.kernels import selective_scan
+
+TAPS = 4
+"""Width of the convolution that these kernels are made for."""
+CHANNELS_TOGETHER = 128
+ROWS_TOGETHER = 32
+LONGEST_CHUNK = 64
+WARPS = {"states": 4, "outputs": 4, "state_gradients": 4, "gradients": 4, "gradients_through_states": 8}
+
+
+@triton.jit
+def _row_of(stream, t, steps, tokens):
+    return (stream // tokens) * steps * tokens + t * tokens + stream % tokens
+
+
+@triton.jit
+def _past(history_, stream, back, c, channels, ok, HISTORY: tl.constexpr):
+    """The input `back` places into the three before the first."""
+    if HISTORY:
+        return tl.load(history_ + (stream * 3 + back) * channels + c, mask=ok, other=0.0).to(tl.float32)
+    return tl.zeros_like(c).to(tl.float32)
+
+
+@triton.jit
+def _tap(weight_, c, number, ok):
+    return tl.load(weight_ + c * 4 + number, mask=ok, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _convolution_forward(
+    x_, history_, weight_, bias_, y_, steps, tokens, channels, x_stride, HISTORY: tl.constexpr, BLOCK: tl.constexpr
+):
+    """y_t = silu(bias + sum_k weight_k x_{t - 3 + k}), one stream and some channels, step by step."""
+    stream = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = c < channels
+    w0, w1, w2, w3 = _tap(weight_, c, 0, ok), _tap(weight_, c, 1, ok), _tap(weight_, c, 2, ok), _tap(weight_, c, 3, ok)
+    bias = tl.load(bias_ + c, mask=ok, other=0.0).to(tl.float32)
+    x0 = _past(history_, stream, 0, c, channels, ok, HISTORY)
+    x1 = _past(history_, stream, 1, c, channels, ok, HISTORY)
+    x2 = _past(history_, stream, 2, c, channels, ok, HISTORY)
+    for t in range(0, steps):
+        row = _row_of(stream, t, steps, tokens)
+        x3 = tl.load(x_ + row * x_stride + c, mask=ok, other=0.0).to(tl.float32)
+        z = bias + w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3
+        tl.store(y_ + row * channels + c, z * tl.sigmoid(z), mask=ok)
+        x0, x1, x2 = x1, x2, x3
+
+
+@triton.jit
+def _convolution_backward(dy_, x_, history_, weight_, bias_, dx_, dhistory_, dparameters_, steps, tokens, channels, x_stride,
+                   HISTORY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    stream = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = c < channels
+    w0, w1, w2, w3 = _tap(weight_, c, 0, ok), _tap(weight_, c, 1, ok), _tap(weight_, c, 2, ok), _tap(weight_, c, 3, ok)
+    bias = tl.load(bias_ + c, mask=ok, other=0.0).to(tl.float32)
+    x0 = _past(history_, stream, 0, c, channels, ok, HISTORY)
+    x1 = _past(history_, stream, 1, c, channels, ok, HISTORY)
+    x2 = _past(history_, stream, 2, c, channels, ok, HISTORY)
+    g0, g1 = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    g2, g3 = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    db = tl.zeros((BLOCK,), tl.float32)
+    # Zeros of their own: names that share a value and change places in a loop are taken for constants by the compiler.
+    d0, d1, d2 = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    # dx_t needs dz_t ... dz_{t+3}: it is written three steps later. d0 .. d3 are dz of t-3 .. t.
+    for t in range(0, steps + 3):
+        now = ok & (t + tl.zeros((BLOCK,), tl.int32) < steps)
+        row = _row_of(stream, t, steps, tokens)
+        x3 = tl.load(x_ + row * x_stride + c, mask=now, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ + row * channels + c, mask=now, other=0.0).to(tl.float32)
+        z = bias + w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3
+        s = tl.sigmoid(z)
+        d3 = dy * s * (1 + z * (1 - s))
+        g0 += d3 * x0
+        g1 += d3 * x1
+        g2 += d3 * x2
+        g3 += d3 * x3
+        db += d3
+        dx = w3 * d0 + w2 * d1 + w1 * d2 + w0 * d3
+        if t >= 3:
+            tl.store(dx_ + _row_of(stream, t - 3, steps, tokens) * x_stride + c, dx, mask=ok)
+        elif HISTORY:
+            tl.store(dhistory_ + (stream * 3 + t) * channels + c, dx, mask=ok)
+        d0, d1, d2 = d1, d2, d3
+        x0, x1, x2 = x1, x2, x3
+    here = dparameters_ + stream * 5 * channels + c
+    tl.store(here, g0, mask=ok)
+    tl.store(here + channels, g1, mask=ok)
+    tl.store(here + 2 * channels, g2, mask=ok)
+    tl.store(here + 3 * channels, g3, mask=ok)
+    tl.store(here + 4 * channels, db, mask=ok)
+
+
+@triton.jit
+def _gate_forward(y_, gate_, weight_, out_, rstd_, gate_stride, epsilon, INNER: tl.constexpr, WIDTH: tl.constexpr):
+    """out = rms_norm(y silu(gate)) weight, one row."""
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, WIDTH)
+    ok = c < INNER
+    gate = tl.load(gate_ + row * gate_stride + c, mask=ok, other=0.0).to(tl.float32)
+    g = tl.load(y_ + row * INNER + c, mask=ok, other=0.0).to(tl.float32) * gate * tl.sigmoid(gate)
+    rstd = 1 / tl.sqrt(tl.sum(g * g, 0) / INNER + epsilon)
+    tl.store(rstd_ + row, rstd)
+    tl.store(out_ + row * INNER + c, g * rstd * tl.load(weight_ + c, mask=ok, other=0.0).to(tl.float32), mask=ok)
+
+
+@triton.jit
+def _gate_backward(dout_, y_, gate_, weight_, rstd_, dy_, dgate_, dweight_, rows, gate_stride,
+               ROWS: tl.constexpr, INNER: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    c = tl.arange(0, WIDTH)
+    weight = tl.load(weight_ + c, mask=c < INNER, other=0.0).to(tl.float32)
+    dweight = tl.zeros((WIDTH,), tl.float32)
+    for i in range(0, ROWS):
+        row = first + i
+        ok = (c < INNER) & (row + tl.zeros((WIDTH,), tl.int64) < rows)
+        gate = tl.load(gate_ + row * gate_stride + c, mask=ok, other=0.0).to(tl.float32)
+        y = tl.load(y_ + row * INNER + c, mask=ok, other=0.0).to(tl.float32)
+        dout = tl.load(dout_ + row * INNER + c, mask=ok, other=0.0).to(tl.float32)
+        rstd = tl.load(rstd_ + tl.minimum(row, rows - 1))
+        s = tl.sigmoid(gate)
+        silu = gate * s
+        g = y * silu
+        dweight += dout * g * rstd
+        dn = dout * weight
+        dg = rstd * (dn - g * rstd * rstd * tl.sum(dn * g, 0) / INNER)
+        tl.store(dy_ + row * INNER + c, dg * silu, mask=ok)
+        tl.store(dgate_ + row * gate_stride + c, dg * y * s * (1 + gate * (1 - s)), mask=ok)
+    tl.store(dweight_ + tl.program_id(0).to(tl.int64) * INNER + c, dweight, mask=c < INNER)
+
+
+class LayerShape(NamedTuple):
+    """Sizes of a state-space layer."""
+
+    inner: int
+    state: int
+    heads: int
+    chunk: int
+    epsilon: float
+
+
+class SelectiveLayer(torch.autograd.Function):
+    """The input projection (B T tokens width) to what the output projection takes, and the recurrent state afterwards.
+
+    Arguments: projection, convolution weight and bias, Delta's bias, A, D, norm weight, the convolution's history
+    (B tokens 3 channels) and the recurrent state (B tokens heads P state) or None for both at the start, sizes.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, taps: Tensor, tap_bias: Tensor, rate_bias: Tensor, decay: Tensor, skip: Tensor,
+        norm_weight: Tensor, history: Tensor | None, state: Tensor | None, shape: LayerShape,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        projected = projected.contiguous()
+        history, state = (None if tensor is None else tensor.contiguous() for tensor in (history, state))
+        run = _Run(projected, shape)
+        mixed, y, out = (run.rows_of(size) for size in (run.channels, shape.inner, shape.inner))
+        before = run.states(run.chunks, dtype=projected.dtype) if state is not None or run.chunks > 1 else None
+        after = torch.empty(run.streams, shape.heads, run.size, shape.state, dtype=torch.float32, device=projected.device)
+        rstd = torch.empty(run.rows, dtype=torch.float32, device=projected.device)
+        values, raw = projected[..., shape.inner :], projected[..., shape.inner + run.channels :]
+        _convolution_forward[run.by_channels](
+            values, values if history is None else history, taps, tap_bias, mixed, run.steps, run.tokens, run.channels,
+            run.stride, HISTORY=history is not None, BLOCK=CHANNELS_TOGETHER, num_warps=1,
+        )  # fmt: skip
+        numbers = (run.steps, run.tokens, run.chunks, shape.heads, run.stride)
+        selective_scan._scan_states[run.by_heads](
+            mixed, raw, rate_bias, decay, mixed if state is None else state, mixed if before is None else before, after,
+            *numbers, BEGIN=state is not None, KEEP=before is not None, **run.tiles, num_warps=WARPS["states"],
+        )  # fmt: skip
+        selective_scan._scan_outputs[run.by_chunks](
+            mixed, raw, rate_bias, decay, skip, mixed if before is None else before, y, *numbers,
+            BEFORE=before is not None, **run.tiles, num_warps=WARPS["outputs"],
+        )  # fmt: skip
+        width = triton.next_power_of_2(shape.inner)
+        _gate_forward[(run.rows,)](
+            y, projected, norm_weight, out, rstd, run.stride, shape.epsilon, INNER=shape.inner, WIDTH=width, num_warps=4
+        )
+        ctx.save_for_backward(
+            projected, mixed, y, rstd, before, taps, tap_bias, rate_bias, decay, skip, norm_weight, history
+        )
+        ctx.run, ctx.shape, ctx.has_state = run, shape, state is not None
+        ctx.set_materialize_grads(False)
+        return out, after.unflatten(0, (run.batch, run.tokens))
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dafter: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (projected, mixed, y, rstd, before, taps, tap_bias, rate_bias, decay, skip, norm_weight, history) = ctx.saved_tensors
+        run, shape = ctx.run, ctx.shape
+        inner, channels, device = shape.inner, run.channels, projected.device
+        dout = torch.zeros_like(y) if dout is None else dout.contiguous()
+        dprojected, dy, dmixed = torch.empty_like(projected), torch.empty_like(y), torch.empty_like(mixed)
+        dvalues, draw = dprojected[..., inner:], dprojected[..., inner + channels :]
+        values, raw = projected[..., inner:], projected[..., inner + channels :]
+        programs = triton.cdiv(run.rows, ROWS_TOGETHER)
+        dnorm = torch.empty(programs, inner, dtype=torch.float32, device=device)
+        _gate_backward[(programs,)](
+            dout, y, projected, norm_weight, rstd, dy, dprojected, dnorm, run.rows, run.stride,
+            ROWS=ROWS_TOGETHER, INNER=inner, WIDTH=triton.next_power_of_2(inner), num_warps=4,
+        )  # fmt: skip
+        numbers = (run.steps, run.tokens, run.chunks, shape.heads, run.stride)
+        dheads = torch.empty(run.streams * run.chunks, shape.heads, 3, dtype=torch.float32, device=device)
+        selective_scan._scan_gradients[run.by_chunks](
+            dy, mixed, raw, rate_bias, decay, skip, dmixed, draw, dheads, *numbers, **run.tiles, num_warps=WARPS["gradients"],
+        )  # fmt: skip
+        dstate = None
+        after = dafter is not None or run.chunks > 1
+        if before is not None or after:
+            dends = run.states(run.chunks, dtype=projected.dtype)
+            dstate = run.states(1, dtype=torch.float32)
+            selective_scan._scan_state_gradients[run.by_heads](
+                dy, mixed, raw, rate_bias, decay, dy if dafter is None else dafter.contiguous(), dends, dstate, *numbers,
+                AFTER=dafter is not None, **run.tiles, num_warps=WARPS["state_gradients"],
+            )  # fmt: skip
+            selective_scan._scan_gradients_through_states[run.by_chunks](
+                dy, mixed, raw, rate_bias, decay, dy if before is None else before, dends, dmixed, draw, dheads, *numbers,
+                BEFORE=before is not None, AFTER=after, **run.tiles, num_warps=WARPS["gradients_through_states"],
+            )  # fmt: skip
+        dtaps = torch.empty(run.streams, 5, channels, dtype=torch.float32, device=device)
+        dhistory = None if history is None else torch.empty_like(history)
+        _convolution_backward[run.by_channels](
+            dmixed, values, values if history is None else history, taps, tap_bias, dvalues,
+            dvalues if dhistory is None else dhistory, dtaps, run.steps, run.tokens, channels, run.stride,
+            HISTORY=history is not None, BLOCK=CHANNELS_TOGETHER, num_warps=1,
+        )  # fmt: skip
+        by_tap = dtaps.sum(0)
+        ddecay, dskip, dbias = dheads.sum(0).unbind(-1)
+        if dstate is not None:
+            dstate = dstate.view(run.batch, run.tokens, shape.heads, run.size, shape.state) if ctx.has_state else None
+        return (
+            dprojected, by_tap[:4].mT.to(taps.dtype), by_tap[4].to(tap_bias.dtype), dbias.to(rate_bias.dtype),
+            ddecay.to(decay.dtype), dskip.to(skip.dtype), dnorm.sum(0).to(norm_weight.dtype), dhistory, dstate, None,
+        )  # fmt: skip
+
+
+class _Run:
+    """Sizes, grids and tiles of one call."""
+
+    def __init__(self, projected: Tensor, shape: LayerShape) -> None:
+        self.batch, self.steps, self.tokens, self.stride = projected.shape
+        self.projected, self.shape = projected.new_empty(0), shape
+        self.streams, self.rows = self.batch * self.tokens, self.batch * self.tokens * self.steps
+        self.size, self.channels = shape.inner // shape.heads, shape.inner + 2 * shape.state
+        longest = min(LONGEST_CHUNK, triton.next_power_of_2(shape.chunk))
+        length = max(16, min(longest, triton.next_power_of_2(self.steps)))
+        self.chunks = triton.cdiv(self.steps, length)
+        self.tiles = {
+            "SIZE": self.size, "STATE": shape.state, "CHANNELS": self.channels, "INNER": shape.inner,
+            "P": max(16, triton.next_power_of_2(self.size)), "N": max(16, triton.next_power_of_2(shape.state)), "L": length,
+        }  # fmt: skip
+        self.by_channels = (self.streams, triton.cdiv(self.channels, CHANNELS_TOGETHER))
+        self.by_heads = (self.streams, shape.heads)
+        self.by_chunks = (self.streams, self.chunks)
+
+    def rows_of(self, width: int) -> Tensor:
+        """An empty tensor with a row for every step."""
+        return self.projected.new_empty(self.batch, self.steps, self.tokens, width)
+
+    def states(self, count: int, dtype: torch.dtype) -> Tensor:
+        """Empty states, `count` for every stream."""
+        return self.projected.new_empty(self.streams, count, self.shape.heads, self.size, self.shape.state, dtype=dtype)

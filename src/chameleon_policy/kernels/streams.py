@@ -1,0 +1,36 @@
+"""Independent work at the same time: convolutions keep the matrix units busy while norms wait for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+@cache
+def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(count)]
+
+
+def side_by_side(jobs: Sequence[Callable[[], Tensor]], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Results of jobs that read `inputs` and not one another, each on a stream of its own; the first on the current one.
+
+    The way back takes the same streams. Whoever called may use the results as if they had been computed in order.
+    """
+    if not inputs[0].is_cuda:
+        return [job() for job in jobs]
+    here = torch.cuda.current_stream(inputs[0].device)
+    others = _streams(inputs[0].device, len(jobs) - 1)
+    for stream, tensor in zip(others, inputs[1:], strict=True):
+        stream.wait_stream(here)
+        tensor.record_stream(stream)
+    results = [jobs[0]()]
+    for stream, job in zip(others, jobs[1:], strict=True):
+        with torch.cuda.stream(stream):
+            results.append(job())
+    for stream, result in zip(others, results[1:], strict=True):
+        here.wait_stream(stream)
+        result.record_stream(here)
+    return results

@@ -1,0 +1,236 @@
+"""Control at the speed of the hardware: one policy for a fixed number of robots, with its memory kept in place.
+
+    control = FastControl(policy)                  once; on a GPU this captures what follows
+    control.reset()                                when an episode begins
+    control.observe(observation)                   every control step
+    chunk = control.act(steps=8)                   when a chunk of actions is due
+
+On a GPU the weights are bfloat16, and `observe` and `act` are CUDA graphs over fixed buffers: a tick is one launch. On a
+CPU the weights stay float32, with convolutions in channels-last order. Results are those of `ChameleonPolicy.observe` and
+`act`, but for rounding.
+
+Decisions
+- A step of `ChameleonPolicy` returns a new memory; here it is overwritten, which is what a robot needs. `state` copies it
+  out and in.
+- Later changes to the policy's weights are not seen: this is a copy.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chameleon_policy import kernels
+from chameleon_policy.policy.action_flow import Source
+from chameleon_policy.policy.chameleon import ChameleonPolicy
+from chameleon_policy.policy.observation import Observation, check_observation, check_rank
+from chameleon_policy.policy.state import MemoryState
+
+WARM_UP = 2
+"""Runs before a graph is captured: libraries choose their algorithms, and kernels are compiled."""
+
+
+class FastControl:
+    """A frozen copy of a policy that controls `batch_size` robots."""
+
+    def __init__(self, policy: ChameleonPolicy, *, batch_size: int = 1) -> None:
+        if not isinstance(policy, ChameleonPolicy):
+            raise ValueError(f"FastControl: expected a ChameleonPolicy, got {type(policy).__name__}")
+        self.policy = _frozen(policy)
+        self.features, self.device = policy.features, policy.device
+        self._state = self.policy.initial_state(batch_size)
+        self._observed = [False] * batch_size
+        self._gpu = _Graphs(self.policy, self._state) if self.device.type == "cuda" else None
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def reset(self, robots: Sequence[int] | None = None) -> None:
+        """Forget everything, or what these robots remember: their episodes begin."""
+        chosen = list(range(len(self))) if robots is None else list(robots)
+        wrong = [robot for robot in chosen if not 0 <= robot < len(self)]
+        if wrong:
+            raise IndexError(f"reset: there is no robot {wrong[0]} among {len(self)}")
+        fresh = self.policy.initial_state(max(1, len(chosen)))
+        if chosen:
+            self._overwrite(fresh if len(chosen) == len(self) else self._state.put(chosen, fresh))
+        for robot in chosen:
+            self._observed[robot] = False
+
+    @property
+    def state(self) -> MemoryState:
+        """A copy of the memory. Assign one to go on from there."""
+        return self._state.clone()
+
+    @state.setter
+    def state(self, state: MemoryState) -> None:
+        self.policy._check_state(state, len(self))
+        self._overwrite(state)
+        self._observed = (state.steps > 0).tolist()
+
+    @torch.no_grad()
+    def observe(self, observation: Observation) -> None:
+        """Take in one control step (no time axis). Call it on EVERY control step."""
+        if not isinstance(observation, Observation):
+            raise ValueError(f"observe: expected an Observation, got {type(observation).__name__}")
+        check_rank("proprioception", observation.proprioception, 2)
+        check_observation(observation, self.features, (len(self),))
+        if self._gpu is None:
+            self._state = self.policy.observe(observation, self._state)
+        else:
+            self._gpu.observe(observation)
+        self._observed = [True] * len(self)
+
+    @torch.no_grad()
+    def act(
+        self,
+        *,
+        steps: int | None = None,
+        source: Source | Tensor = "gaussian",
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The next H actions (B H A) in the robot's units, as `ChameleonPolicy.act` gives them.
+
+        The first call with a new number of `steps` captures its graph; call it once before the robot moves.
+        """
+        if not all(self._observed):
+            raise ValueError("act: a robot has not observed anything since its reset; call observe(observation) first")
+        steps = self.policy.config.sampling_steps if steps is None else steps
+        flow = self.policy.action_flow
+        if self._gpu is None:
+            return self.policy.act(self._state, steps=steps, source=source, generator=generator)
+        return self._gpu.act(steps, flow.source(self._state.working.float(), steps, source, generator))
+
+    def _overwrite(self, state: MemoryState) -> None:
+        for mine, given in zip(self._state.tensors().values(), state.tensors().values(), strict=True):
+            mine.copy_(given)
+
+
+def _frozen(policy: ChameleonPolicy) -> ChameleonPolicy:
+    """A copy for control alone, in the precision and memory order that its device is fast with."""
+    branch, policy.control_jepa = policy.control_jepa, None  # no need to copy what only training uses
+    try:
+        frozen = copy.deepcopy(policy).eval().requires_grad_(False)
+    finally:
+        policy.control_jepa = branch
+    if policy.device.type == "cuda":
+        for name, parameter in frozen.named_parameters():
+            # Time constants stay precise: decays are products of many factors close to one.
+            if not name.endswith(("rate_bias", "log_decay")):
+                parameter.data = parameter.data.bfloat16()
+    for module in frozen.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
+    return frozen
+
+
+class _Graphs:
+    """`observe` and `act` over fixed buffers on a CUDA device."""
+
+    def __init__(self, policy: ChameleonPolicy, state: MemoryState) -> None:
+        self.policy, self.state = policy, state
+        features, batch, device = policy.features, len(state), policy.device
+
+        def buffers(*, waiting: bool) -> Observation:
+            def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+                shape = (batch, *shape)
+                return (
+                    torch.zeros(shape, dtype=dtype, pin_memory=True)
+                    if waiting
+                    else torch.zeros(shape, dtype=dtype, device=device)
+                )
+
+            objects, language = features.objects, features.language
+            return Observation(
+                proprioception=zeros(features.proprioception),
+                images={view.name: zeros(view.height, view.width, 3, dtype=torch.uint8) for view in features.views},
+                objects=None if objects is None else zeros(objects.count, objects.size),
+                instruction=None if language is None else zeros(language.width),
+            )
+
+        self.waiting, self.seen = buffers(waiting=True), buffers(waiting=False)
+        """Page-locked memory that an observation is put into, and where the graph copies it to."""
+        self.writable = [tensor.numpy() for tensor in _tensors(self.waiting)]
+        self.taken = torch.cuda.Event()
+        self.taken.record()
+        kept = state.clone()
+        self.observing = _capture(self._observe)
+        for mine, before in zip(state.tensors().values(), kept.tensors().values(), strict=True):
+            mine.copy_(before)  # warming up has gone on from it
+        self.acting: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+
+    def _observe(self) -> None:
+        for there, here in zip(_tensors(self.seen), _tensors(self.waiting), strict=True):
+            there.copy_(here, non_blocking=True)
+        observation = self.seen.map(lambda tensor: tensor.unsqueeze(1))
+        after = self.policy.remember(self.policy.event_tokens(observation), self.state)[1]
+        for mine, new in zip(self.state.tensors().values(), after.tensors().values(), strict=True):
+            mine.copy_(new)
+
+    def observe(self, observation: Observation) -> None:
+        """One control step."""
+        for name, image in observation.images.items():
+            if image.dtype != torch.uint8:
+                raise ValueError(
+                    f"images[{name!r}]: FastControl takes uint8 on a GPU, got {image.dtype}; use (255 * image).byte()"
+                )
+        self.taken.synchronize()  # long since done, unless nobody waits for the actions
+        for here, tensor in zip(self.writable, _tensors(observation), strict=True):
+            # NumPy copies in this thread; PyTorch would wake others up, which costs a tick now and then.
+            np.copyto(here, tensor.detach().cpu().numpy())
+        self.observing.replay()
+        self.taken.record()
+
+    def act(self, steps: int, noise: Tensor) -> Tensor:
+        """Chunks of actions from this noise."""
+        if steps not in self.acting:
+            self.acting[steps] = self._prepare(steps, noise)
+        graph, chunk, actions = self.acting[steps]
+        chunk.copy_(noise)
+        graph.replay()
+        return actions.clone()
+
+    def _prepare(self, steps: int, noise: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+        chunk, actions = noise.clone(), torch.empty_like(noise)
+        flow = self.policy.action_flow
+        sample = _sampler(flow, len(noise), steps)
+
+        units = self.policy.normalize_action
+
+        def run() -> None:
+            torch.addcmul(units.middle, sample(self.state.working, chunk), units.half_range, out=actions)
+
+        return _capture(run), chunk, actions
+
+
+def _sampler(flow: nn.Module, robots: int, steps: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """From working states and noise to normalised chunks."""
+    if kernels.enabled(flow.action_out.weight):  # type: ignore[union-attr, arg-type]
+        from chameleon_policy.kernels import euler
+
+        if euler.fits(flow):
+            return euler.EulerSampler(flow, robots, steps, torch.bfloat16)
+    return lambda working, noise: flow.sample(working, steps, noise, None).float()  # type: ignore[operator]
+
+
+def _tensors(observation: Observation) -> list[Tensor]:
+    optional = [tensor for tensor in (observation.objects, observation.instruction) if tensor is not None]
+    return [observation.proprioception, *(observation.images[name] for name in sorted(observation.images)), *optional]
+
+
+def _capture(function: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """The function's GPU work as a graph, after it has run a few times on its own."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side), torch.no_grad():
+        for _ in range(WARM_UP):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        function()
+    return graph

@@ -1,0 +1,74 @@
+"""The forward and backward pass of a training step as one launch: thousands of kernels, recorded once and replayed.
+
+A step of a few dozen milliseconds would otherwise wait for Python. A graph belongs to one shape of batch: the first batch
+of a shape runs as usual, the second is recorded. All graphs share their memory; one runs at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from chameleon_policy.policy import EpisodeBatch
+
+LENGTH_MULTIPLE = 8
+"""Batches are padded to a multiple of this many time steps, so that there are few shapes."""
+MOST_SHAPES = 32
+"""Shapes beyond this many run without a graph."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Recording:
+    graph: torch.cuda.CUDAGraph
+    batch: EpisodeBatch
+    figures: dict[str, Tensor]
+    gradients: list[tuple[nn.Parameter, Tensor | None]]
+
+
+class GraphedLoss:
+    """Loss and gradients of batches: `figures = graphed(batch)` leaves the gradients where `backward` would."""
+
+    def __init__(self, method: Any, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
+        self.method, self.autocast = method, autocast
+        self.recordings: dict[Any, _Recording | None] = {}
+        self.pool: Any = None
+
+    def __call__(self, batch: EpisodeBatch) -> dict[str, Tensor]:
+        """The loss and its parts, detached."""
+        shape = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in batch.tensors().items())
+        if shape not in self.recordings:
+            if len(self.recordings) < MOST_SHAPES:
+                self.recordings[shape] = None
+            return self._run(batch)
+        recording = self.recordings[shape]
+        if recording is None:
+            recording = self.recordings[shape] = self._record(batch)
+        for mine, given in zip(recording.batch.tensors().values(), batch.tensors().values(), strict=True):
+            mine.copy_(given)
+        recording.graph.replay()
+        for parameter, gradient in recording.gradients:
+            parameter.grad = gradient
+        return {name: value.clone() for name, value in recording.figures.items()}
+
+    def _run(self, batch: EpisodeBatch) -> dict[str, Tensor]:
+        with self.autocast():
+            loss = self.method.loss(batch, check_values=False)
+        loss.total.backward()
+        return {"loss": loss.total.detach(), **loss.parts}
+
+    def _record(self, batch: EpisodeBatch) -> _Recording:
+        kept = batch.clone()
+        for parameter in self.method.parameters():
+            parameter.grad = None
+        graph = torch.cuda.CUDAGraph()
+        # A host that waits would make the recording fail; what another thread does beside it is its own affair.
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            figures = self._run(kept)
+        self.pool = self.pool or graph.pool()
+        gradients = [(parameter, parameter.grad) for parameter in self.method.parameters()]
+        return _Recording(graph, kept, figures, gradients)

@@ -1,0 +1,255 @@
+"""Every GPU kernel against the plain code beside it: outputs and gradients, fresh inputs, memory full of NaN beforehand.
+
+On a CUDA device the kernels are compiled; elsewhere Triton's interpreter runs them on the CPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+from chameleon_policy import Features, SSMConfig, kernels  # noqa: E402
+from chameleon_policy.kernels.attention import ShortAttention  # noqa: E402
+from chameleon_policy.kernels.gelu import BiasGelu  # noqa: E402
+from chameleon_policy.kernels.group_norm import group_norm  # noqa: E402
+from chameleon_policy.kernels.layer_norm import StreamNorm  # noqa: E402
+from chameleon_policy.kernels.stem import depth_weight, norm_pool, space_to_depth  # noqa: E402
+from chameleon_policy.policy.ssm import SelectiveSSM, SSMState  # noqa: E402
+from chameleon_policy.policy.visual import crop, to_unit_range  # noqa: E402
+from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_policy  # noqa: E402
+
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+DTYPES = [torch.float32, torch.bfloat16] if DEVICE == "cuda" else [torch.float32]
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory() -> Iterator[None]:
+    """What a kernel leaves unwritten is NaN, and every test draws other numbers."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.allow_tf32 = False
+    filled, torch.utils.deterministic.fill_uninitialized_memory = torch.utils.deterministic.fill_uninitialized_memory, True
+    torch.seed()
+    yield
+    torch.utils.deterministic.fill_uninitialized_memory = filled
+    torch.use_deterministic_algorithms(False)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> Tensor:
+    return torch.randn(shape, device=DEVICE).to(dtype).requires_grad_(grad)
+
+
+def check(ours: Callable[..., Sequence[Tensor] | Tensor], plain: Callable[..., Sequence[Tensor] | Tensor],
+          inputs: Sequence[Tensor], dtype: torch.dtype) -> None:  # fmt: skip
+    """Relative errors of all outputs and of the gradients of all inputs, against the plain code in float64."""
+    exact = [tensor.detach().double().requires_grad_(tensor.requires_grad) for tensor in inputs]
+    results, expected = ours(*inputs), plain(*exact)
+    results, expected = ([r] if isinstance(r, Tensor) else list(r) for r in (results, expected))
+    directions = [torch.randn_like(e) for e in expected]
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    sources = [tensor for tensor in exact if tensor.requires_grad]
+    gradients = torch.autograd.grad(results, wanted, [d.to(r.dtype) for d, r in zip(directions, results, strict=True)])
+    known = torch.autograd.grad(
+        expected, sources, [d.to(r.dtype).double() for d, r in zip(directions, results, strict=True)]
+    )
+    for number, (got, right) in enumerate(zip([*results, *gradients], [*expected, *known], strict=True)):
+        error = (got.double() - right).norm() / right.norm()
+        assert error < TOLERANCE[dtype], f"tensor {number} of shape {tuple(right.shape)} is off by {error:.2e}"
+
+
+def channels_last(*shape: int, dtype: torch.dtype) -> Tensor:
+    return normal(*shape, dtype=dtype).detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", [(3, 16, 5, 7), (2, 64, 4, 4), (1, 32, 40, 41), (2, 8, 3, 3)])
+def test_group_norm(shape: tuple[int, ...], relu: bool, residual: bool, dtype: torch.dtype) -> None:
+    groups = max(1, shape[1] // 16)
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor, more: Tensor | None = None) -> Tensor:
+        y = F.group_norm(x, groups, weight, bias)
+        y = y if more is None else y + more
+        return 2 * (F.relu(y) if relu else y)
+
+    def ours(x: Tensor, weight: Tensor, bias: Tensor, more: Tensor | None = None) -> Tensor:
+        first, second = group_norm(x, weight, bias, more, groups, relu=relu, epsilon=1e-5)
+        return first + second
+
+    inputs = [channels_last(*shape, dtype=dtype), normal(shape[1]), normal(shape[1])]
+    inputs += [channels_last(*shape, dtype=dtype)] if residual else []
+    check(ours, plain, inputs, dtype)
+    with torch.no_grad():  # few, large pictures go another way
+        error = (ours(*inputs).double() - plain(*(i.double() for i in inputs))).norm() / plain(
+            *(i.double() for i in inputs)
+        ).norm()
+    assert error < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [(7, 9), (8, 8), (1, 5)])
+def test_norm_and_pooling(size: tuple[int, int], dtype: torch.dtype) -> None:
+    def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.max_pool2d(F.relu(F.group_norm(x, 2, weight, bias)), 3, stride=2, padding=1)
+
+    def ours(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return norm_pool(x, weight, bias, 2, 1e-5)
+
+    check(ours, plain, [channels_last(3, 32, *size, dtype=dtype), normal(32), normal(32)], dtype)
+
+
+@pytest.mark.parametrize("size", [(12, 14), (11, 13)])
+def test_the_first_convolution_over_blocks_of_pixels(size: tuple[int, int]) -> None:
+    images = torch.randint(256, (2, 3, 16, 18, 3), dtype=torch.uint8, device=DEVICE)
+    weight = normal(8, 3, 7, 7)
+    top, left = torch.tensor([1, 4], device=DEVICE), torch.tensor([2, 0], device=DEVICE)
+    blocks = space_to_depth(images, top, left, size, torch.float32)
+    frames = to_unit_range(crop(images, top, left, size), torch.float64).flatten(0, 1)
+    exact = weight.detach().double().requires_grad_()
+    ours, plain = F.conv2d(blocks, depth_weight(weight)), F.conv2d(frames, exact, stride=2, padding=3)
+    torch.testing.assert_close(ours.double(), plain, rtol=1e-3 if DEVICE == "cuda" else 1e-5, atol=1e-3)
+    direction = torch.randn_like(ours)
+    (ours * direction).sum().backward()
+    (plain * direction).sum().backward()
+    torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("shape", [(5, 3, 48), (1, 64), (2, 600, 16)])
+def test_stream_norm(shape: tuple[int, ...], added: bool, dtype: torch.dtype) -> None:
+    width = shape[-1]
+
+    def plain(
+        x: Tensor, weight: Tensor, bias: Tensor, more: Tensor | None = None, more_bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        x = x if more is None else x + more + more_bias
+        return x, F.layer_norm(x, (width,), weight, bias)
+
+    def ours(
+        x: Tensor, weight: Tensor, bias: Tensor, more: Tensor | None = None, more_bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return StreamNorm.apply(x, more, more_bias, weight, bias, 1e-5, dtype)
+
+    check(
+        ours,
+        plain,
+        [normal(*shape), normal(width), normal(width), *([normal(*shape, dtype=dtype), normal(width)] if added else [])],
+        dtype,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("queries", "keys", "context"), [(34, 34, 0), (16, 16, 8), (1, 20, 0), (3, 5, 17), (70, 70, 0)])
+def test_short_attention(queries: int, keys: int, context: int, dtype: torch.dtype) -> None:
+    batch, heads, size = 2, 3, 16
+    width = heads * size
+
+    def split(tensor: Tensor, parts: int) -> Sequence[Tensor]:
+        return tensor.unflatten(-1, (parts, heads, size)).permute(2, 0, 3, 1, 4)
+
+    def plain(q: Tensor, kv: Tensor, more: Tensor | None = None) -> Tensor:
+        k, v = split(kv if more is None else torch.cat([more, kv], 1), 2)
+        return F.scaled_dot_product_attention(split(q, 1)[0], k, v).transpose(1, 2).flatten(2)
+
+    def ours(q: Tensor, kv: Tensor, more: Tensor | None = None) -> Tensor:
+        return ShortAttention.apply(q, kv, more, heads)
+
+    inputs = [normal(batch, queries, width, dtype=dtype), normal(batch, keys, 2 * width, dtype=dtype)]
+    inputs += [normal(batch, context, 2 * width, dtype=dtype)] if context else []
+    check(ours, plain, inputs, dtype)
+
+    def side_by_side(qkv: Tensor, more: Tensor | None = None) -> Tensor:
+        return ShortAttention.apply(qkv, None, None if more is None else more[..., width:], heads)
+
+    def plain_side_by_side(qkv: Tensor, more: Tensor | None = None) -> Tensor:
+        return plain(qkv[..., :width], qkv[..., width:], None if more is None else more[..., width:])
+
+    inputs = [normal(batch, queries, 3 * width, dtype=dtype)]
+    inputs += [normal(batch, context, 3 * width, dtype=dtype)] if context else []
+    check(side_by_side, plain_side_by_side, inputs, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3, 5, 24), (2000, 16), (1, 600)])
+def test_bias_and_gelu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    check(BiasGelu.apply, lambda x, bias: F.gelu(x + bias), [normal(*shape, dtype=dtype), normal(shape[-1])], dtype)
+
+
+SSM_CONFIGS = {
+    "slow": SSMConfig(expand=1, state=16, head_dim=8, half_life=(4, 2048), chunk=16),
+    "fast": SSMConfig(expand=2, state=6, head_dim=16, half_life=(1, 16), chunk=32),
+}
+
+
+@pytest.fixture
+def kernels_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels also where they would not be used: in float32, and on a CPU; float64 stays plain."""
+    monkeypatch.setattr(kernels, "enabled", lambda tensor: tensor.dtype == torch.float32)
+
+
+@pytest.mark.usefixtures("kernels_on")
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("time", [5, 16, 40])
+@pytest.mark.parametrize("streams", [(2, 3), (4,)])
+@pytest.mark.parametrize("kind", SSM_CONFIGS)
+def test_state_space_layer(kind: str, streams: tuple[int, ...], time: int, begun: bool) -> None:
+    """One chunk and several, from the beginning and from a state, with gradients through the state on both sides."""
+    layer, exact = (SelectiveSSM(32, SSM_CONFIGS[kind]).to(DEVICE, dtype) for dtype in (torch.float32, torch.float64))
+    with torch.no_grad():
+        for ours, plain in zip(layer.parameters(), exact.parameters(), strict=True):
+            plain.copy_(ours.add_(0.1 * torch.randn_like(ours)))
+    names = ["sequence"] + (["convolution", "ssm"] if begun else [])
+    start = layer.initial_state(*streams)
+    inputs = [normal(*streams, time, 32)] + ([normal(*start.convolution.shape), normal(*start.ssm.shape)] if begun else [])
+    results = []
+    for module, dtype in ((layer, torch.float32), (exact, torch.float64)):
+        given = dict(zip(names, (tensor.detach().to(dtype).requires_grad_() for tensor in inputs), strict=True))
+        state = SSMState(given["convolution"], given["ssm"]) if begun else None
+        output, after = module(given["sequence"], state)
+        outputs = {"output": output, "ssm after": after.ssm, "convolution after": after.convolution}
+        results.append((outputs, given | dict(module.named_parameters())))
+    (outputs, sources), (right_outputs, right_sources) = results
+    directions = {name: torch.randn_like(tensor) for name, tensor in outputs.items()}
+    total = sum((outputs[name] * direction).sum() for name, direction in directions.items())
+    right_total = sum((right_outputs[name] * direction).sum() for name, direction in directions.items())
+    gradients = dict(zip(sources, torch.autograd.grad(total, list(sources.values())), strict=True))
+    right = dict(zip(right_sources, torch.autograd.grad(right_total, list(right_sources.values())), strict=True))
+    for name, expected in {**right_outputs, **right}.items():
+        got = (outputs | gradients)[name]
+        error = (got.double() - expected).norm() / expected.norm()
+        assert error < TOLERANCE[torch.float32], f"{name} is off by {error:.2e}"
+
+
+@pytest.mark.usefixtures("kernels_on")
+@pytest.mark.parametrize("features", [STATE_FEATURES, IMAGE_FEATURES], ids=["objects", "images"])
+def test_the_whole_loss_and_its_gradients(features: Features, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kernels together, in eval mode and with the same noise, against the plain policy in float64."""
+    flow_time, noise = torch.rand(6, dtype=torch.float64), torch.randn(6, 4, 2, dtype=torch.float64)
+    monkeypatch.setattr(torch, "rand", lambda _, dtype, device: flow_time.to(device, dtype))
+    monkeypatch.setattr(torch, "randn_like", lambda like: noise.to(like))
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        policy = make_policy(features, dtype=dtype).to(DEVICE).eval()
+        loss = policy.loss(make_batch(features, 1, 6).to(DEVICE))
+        loss.total.backward()
+        gradients = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
+        found.append({"loss": loss.total.detach(), "working": loss.state.working} | gradients)
+    ours, right = found
+    assert ours.keys() == right.keys()
+    largest = max(expected.norm() for expected in right.values())
+    for name, expected in right.items():
+        error = (ours[name].double() - expected).norm() / expected.norm().clamp(min=1e-6 * largest)
+        assert error < 1e-3, f"{name} is off by {error:.2e}"
