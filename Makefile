@@ -25,6 +25,7 @@ format: .venv/installed  ## Let ruff put the code in order
 	$(BIN)/ruff format
 
 bench: .venv/installed  ## Measure speed, ours and others' in one run; writes runs/
+	$(BIN)/python -m benchmarks.performance
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.camo speed
 	$(BIN)/python -m benchmarks.training

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from accelerate import Accelerator
@@ -94,12 +96,13 @@ def test_a_recorded_step_is_the_step() -> None:
 
 def test_fast_sampling_is_the_same_every_time_and_right() -> None:
     """The paper's action head: many kernels that start before the one in front has ended."""
-    policy = make_policy(STATE_FEATURES, config=preset("paper")).eval().cuda()
+    features = dataclasses.replace(STATE_FEATURES, horizon=16, action=10)
+    policy = make_policy(features, config=preset("paper")).eval().cuda()
     control, state = FastControl(policy), policy.initial_state()
-    observation = make_observation(STATE_FEATURES, 1)
+    observation = make_observation(features, 1)
     control.observe(observation)
     state = policy.observe(observation, state)
-    noise = torch.randn(1, STATE_FEATURES.horizon, STATE_FEATURES.action, device="cuda")
+    noise = torch.randn(1, 16, 10, device="cuda")
     chunks = torch.stack([control.act(steps=8, source=noise) for _ in range(100)])
     assert (chunks == chunks[0]).all()
     # Weights and state in bfloat16, eight steps.

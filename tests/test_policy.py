@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chameleon_policy import EpisodeBatch, MemoryState, Observation, Range, Statistics
+from chameleon_policy.policy.memory import MemoryLayer
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy, nano
 
 FEATURES = {"objects": STATE_FEATURES, "images": IMAGE_FEATURES}
@@ -381,3 +382,19 @@ class TestLoss:
         policy.eval()
         contexts = [policy.loss(batch).parts["alignment"].item() for _ in range(2)]
         assert contexts[0] == contexts[1]
+
+
+def test_forgotten_activations_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same gradients, and every layer runs twice."""
+    calls = []
+    forward = MemoryLayer.forward
+    monkeypatch.setattr(MemoryLayer, "forward", lambda *a, **k: (calls.append(1), forward(*a, **k))[1])
+    gradients = []
+    for forget in (False, True):
+        policy = make_policy(IMAGE_FEATURES, dtype=torch.float64).eval()
+        policy.forget_activations = forget
+        torch.manual_seed(0)
+        policy.loss(make_batch(IMAGE_FEATURES, 2, 5)).total.backward()
+        gradients.append([p.grad for p in policy.parameters() if p.grad is not None])
+    assert len(calls) == policy.config.layers * 3
+    torch.testing.assert_close(*gradients)

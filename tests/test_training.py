@@ -48,14 +48,7 @@ class Recorder(nn.Module):
     def initial_state(self) -> Tensor:
         return torch.zeros(0)
 
-    def loss(
-        self,
-        batch: EpisodeBatch,
-        state: Tensor | None = None,
-        augmentation: Tensor | None = None,
-        *,
-        check_values: bool = True,
-    ) -> SimpleNamespace:
+    def loss(self, batch: EpisodeBatch, state: Tensor | None = None, augmentation: Tensor | None = None) -> SimpleNamespace:
         self.calls.append({"batch": batch, "state": state, "augmentation": augmentation})
         before = torch.zeros(len(batch.valid)) if state is None else state
         marks = torch.rand(len(batch.valid)) if augmentation is None else augmentation

@@ -11,6 +11,8 @@ from torch import Tensor
 
 @cache
 def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    # Gradients come from several streams on purpose.
+    getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", lambda _: None)(False)
     return [torch.cuda.Stream(device) for _ in range(count)]
 
 

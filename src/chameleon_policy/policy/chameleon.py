@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from chameleon_policy.policy import saving
 from chameleon_policy.policy.action_flow import ActionFlow, Source
+from chameleon_policy.policy.checkpointing import run_layer
 from chameleon_policy.policy.config import PolicyConfig, to_json
 from chameleon_policy.policy.control_jepa import ControlJEPA
 from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
@@ -106,6 +107,15 @@ class ChameleonPolicy(nn.Module):
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.action_flow.action_out.weight.device
+
+    @property
+    def forget_activations(self) -> bool:
+        """Whether the encoders and memory layers compute their insides again on the way back: less memory, more time."""
+        return self.event_tokens.forget_activations
+
+    @forget_activations.setter
+    def forget_activations(self, forget: bool) -> None:
+        self.event_tokens.forget_activations = forget
 
     # Control
 
@@ -271,16 +281,17 @@ class ChameleonPolicy(nn.Module):
         outputs: list[LayerOutput] = []
         for index, layer in enumerate(self._layers):
             last = index == self.config.layers - 1
-            output: LayerOutput = layer(tokens, state and state.layers[index], write_back=not last)
+            before = state and state.layers[index]
+            output: LayerOutput = run_layer(layer, tokens, before, forget=self.forget_activations, write_back=not last)
             outputs.append(output)
             if output.tokens is not None:
                 tokens = output.tokens
-        before = 0 if state is None else state.steps
+        steps_before = 0 if state is None else state.steps
         state = MemoryState(
             layers=tuple(output.state for output in outputs),
             # Copies, not views: a state must not keep the sequence it came from alive.
             working=outputs[-1].working[:, -1].to(self.action_flow.action_out.weight.dtype, copy=True),
-            steps=torch.full((len(tokens),), tokens.shape[1], device=tokens.device) + before,
+            steps=torch.full((len(tokens),), tokens.shape[1], device=tokens.device) + steps_before,
             signature=self.signature,
         )
         return outputs, state

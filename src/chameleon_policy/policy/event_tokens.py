@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from chameleon_policy import kernels
 from chameleon_policy.kernels.streams import side_by_side
+from chameleon_policy.policy.checkpointing import run_layer
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.features import Features, View
 from chameleon_policy.policy.normalizer import Normalizer, Statistics
@@ -70,6 +71,7 @@ class EventTokens(nn.Module):
     def __init__(self, config: PolicyConfig, features: Features, statistics: Statistics) -> None:
         super().__init__()
         self.features = features
+        self.forget_activations = False
         self.noise = config.objective.proprioception_noise
         width = config.width
         self.encoders = nn.ModuleList(PatchEncoder(config, view) for view in features.views)
@@ -128,7 +130,7 @@ class EventTokens(nn.Module):
 
         def job(index: int) -> Callable[[], Tensor]:
             position = None if augmentation is None else augmentation.crop[:, index]
-            return lambda: self.encoders[index](images[index], position)
+            return lambda: run_layer(self.encoders[index], images[index], position, forget=self.forget_activations)
 
         jobs = [job(index) for index in range(len(images))]
         fast = kernels.enabled(self.proprioception.weight)

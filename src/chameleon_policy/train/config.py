@@ -36,6 +36,8 @@ class TrainingConfig:
     """How slowly the weights for evaluation follow; they follow faster at the beginning."""
     precision: Precision = "auto"
     """bf16 autocast, or float32; auto: bf16 on a GPU."""
+    forget_activations: bool = False
+    """Compute activations again on the way back in place of keeping them: for episodes too long for the memory there is."""
     graphs: bool = True
     """On a GPU, record the forward and backward pass of each shape of batch as a CUDA graph and replay it. Not for windows
     and accumulation, which run without."""

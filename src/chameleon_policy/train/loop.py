@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -50,8 +51,11 @@ class Method(Protocol):
     an `update_target` is told after every optimizer step.
     """
 
-    def loss(self, batch: EpisodeBatch, *, check_values: bool, **carried: Any) -> StepLoss:
-        """The loss of one batch of episodes; without `check_values` nothing in it may wait for the device."""
+    def loss(self, batch: EpisodeBatch, **options: Any) -> StepLoss:
+        """The loss of one batch of episodes.
+
+        One that takes `check_values` promises that without it nothing waits for the device: only then are steps recorded.
+        """
 
     def save_pretrained(self, directory: Path) -> None:
         """Write what evaluation needs; called with the averaged weights in place."""
@@ -101,13 +105,20 @@ class Trainer:
             raise ValueError(f"{type(method).__name__} carries no memory from window to window; leave out --window")
         self.method, self.store, self.config, self.accelerator = method, store, config, accelerator
         self.run, self.watch = run, watch
+        if config.forget_activations:
+            if not hasattr(method, "forget_activations"):
+                raise ValueError(f"{type(method).__name__} always keeps its activations; leave out --forget-activations")
+            method.forget_activations = True
         self.optimizers = make_optimizers(method, config)
         self.average = WeightAverage(method, config.ema_decay)
         self.checkpoints = Checkpoints(run, config.keep_checkpoints)
         self.progress = Progress(0, 0.0)
         self._unread: list[tuple[int, dict[str, Tensor]]] = []
-        graphs = config.graphs and accelerator.device.type == "cuda" and config.window is None and config.accumulate == 1
-        self._graphed = GraphedLoss(method, accelerator.autocast) if graphs else None
+        never_waits = "check_values" in inspect.signature(method.loss).parameters
+        self._options = {"check_values": False} if never_waits else {}
+        graphs = config.graphs and never_waits and config.window is None and config.accumulate == 1
+        on_gpu = accelerator.device.type == "cuda"
+        self._graphed = GraphedLoss(method, accelerator.autocast) if graphs and on_gpu else None
 
     def restore(self) -> Progress:
         """Go back to the newest checkpoint; a new run stays at step 0."""
@@ -202,7 +213,7 @@ class Trainer:
             if carried:
                 carried = {name: value[window.survivors] for name, value in carried.items()}
             with self.accelerator.autocast():
-                loss = self.method.loss(window.batch, check_values=False, **carried)
+                loss = self.method.loss(window.batch, **self._options, **carried)
             (loss.total * window.weight / self.config.accumulate).backward()
             for name, value in {"loss": loss.total.detach(), **loss.parts}.items():
                 # A window may have nothing of a part; but a loss that is no number stays so.
