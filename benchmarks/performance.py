@@ -466,7 +466,10 @@ def main(
     robots = ("lerobot ACT", "lerobot Diffusion, DDIM 10", "lerobot Diffusion, DDPM 100") if peers else ()
     layers = ("transformers", *(("mamba-ssm",) if peers and device == "cuda" else ()))
     path = out or Path("runs") / f"performance-{device}.json"
-    command = " ".join(["python -m benchmarks.performance", *sys.argv[1:]])
+    kept = [
+        argument for before, argument in zip(["", *sys.argv], sys.argv, strict=False) if "--out" not in (before, argument)
+    ]
+    command = " ".join(["python -m benchmarks.performance", *kept[1:]])
     jobs: dict[str, Callable[[], dict[str, Any]]] = {
         "training": partial(training, sizes, target), "control": partial(control, sizes, target, robots),
         "ssm": partial(state_space, sizes, target, layers), "length": partial(length, sizes, target),

@@ -1,0 +1,88 @@
+"""What a training step cannot be faster than: floating-point operations and bytes, counted from the code.
+
+    python -m benchmarks.floor --out docs/results/floor.json
+
+Operations are those of matrix products and convolutions, forward, times three for the way there and back. Bytes are the
+outputs of these layers in bfloat16, each written and read once on the way there; read again, with its gradient written and
+read, on the way back. The two rates are what an H200 was seen to reach on large, random operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.performance import GPU, camera_features, random_batch
+from chameleon_policy import ChameleonPolicy, preset
+from chameleon_policy.report.provenance import write_result
+
+SEED = 0
+FRAMES = 4
+"""Of one episode; everything below is in proportion to the number of frames."""
+OPERATIONS_PER_SECOND, BYTES_PER_SECOND = 790e12, 4.3e12
+BYTES_PER_NUMBER = 2 * 5
+
+
+def count(function: Callable[[], object], layers: nn.Module) -> dict[str, float]:
+    """Operations and output numbers of the matrix products and convolutions that a function calls."""
+    numbers = 0
+
+    def add(_: nn.Module, __: Any, output: torch.Tensor) -> None:
+        nonlocal numbers
+        numbers += output.numel()
+
+    handles = [m.register_forward_hook(add) for m in layers.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        function()
+    for handle in handles:
+        handle.remove()
+    return {"operations": 3 * counter.get_total_flops(), "bytes": numbers * BYTES_PER_NUMBER}
+
+
+def main(out: Path | None = None) -> None:
+    """Count, print, and write the result.
+
+    Args:
+        out: File to write; runs/floor.json by default.
+    """
+    torch.manual_seed(SEED)
+    features = camera_features(GPU.image)
+    policy = ChameleonPolicy(preset(GPU.preset), features)
+    batch = random_batch(features, 1, FRAMES, SEED)
+    with torch.no_grad():
+        tokens = policy.event_tokens(batch.observation)
+        working = policy.remember(tokens, None)[0][-1].working.flatten(0, 1)
+    chunks = torch.randn(FRAMES, features.horizon, features.action)
+    parts = {
+        "encoders": count(lambda: policy.event_tokens(batch.observation), policy.event_tokens),
+        "memory": count(lambda: policy.remember(tokens, None), policy.memory),
+        "action head": count(lambda: policy.action_flow(working, chunks, 1.0), policy.action_flow),
+    }
+    frames = GPU.episodes * GPU.steps
+    rows = {
+        name: {
+            "operations": part["operations"] * frames / FRAMES, "bytes": part["bytes"] * frames / FRAMES,
+            "operations_ms": 1e3 * part["operations"] * frames / FRAMES / OPERATIONS_PER_SECOND,
+            "bytes_ms": 1e3 * part["bytes"] * frames / FRAMES / BYTES_PER_SECOND,
+        }
+        for name, part in parts.items()
+    }  # fmt: skip
+    result = {
+        "frames": frames, "parts": rows,
+        "operations_per_second": OPERATIONS_PER_SECOND, "bytes_per_second": BYTES_PER_SECOND,
+        "operations_ms": sum(row["operations_ms"] for row in rows.values()),
+        "bytes_ms": sum(row["bytes_ms"] for row in rows.values()),
+    }  # fmt: skip
+    for name, row in rows.items():
+        print(f"{name}: {row['operations'] / 1e12:.1f} TFLOP, {row['operations_ms']:.0f} ms; bytes {row['bytes_ms']:.0f} ms")
+    write_result(out or Path("runs/floor.json"), result, command="python -m benchmarks.floor", seeds=[SEED])
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
