@@ -22,9 +22,9 @@ def result(name: str) -> dict:
     return json.loads((ROOT / "docs/results" / name).read_text())["result"]
 
 
-def table_below(marker: str) -> list[list[str]]:
-    """Cells of the README table that follows <!-- table: marker -->, without its heading."""
-    lines = README.split(f"<!-- table: {marker} -->")[1].strip().splitlines()
+def table_below(marker: str, page: str = README) -> list[list[str]]:
+    """Cells of the table that follows <!-- table: marker --> in a page, without its heading."""
+    lines = page.split(f"<!-- table: {marker} -->")[1].strip().splitlines()
     rows = []
     for line in lines:
         if not line.startswith("|"):
@@ -186,3 +186,76 @@ def test_the_tutorial_runs_as_written(tmp_path, monkeypatch) -> None:
         assert result.returncode == 0, f"{code}\n{result.stderr}"
     assert (tmp_path / "scores.json").exists()
     assert list((tmp_path / "failures").glob("*.mp4"))
+
+
+def test_performance_page() -> None:
+    page = (ROOT / "docs/performance.md").read_text()
+    figures, floor, tuning = (result(name) for name in ("performance-h200.json", "floor.json", "kernel-tuning.json"))
+    training, control = figures["training"], figures["control"]
+    ours, plain = training["ours"], training["plain"]
+    rows = [
+        ["training step, `paper`, 64 x 64 frames, two 128 x 128 views", f"{ours['step_ms']:.0f} ms",
+         f"{plain['step_ms']:.0f} ms, plain eager bf16", f"{figures['train_speedup']:.1f} x", "4 x"],
+        ["its peak memory", f"{ours['peak_memory_bytes'] / 2**30:.1f} GiB", f"{plain['peak_memory_bytes'] / 2**30:.1f} GiB",
+         f"{figures['train_memory_ratio']:.2f}", "0.5"],
+    ]  # fmt: skip
+    for name, label, wanted in (
+        ("observe", "`observe`, two 224 x 224 views", "1.5 ms"),
+        ("act_8", "`act`, 8 Euler steps", "1 ms"),
+        ("act_50", "`act`, 50 Euler steps", "5 ms"),
+    ):
+        fast, eager = control["fast"][name], control["eager"][name]["p50_ms"]
+        latency = f"{fast['p50_ms']:.2f} ms, p99 {fast['p99_ms']:.2f}"
+        rows.append([label, latency, f"{eager:.1f} ms, eager", f"{eager / fast['p50_ms']:.1f} x", wanted])
+    whole = control["fast"]["observe"]["p50_ms"] + control["fast"]["act_8"]["p50_ms"]
+    for name, peer in control["peers"].items():
+        beside = f"{peer['p50_ms']:.1f} ms, {name} ({peer['parameters'] / 1e6:.1f}M)"
+        ratio = f"{peer['p50_ms'] / whole:.1f} x"
+        rows.append(["new pictures to a chunk of 16 actions", f"{whole:.2f} ms", beside, ratio, ""])
+    assert table_below("performance", page) == rows
+    late = [
+        [f"{int(t):,}", f"{row['p50_ms']:.2f} ms", f"{row['state_bytes'] / 2**20:.1f} MiB"]
+        for t, row in control["late"].items()
+    ]
+    assert table_below("late", page) == late
+    parts = [
+        [name, f"{row['operations'] / 1e12:.1f} TFLOP", f"{row['operations_ms']:.0f} ms", f"{row['bytes_ms']:.0f} ms"]
+        for name, row in floor["parts"].items()
+    ]
+    assert table_below("floor", page) == parts
+    assert table_below("kinds", page) == [[name, f"{ms:.1f}"] for name, ms in tuning["step_by_kind_ms"].items()]
+    together = floor["operations_ms"] + floor["bytes_ms"]
+    text = " ".join(page.split())
+    apart = training["curves"]["mean_absolute_difference"]
+    second, first = tuning["kernels"]["second"], tuning["kernels"]["first"]
+    eager = tuning["step_ms"]
+    one = {name: values for name, values in tuning["euler"].items() if "columns 16, 16, 16 warps 4, 8, 8, 8" in name}
+    precise, short = (next(v for k, v in one.items() if k.startswith(kind)) for kind in ("float32", "bfloat16"))
+    for said in (
+        f"{floor['operations_ms']:.0f} ms of arithmetic and {floor['bytes_ms']:.0f} ms of memory traffic",
+        f"takes {ours['step_ms'] / together:.1f} times as long",
+        f"by {apart['ours_to_plain']:.4f} on average, the plain ones by {apart['plain_to_plain_rounded']:.4f}",
+        f"{first['gn 784x64 whole 16384 per 16 fwd floor 0.191']:.2f} ms against "
+        f"{second['gn 784x64 rows 16 per 16 fwd floor 0.191']:.2f} for 28 x 28 x 64",
+        f"{second['scan T 64 S 2176 chunk 32 gradients 4 fwd+bwd']:.1f} instead of "
+        f"{second['scan T 64 S 2176 chunk 64 gradients 4 fwd+bwd']:.1f} ms at 64 steps",
+        f"{first['scan T 512 S 592 chunk 64 gradients 8 fwd+bwd']:.1f} ms instead of "
+        f"{second['scan T 512 S 592 chunk 64 gradients 4 fwd+bwd']:.1f} at 512 steps",
+        f"({eager['eager, head in halves']:.0f} instead of {eager['eager, head in one piece']:.0f} ms a step)",
+        f"{precise['50_steps_ms']:.1f} instead of {short['50_steps_ms']:.1f} ms for 50 steps",
+        f"({precise['largest_difference_to_float32']:.3f} instead of {short['largest_difference_to_float32']:.3f} largest",
+    ):
+        assert said in text, said
+
+
+def test_speed_in_the_readme() -> None:
+    figures = result("performance-h200.json")
+    text = " ".join(README.split())
+    for said in (
+        f"{figures['train_speedup']:.1f} times the speed of the plain code",
+        f"in {figures['train_memory_ratio']:.0%} of its memory",
+        f"`observe` takes {figures['observe224_ms']:.1f} ms,",
+        f"a chunk of actions {figures['act8_ms']:.1f} ms with 8 Euler steps",
+        f"and {figures['act50_ms']:.1f} ms with 50",
+    ):
+        assert said in text, said
