@@ -154,11 +154,7 @@ def _advance(tokens_, gamma_, beta_, out_w_, out_b_, in_w_, in_b_, places_, time
 
 
 def fits(flow: nn.Module) -> bool:
-    """Whether the kernels are made for an action head of this size: the paper's, with chunks that fill their tiles.
-
-    With chunks of 4 actions they were seen to give other results from run to run (with 16: never in 200 runs); others take
-    the plain code.
-    """
+    """Whether an action head has the sizes that these kernels were checked with on a GPU: the paper's, full chunks."""
     width, heads = flow.width, flow.blocks[0].attention.heads
     hidden = flow.blocks[0].feedforward[1].out_features
     return (

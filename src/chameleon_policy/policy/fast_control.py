@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -128,6 +129,17 @@ def _frozen(policy: ChameleonPolicy) -> ChameleonPolicy:
     return frozen
 
 
+@dataclass(frozen=True, eq=False)
+class _Acting:
+    """`act` with one number of Euler steps."""
+
+    graph: torch.cuda.CUDAGraph
+    chunk: Tensor
+    actions: Tensor
+    sample: Callable[[Tensor, Tensor], Tensor]
+    """Kept because the graph works in its buffers, and a graph keeps nothing alive."""
+
+
 class _Graphs:
     """`observe` and `act` over fixed buffers on a CUDA device."""
 
@@ -161,7 +173,7 @@ class _Graphs:
         self.observing = _capture(self._observe)
         for mine, before in zip(state.tensors().values(), kept.tensors().values(), strict=True):
             mine.copy_(before)  # warming up has gone on from it
-        self.acting: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+        self.acting: dict[int, _Acting] = {}
 
     def _observe(self) -> None:
         for there, here in zip(_tensors(self.seen), _tensors(self.waiting), strict=True):
@@ -189,12 +201,12 @@ class _Graphs:
         """Chunks of actions from this noise."""
         if steps not in self.acting:
             self.acting[steps] = self._prepare(steps, noise)
-        graph, chunk, actions = self.acting[steps]
-        chunk.copy_(noise)
-        graph.replay()
-        return actions.clone()
+        acting = self.acting[steps]
+        acting.chunk.copy_(noise)
+        acting.graph.replay()
+        return acting.actions.clone()
 
-    def _prepare(self, steps: int, noise: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+    def _prepare(self, steps: int, noise: Tensor) -> _Acting:
         chunk, actions = noise.clone(), torch.empty_like(noise)
         flow = self.policy.action_flow
         sample = _sampler(flow, len(noise), steps)
@@ -204,7 +216,7 @@ class _Graphs:
         def run() -> None:
             torch.addcmul(units.middle, sample(self.state.working, chunk), units.half_range, out=actions)
 
-        return _capture(run), chunk, actions
+        return _Acting(_capture(run), chunk, actions, sample)
 
 
 def _sampler(flow: nn.Module, robots: int, steps: int) -> Callable[[Tensor, Tensor], Tensor]:

@@ -48,6 +48,8 @@ class GraphedLoss:
         recording = self.recordings[shape]
         if recording is None:
             recording = self.recordings[shape] = self._record(batch)
+            if recording is None:
+                return self._run(batch)
         for mine, given in zip(recording.batch.tensors().values(), batch.tensors().values(), strict=True):
             mine.copy_(given)
         recording.graph.replay()
@@ -61,14 +63,19 @@ class GraphedLoss:
         loss.total.backward()
         return {"loss": loss.total.detach(), **loss.parts}
 
-    def _record(self, batch: EpisodeBatch) -> _Recording:
+    def _record(self, batch: EpisodeBatch) -> _Recording | None:
+        """A recording, or None where memory does not suffice for one beside what is there."""
         kept = batch.clone()
         for parameter in self.method.parameters():
             parameter.grad = None
+        torch.cuda.empty_cache()  # what running without a graph had used
         graph = torch.cuda.CUDAGraph()
-        # A host that waits would make the recording fail; what another thread does beside it is its own affair.
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            figures = self._run(kept)
+        try:
+            # A host that waits would make the recording fail; what another thread does beside it is its own affair.
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                figures = self._run(kept)
+        except torch.cuda.OutOfMemoryError:
+            return None
         self.pool = self.pool or graph.pool()
         gradients = [(parameter, parameter.grad) for parameter in self.method.parameters()]
         return _Recording(graph, kept, figures, gradients)
