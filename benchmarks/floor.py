@@ -4,7 +4,8 @@
 
 Operations are those of matrix products and convolutions, forward, times three for the way there and back. Bytes are the
 outputs of these layers in bfloat16, each written and read once on the way there; read again, with its gradient written and
-read, on the way back. The two rates are what an H200 was seen to reach on large, random operands.
+read, on the way back; products that are no modules of their own are left out. The two rates are what an H200 was seen to
+reach on large, random operands.
 """
 
 from __future__ import annotations

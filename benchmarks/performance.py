@@ -53,7 +53,7 @@ Part = Literal["training", "control", "ssm", "length"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: the issue's shapes on a GPU, small ones on a CPU."""
+    """What is measured: the shapes that this policy is trained with on a GPU, small ones on a CPU."""
 
     preset: str
     image: int

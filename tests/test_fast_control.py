@@ -50,7 +50,7 @@ def test_reset_forgets_one_robot_and_a_state_can_be_put_back(device: str) -> Non
     for observation in observations[1:]:
         control.observe(observation)
     before, later = control.state, control.act(source="zero")
-    control.reset([1])
+    control.reset([1, 1])
     with pytest.raises(ValueError, match="has not observed anything since its reset"):
         control.act()
     control.observe(observations[0])

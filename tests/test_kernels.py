@@ -21,12 +21,14 @@ if DEVICE == "cpu":
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
-from chameleon_policy import Features, SSMConfig, View, kernels  # noqa: E402
+from chameleon_policy import Features, SSMConfig, View, kernels, preset  # noqa: E402
+from chameleon_policy.kernels import euler  # noqa: E402
 from chameleon_policy.kernels.attention import ShortAttention  # noqa: E402
 from chameleon_policy.kernels.gelu import BiasGelu  # noqa: E402
 from chameleon_policy.kernels.group_norm import group_norm  # noqa: E402
 from chameleon_policy.kernels.layer_norm import StreamNorm  # noqa: E402
 from chameleon_policy.kernels.stem import depth_weight, norm_pool, space_to_depth  # noqa: E402
+from chameleon_policy.policy.action_flow import ActionFlow  # noqa: E402
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState  # noqa: E402
 from chameleon_policy.policy.visual import crop, to_unit_range  # noqa: E402
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_policy  # noqa: E402
@@ -257,3 +259,16 @@ def test_the_whole_loss_and_its_gradients(features: Features, monkeypatch: pytes
     for name, expected in right.items():
         error = (ours[name].double() - expected).norm() / expected.norm().clamp(min=1e-6 * largest)
         assert error < 1e-3, f"{name} is off by {error:.2e}"
+
+
+@pytest.mark.parametrize(("horizon", "action", "robots"), [(4, 2, 2), (16, 10, 1)])
+def test_euler_steps(horizon: int, action: int, robots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(euler, "STREAM", torch.float32)
+    flow = ActionFlow(preset("nano"), action, horizon).to(DEVICE).eval()
+    with torch.no_grad():
+        for parameter in flow.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+        working, noise = normal(robots, flow.width, grad=False), normal(robots, horizon, action, grad=False)
+        expected = flow.sample(working, 3, noise, None)
+        sampled = euler.EulerSampler(flow, robots, 3, torch.float32)(working, noise.clone())
+    torch.testing.assert_close(sampled, expected, rtol=1e-4, atol=1e-4)

@@ -3,10 +3,12 @@
     group_norm.py        GroupNorm + residual + ReLU over channels-last pictures
     stem.py              the encoder's first layers: space to depth, GroupNorm + ReLU + max pooling
     layer_norm.py        residual sum + LayerNorm
+    gelu.py              bias + GELU
     attention.py         attention over a few dozen tokens
     selective_scan.py    the recurrence of a state-space layer
     selective_layer.py   that layer between its two projections: convolution, recurrence, gated RMSNorm
     euler.py             the action head's Euler steps for one or a few robots
+    streams.py           independent work at the same time
 
 They are Triton kernels for half precision (bfloat16 weights, or autocast) on a CUDA device. Everywhere else, and inside
 `plain_pytorch()` or with CHAMELEON_KERNELS=0 in the environment, the plain code runs: same function, no Triton needed.
@@ -18,6 +20,7 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -45,6 +48,17 @@ def compute_dtype(tensor: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
 
 
+@cache
+def _new_enough(device: torch.device) -> bool:
+    """Tensor cores for bfloat16: Ampere and later."""
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def enabled(tensor: Tensor) -> bool:
-    """Whether the kernels take part in what is computed from this tensor."""
-    return AVAILABLE and _switched_on and tensor.is_cuda and compute_dtype(tensor) in HALF
+    """Whether the kernels take part in what is computed from this tensor.
+
+    They start on the current device, so a tensor on another one takes the plain code.
+    """
+    if not (AVAILABLE and _switched_on and tensor.is_cuda and compute_dtype(tensor) in HALF):
+        return False
+    return _new_enough(tensor.device) and tensor.device.index == torch.cuda.current_device()

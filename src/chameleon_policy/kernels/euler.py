@@ -52,7 +52,7 @@ def _linear(x_, gamma_, beta_, w_, b_, out_, rows, columns, epsilon,
     if NORM:
         x = x.to(tl.float32)
         mean = tl.sum(tl.sum(x, 2), 0) / K
-        rstd = 1 / tl.sqrt(tl.sum(tl.sum(x * x, 2), 0) / K - mean * mean + epsilon)
+        rstd = 1 / tl.sqrt(tl.maximum(tl.sum(tl.sum(x * x, 2), 0) / K - mean * mean, 0.0) + epsilon)
         x = (x - mean[None, :, None]) * rstd[None, :, None] * gamma[:, None, :] + beta[:, None, :]
     result = tl.sum(tl.dot(x.to(w.dtype), w, input_precision="ieee"), 0)
     if BIAS:
@@ -143,7 +143,7 @@ def _advance(tokens_, gamma_, beta_, out_w_, out_b_, in_w_, in_b_, places_, time
     if not FIRST:
         x = tl.load(tokens_ + row[None, :, None] * K + j[:, None, :], mask=real[None, :, None], other=0.0).to(tl.float32)
         mean = tl.sum(tl.sum(x, 2), 0) / K
-        rstd = 1 / tl.sqrt(tl.sum(tl.sum(x * x, 2), 0) / K - mean * mean + epsilon)
+        rstd = 1 / tl.sqrt(tl.maximum(tl.sum(tl.sum(x * x, 2), 0) / K - mean * mean, 0.0) + epsilon)
         x = (x - mean[None, :, None]) * rstd[None, :, None] * gamma[:, None, :] + beta[:, None, :]
         endpoint = tl.sum(tl.dot(x.to(out_w.dtype), out_w, input_precision="ieee"), 0) + out_b[None, :]
         chunk = chunk + (endpoint - chunk) / left
@@ -157,12 +157,7 @@ def fits(flow: nn.Module) -> bool:
     """Whether an action head has the sizes that these kernels were checked with on a GPU: the paper's, full chunks."""
     width, heads = flow.width, flow.blocks[0].attention.heads
     hidden = flow.blocks[0].feedforward[1].out_features
-    return (
-        all(number & (number - 1) == 0 for number in (width, heads, hidden))
-        and width >= 512
-        and heads >= 8
-        and flow.horizon % 16 == 0
-    )
+    return (width, heads, hidden, flow.horizon) == (512, 8, 2048, 16)
 
 
 class EulerSampler:
@@ -182,7 +177,9 @@ class EulerSampler:
             flow.action,
         )
         self.heads, self.context = flow.blocks[0].attention.heads, flow.policy_tokens.out_features // flow.width
-        self.kind, self.pdl = kind, device.type == "cuda"
+        self.kind = kind
+        # Programmatic dependent launch came with Hopper.
+        self.pdl = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
         def prepared(tensor: Tensor) -> Tensor:
             return tensor.detach().to(kind).contiguous()

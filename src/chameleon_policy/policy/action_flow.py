@@ -21,14 +21,12 @@ Decisions
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from chameleon_policy import kernels
-from chameleon_policy.kernels.streams import side_by_side
 from chameleon_policy.policy.attention import TransformerBlock, add_and_norm
 from chameleon_policy.policy.config import PolicyConfig
 
@@ -36,9 +34,6 @@ Source = Literal["gaussian", "zero"]
 
 # Flow time lies in [0, 1]; the sinusoid's periods are made for numbers of this order.
 FLOW_TIME_SCALE = 1000.0
-
-HALVES = 1024
-"""Chunks from which on a CUDA graph has the two halves of a training batch side by side."""
 
 
 def sinusoid(positions: Tensor, width: int) -> Tensor:
@@ -115,13 +110,6 @@ class ActionFlow(nn.Module):
         flow_time = torch.rand(len(chunk), dtype=_at_least_float32(chunk), device=chunk.device) ** flow_time_power
         mix = flow_time[:, None, None].to(chunk.dtype)
         noised = (1 - mix) * torch.randn_like(chunk) + mix * chunk
-        if kernels.enabled(noised) and len(noised) >= HALVES and torch.cuda.is_current_stream_capturing():
-            halves = zip(noised.chunk(2), flow_time.chunk(2), working.chunk(2), strict=True)
-            jobs = [partial(self._endpoint_for, *half) for half in halves]
-            return torch.cat(side_by_side(jobs, [working] * len(jobs)))
-        return self._endpoint_for(noised, flow_time, working)
-
-    def _endpoint_for(self, noised: Tensor, flow_time: Tensor, working: Tensor) -> Tensor:
         return self.endpoint(noised, flow_time, self.condition(working))
 
     def source(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:

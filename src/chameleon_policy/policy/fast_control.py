@@ -5,7 +5,8 @@
     control.observe(observation)                   every control step
     chunk = control.act(steps=8)                   when a chunk of actions is due
 
-On a GPU the weights are bfloat16, and `observe` and `act` are CUDA graphs over fixed buffers: a tick is one launch. On a
+On a GPU the weights are bfloat16, and `observe` and `act` are CUDA graphs over fixed buffers: a tick is one launch. An
+observation goes there through page-locked memory, so it should come from the CPU, as cameras deliver it. On a
 CPU the weights stay float32, with convolutions in channels-last order. Results are those of `ChameleonPolicy.observe` and
 `act`, but for rounding.
 
@@ -45,14 +46,17 @@ class FastControl:
         self.features, self.device = policy.features, policy.device
         self._state = self.policy.initial_state(batch_size)
         self._observed = [False] * batch_size
-        self._gpu = _Graphs(self.policy, self._state) if self.device.type == "cuda" else None
+        self._gpu: _Graphs | None = None
+        if self.device.type == "cuda":
+            with torch.cuda.device(self.device):
+                self._gpu = _Graphs(self.policy, self._state)
 
     def __len__(self) -> int:
         return len(self._state)
 
     def reset(self, robots: Sequence[int] | None = None) -> None:
         """Forget everything, or what these robots remember: their episodes begin."""
-        chosen = list(range(len(self))) if robots is None else list(robots)
+        chosen = list(range(len(self))) if robots is None else sorted(set(robots))
         wrong = [robot for robot in chosen if not 0 <= robot < len(self)]
         if wrong:
             raise IndexError(f"reset: there is no robot {wrong[0]} among {len(self)}")
@@ -83,7 +87,8 @@ class FastControl:
         if self._gpu is None:
             self._state = self.policy.observe(observation, self._state)
         else:
-            self._gpu.observe(observation)
+            with torch.cuda.device(self.device):
+                self._gpu.observe(observation)
         self._observed = [True] * len(self)
 
     @torch.no_grad()
@@ -104,7 +109,8 @@ class FastControl:
         flow = self.policy.action_flow
         if self._gpu is None:
             return self.policy.act(self._state, steps=steps, source=source, generator=generator)
-        return self._gpu.act(steps, flow.source(self._state.working.float(), steps, source, generator))
+        with torch.cuda.device(self.device):
+            return self._gpu.act(steps, flow.source(self._state.working.float(), steps, source, generator))
 
     def _overwrite(self, state: MemoryState) -> None:
         for mine, given in zip(self._state.tensors().values(), state.tensors().values(), strict=True):

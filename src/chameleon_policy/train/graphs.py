@@ -1,7 +1,8 @@
 """The forward and backward pass of a training step as one launch: thousands of kernels, recorded once and replayed.
 
 A step of a few dozen milliseconds would otherwise wait for Python. A graph belongs to one shape of batch: the first batch
-of a shape runs as usual, the second is recorded. All graphs share their memory; one runs at a time.
+of a shape runs as usual, the second is recorded. One runs at a time, and they share the memory of their activations; each
+keeps a batch and gradients of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from chameleon_policy.policy import EpisodeBatch
 
 LENGTH_MULTIPLE = 8
 """Batches are padded to a multiple of this many time steps, so that there are few shapes."""
-MOST_SHAPES = 32
+MOST_SHAPES = 16
 """Shapes beyond this many run without a graph."""
 
 
@@ -36,20 +37,25 @@ class GraphedLoss:
     def __init__(self, method: Any, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
         self.method, self.autocast = method, autocast
         self.recordings: dict[Any, _Recording | None] = {}
+        """None: this shape was seen once."""
+        self.short_of_memory = False
         self.pool: Any = None
 
     def __call__(self, batch: EpisodeBatch) -> dict[str, Tensor]:
         """The loss and its parts, detached."""
         shape = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in batch.tensors().items())
         if shape not in self.recordings:
-            if len(self.recordings) < MOST_SHAPES:
+            if len(self.recordings) < MOST_SHAPES and not self.short_of_memory:
                 self.recordings[shape] = None
             return self._run(batch)
         recording = self.recordings[shape]
         if recording is None:
-            recording = self.recordings[shape] = self._record(batch)
+            recording = self._record(batch)
             if recording is None:
+                self.short_of_memory = True
+                del self.recordings[shape]
                 return self._run(batch)
+            self.recordings[shape] = recording
         for mine, given in zip(recording.batch.tensors().values(), batch.tensors().values(), strict=True):
             mine.copy_(given)
         recording.graph.replay()
@@ -66,15 +72,17 @@ class GraphedLoss:
     def _record(self, batch: EpisodeBatch) -> _Recording | None:
         """A recording, or None where memory does not suffice for one beside what is there."""
         kept = batch.clone()
-        for parameter in self.method.parameters():
-            parameter.grad = None
+        self.method.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()  # what running without a graph had used
         graph = torch.cuda.CUDAGraph()
         try:
             # A host that waits would make the recording fail; what another thread does beside it is its own affair.
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 figures = self._run(kept)
-        except torch.cuda.OutOfMemoryError:
+        except RuntimeError as error:
+            if "out of memory" not in f"{error} {error.__context__}":
+                raise
+            self.method.zero_grad(set_to_none=True)  # what was recorded up to here has never been computed
             return None
         self.pool = self.pool or graph.pool()
         gradients = [(parameter, parameter.grad) for parameter in self.method.parameters()]

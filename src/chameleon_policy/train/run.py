@@ -93,14 +93,15 @@ def train(
         settings = _settings(config, policy, episodes)
         if first:
             _claim(out, settings)
-        on_gpu = accelerator.device.type == "cuda"
+        recorded = config.training.graphs and config.training.window is None and config.training.accumulate == 1
+        recorded = recorded and accelerator.device.type == "cuda"
         store = EpisodeStore(
             arrays,
             policy.features,
             policy.statistics,
             device=accelerator.device,
             encoder=encoder,
-            multiple=LENGTH_MULTIPLE if config.training.graphs and on_gpu and config.training.window is None else 1,
+            multiple=LENGTH_MULTIPLE if recorded else 1,
         )
         del arrays
         looking = watch(policy) if watch is not None else None
