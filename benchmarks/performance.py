@@ -125,16 +125,16 @@ class Stepper:
         return loss
 
 
-def peak_memory(device: torch.device) -> float:
-    """Bytes that tensors had at most since the last reset."""
-    return float(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else float("nan")
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes that tensors had at most since the last reset; a CPU does not count them."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 def training(sizes: Sizes, device: torch.device) -> dict[str, Any]:
     """Frames a second, peak memory and loss curves of our step and of the plain one."""
     features = camera_features(sizes.image)
     batch = random_batch(features, sizes.episodes, sizes.steps, SEED).to(device)
-    rows: dict[str, dict[str, float]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name in ("ours", "plain"):
         release(device)
         stepper = Stepper(features, sizes, device, plain=name == "plain")
@@ -153,10 +153,13 @@ def training(sizes: Sizes, device: torch.device) -> dict[str, Any]:
         print(json.dumps({name: rows[name]}), flush=True)
         del stepper
     curves = loss_curves(features, sizes, device)
+    ours, plain = (rows[name]["peak_memory_bytes"] for name in ("ours", "plain"))
+    memory_ratio = None if ours is None else ours / plain
     return {
         "preset": sizes.preset, "image": sizes.image, "views": 2, "episodes": sizes.episodes, "steps": sizes.steps,
         **rows, "speedup": rows["plain"]["step_ms"] / rows["ours"]["step_ms"],
-        "memory_ratio": rows["ours"]["peak_memory_bytes"] / rows["plain"]["peak_memory_bytes"], "curves": curves,
+        "memory_ratio": memory_ratio,
+        "curves": curves,
     }  # fmt: skip
 
 
@@ -408,10 +411,11 @@ def print_table(result: dict[str, Any], device: torch.device) -> None:
             f"training step, {row['preset']}, {row['episodes']} x {row['steps']} frames, two views",
             f"{ours['step_ms']:.0f} ms", f"{plain['step_ms']:.0f} ms plain", f"{row['speedup']:.2f} x",
         )  # fmt: skip
-        table.add_row(
-            "peak memory of it", f"{ours['peak_memory_bytes'] / 2**30:.1f} GiB",
-            f"{plain['peak_memory_bytes'] / 2**30:.1f} GiB plain", f"{row['memory_ratio']:.2f}",
-        )  # fmt: skip
+        if row["memory_ratio"] is not None:
+            table.add_row(
+                "peak memory of it", f"{ours['peak_memory_bytes'] / 2**30:.1f} GiB",
+                f"{plain['peak_memory_bytes'] / 2**30:.1f} GiB plain", f"{row['memory_ratio']:.2f}",
+            )  # fmt: skip
     if "control" in result:
         row = result["control"]
         for name in ("observe", "act_8", "act_50"):
