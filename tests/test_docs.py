@@ -224,6 +224,11 @@ def test_performance_page() -> None:
     ]
     assert table_below("floor", page) == parts
     assert table_below("kinds", page) == [[name, f"{ms:.1f}"] for name, ms in tuning["step_by_kind_ms"].items()]
+    steps = [
+        [number, f"{row['difference_to_50_steps']:.4f}", f"{row['msr']['value']:.0%}", f"{row['dsr']['value']:.0%}"]
+        for number, row in result("euler-steps.json")["steps"].items()
+    ]
+    assert table_below("euler", page) == steps
     together = floor["operations_ms"] + floor["bytes_ms"]
     text = " ".join(page.split())
     apart = training["curves"]["mean_absolute_difference"]
@@ -231,7 +236,13 @@ def test_performance_page() -> None:
     eager = tuning["step_ms"]
     one = {name: values for name, values in tuning["euler"].items() if "columns 16, 16, 16 warps 4, 8, 8, 8" in name}
     precise, short = (next(v for k, v in one.items() if k.startswith(kind)) for kind in ("float32", "bfloat16"))
+    cpu = result("performance-cpu.json")["control"]["fast"]
+    observe, one_step, eight_steps = (cpu[name]["p50_ms"] for name in ("observe", "act_1", "act_8"))
     for said in (
+        f"`observe` {observe:.0f} ms, `act` {eight_steps:.0f} ms with 8 steps and {one_step:.0f} ms with one",
+        f"an `act` with 8 steps take {observe + eight_steps / 8:.0f} ms",
+        f"asks for a chunk takes {observe + one_step:.0f} ms",
+        f"a p99 of {cpu['observe']['p99_ms']:.0f} ms for `observe`",
         f"{floor['operations_ms']:.0f} ms of arithmetic and {floor['bytes_ms']:.0f} ms of memory traffic",
         f"takes {ours['step_ms'] / together:.1f} times as long",
         f"by {apart['ours_to_plain']:.4f} on average, the plain ones by {apart['plain_to_plain_rounded']:.4f}",
