@@ -4,12 +4,11 @@
 
 Parts: `training` (our step against our own plain code), `control` (against LeRobot's Diffusion and ACT policies), `ssm` (the
 state-space layer against transformers and mamba-ssm), `length` (cost against episode length). A peer that is not installed
-is left out, and the table says so; --peers names a folder to look for them in.
+is left out and named; --peers names a folder with packages that are not.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import statistics
 import sys
@@ -27,8 +26,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks import lerobot_peer
 from benchmarks.inputs import random_observation
-from benchmarks.mamba2_oracle import OUR_NAME_TO_THEIRS, mamba2_mixer
+from benchmarks.mamba2_oracle import mamba2_mixer
+from benchmarks.mamba_peer import MambaSsmLayer
 from benchmarks.timing import measure, synchronize, take_turns
 from chameleon_policy import (
     ChameleonPolicy,
@@ -263,16 +264,15 @@ def late_in_an_episode(
 
 def lerobot_latency(name: str, device: torch.device, count: int) -> dict[str, Any]:
     """A LeRobot policy of default size on the same two views: one chunk of 16 actions from the current observation."""
-    peer = importlib.import_module("lerobot_peer")
     make = {
-        "lerobot ACT": partial(peer.make_act, device),
+        "lerobot ACT": partial(lerobot_peer.make_act, device),
         "lerobot Diffusion, DDIM 10": partial(
-            peer.make_diffusion, device, noise_scheduler_type="DDIM", num_inference_steps=10
+            lerobot_peer.make_diffusion, device, noise_scheduler_type="DDIM", num_inference_steps=10
         ),
-        "lerobot Diffusion, DDPM 100": partial(peer.make_diffusion, device),
+        "lerobot Diffusion, DDPM 100": partial(lerobot_peer.make_diffusion, device),
     }[name]
     policy, act = make()
-    observation = peer.observation(device)
+    observation = lerobot_peer.observation(device)
     rounds = {"lerobot ACT": count, "lerobot Diffusion, DDIM 10": count // 10, "lerobot Diffusion, DDPM 100": count // 100}
     parameters = sum(parameter.numel() for parameter in policy.parameters())
     row = {"parameters": parameters, **ticks(lambda: act(observation), device, max(3, rounds[name]))}
@@ -327,17 +327,7 @@ def ssm_peer(name: str, ours: SelectiveSSM) -> Callable[[Tensor], Tensor]:
     """Another implementation of the layer, with our weights."""
     if name == "transformers":
         return mamba2_mixer(ours)  # type: ignore[no-any-return]
-    peer = importlib.import_module("mamba_peer")
-    config = ours.config
-    layer = peer.MambaSsmLayer(
-        512, ours.inner, ours.heads, config.head_dim, config.state, chunk=config.chunk, convolution="fused"
-    ).to(ours.skip.device)
-    weights = dict(ours.named_parameters())
-    theirs = dict(layer.named_parameters())
-    with torch.no_grad():
-        for our_name, their_name in OUR_NAME_TO_THEIRS.items():
-            theirs[their_name].copy_(weights[our_name].view_as(theirs[their_name]))
-    return layer  # type: ignore[no-any-return]
+    return MambaSsmLayer(ours)
 
 
 def length(sizes: Sizes, device: torch.device) -> dict[str, Any]:
@@ -461,15 +451,15 @@ def main(
     Args:
         device: Where to run.
         parts: What to measure.
-        peers: Folder with `mamba_peer.py` and `lerobot_peer.py`, which say how to make those peers.
+        peers: Folder to look for lerobot and mamba_ssm in, beside what is installed.
         out: File to write; runs/performance-<device>.json by default.
     """
     target, sizes = torch.device(device), GPU if device == "cuda" else CPU
     torch.backends.cudnn.benchmark = True
     if peers is not None:
         sys.path.append(str(peers))
-    robots = ("lerobot ACT", "lerobot Diffusion, DDIM 10", "lerobot Diffusion, DDPM 100") if peers else ()
-    layers = ("transformers", *(("mamba-ssm",) if peers and device == "cuda" else ()))
+    robots = ("lerobot ACT", "lerobot Diffusion, DDIM 10", "lerobot Diffusion, DDPM 100")
+    layers = ("transformers", "mamba-ssm")
     path = out or Path("runs") / f"performance-{device}.json"
     kept = [
         argument for before, argument in zip(["", *sys.argv], sys.argv, strict=False) if "--out" not in (before, argument)
