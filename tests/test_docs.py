@@ -223,6 +223,7 @@ def test_performance_page() -> None:
         for name, row in floor["parts"].items()
     ]
     assert table_below("floor", page) == parts
+    assert tuning["euler_repeated"]["different_from_the_first"] == 0
     assert table_below("kinds", page) == [[name, f"{ms:.1f}"] for name, ms in tuning["step_by_kind_ms"].items()]
     steps = [
         [number, f"{row['difference_to_50_steps']:.4f}", f"{row['msr']['value']:.0%}", f"{row['dsr']['value']:.0%}"]
@@ -255,6 +256,7 @@ def test_performance_page() -> None:
         f"({eager['eager, head in halves']:.0f} instead of {eager['eager, head in one piece']:.0f} ms a step)",
         f"({eager['recorded, head in halves']:.0f} instead of {eager['recorded, head in one piece']:.0f} ms)",
         f"({eager['recorded, head in halves']:.0f} against {eager['recorded, head in one piece']:.0f} ms in one run)",
+        f"{tuning['euler_repeated']['runs']} runs agreed to the last bit",
         f"{precise['50_steps_ms']:.1f} instead of {short['50_steps_ms']:.1f} ms for 50 steps",
         f"({precise['largest_difference_to_float32']:.3f} instead of {short['largest_difference_to_float32']:.3f} largest",
     ):

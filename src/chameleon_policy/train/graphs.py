@@ -1,6 +1,6 @@
 """The forward and backward pass of a training step as one launch: thousands of kernels, recorded once and replayed.
 
-A step of a few dozen milliseconds would otherwise wait for Python. A graph belongs to one shape of batch: the first batch
+A short step would otherwise wait for Python. A graph belongs to one shape of batch: the first batch
 of a shape runs as usual, the second is recorded. One runs at a time, and they share the memory of their activations; each
 keeps a batch and gradients of its own.
 """
