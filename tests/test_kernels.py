@@ -27,7 +27,8 @@ from chameleon_policy.kernels.attention import ShortAttention  # noqa: E402
 from chameleon_policy.kernels.gelu import BiasGelu  # noqa: E402
 from chameleon_policy.kernels.group_norm import group_norm  # noqa: E402
 from chameleon_policy.kernels.layer_norm import StreamNorm  # noqa: E402
-from chameleon_policy.kernels.stem import depth_weight, norm_pool, space_to_depth  # noqa: E402
+from chameleon_policy.kernels.one_query import OneQuery  # noqa: E402
+from chameleon_policy.kernels.stem import depth_weight, space_to_depth, stem  # noqa: E402
 from chameleon_policy.policy.action_flow import ActionFlow  # noqa: E402
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState  # noqa: E402
 from chameleon_policy.policy.visual import crop, to_unit_range  # noqa: E402
@@ -102,31 +103,26 @@ def test_group_norm(shape: tuple[int, ...], relu: bool, residual: bool, dtype: t
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [(7, 9), (8, 8), (1, 5)])
-def test_norm_and_pooling(size: tuple[int, int], dtype: torch.dtype) -> None:
-    def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return F.max_pool2d(F.relu(F.group_norm(x, 2, weight, bias)), 3, stride=2, padding=1)
-
-    def ours(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return norm_pool(x, weight, bias, 2, 1e-5)
-
-    check(ours, plain, [channels_last(3, 32, *size, dtype=dtype), normal(32), normal(32)], dtype)
-
-
-@pytest.mark.parametrize("size", [(12, 14), (11, 13)])
-def test_the_first_convolution_over_blocks_of_pixels(size: tuple[int, int]) -> None:
-    images = torch.randint(256, (2, 3, 16, 18, 3), dtype=torch.uint8, device=DEVICE)
-    weight = normal(8, 3, 7, 7)
+@pytest.mark.parametrize(
+    ("size", "channels", "image"), [((12, 14), 32, torch.uint8), ((11, 13), 16, torch.float32), ((1, 9), 8, torch.uint8)]
+)
+def test_stem(size: tuple[int, int], channels: int, image: torch.dtype, dtype: torch.dtype) -> None:
+    """Crop, 7 x 7 convolution, GroupNorm, ReLU and pooling."""
+    images = torch.randint(256, (2, 3, 16, 18, 3), device=DEVICE)
+    images = images.to(image) if image == torch.uint8 else images.to(image) / 255
     top, left = torch.tensor([1, 4], device=DEVICE), torch.tensor([2, 0], device=DEVICE)
-    blocks = space_to_depth(images, top, left, size, torch.float32)
-    frames = to_unit_range(crop(images, top, left, size), torch.float64).flatten(0, 1)
-    exact = weight.detach().double().requires_grad_()
-    ours, plain = F.conv2d(blocks, depth_weight(weight)), F.conv2d(frames, exact, stride=2, padding=3)
-    torch.testing.assert_close(ours.double(), plain, rtol=1e-3 if DEVICE == "cuda" else 1e-5, atol=1e-3)
-    direction = torch.randn_like(ours)
-    (ours * direction).sum().backward()
-    (plain * direction).sum().backward()
-    torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=1e-3, atol=1e-2)
+    groups = max(1, channels // 16)
+
+    def plain(kernel: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        frames = to_unit_range(crop(images, top, left, size), dtype).flatten(0, 1).double()
+        x = F.group_norm(F.conv2d(frames, kernel, stride=2, padding=3), groups, weight, bias)
+        return F.max_pool2d(F.relu(x), 3, stride=2, padding=1)
+
+    def ours(kernel: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        blocks = space_to_depth(images, top, left, size, dtype)
+        return stem(blocks, depth_weight(kernel), weight, bias, groups, 1e-5, size)
+
+    check(ours, plain, [normal(channels, 3, 7, 7), normal(channels), normal(channels)], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -183,6 +179,16 @@ def test_short_attention(queries: int, keys: int, context: int, dtype: torch.dty
     inputs = [normal(batch, queries, 3 * width, dtype=dtype)]
     inputs += [normal(batch, context, 3 * width, dtype=dtype)] if context else []
     check(side_by_side, plain_side_by_side, inputs, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("width", "heads", "sources"), [(32, 2, 5), (192, 6, 34), (512, 8, 100)])
+def test_attention_of_one_query(width: int, heads: int, sources: int, dtype: torch.dtype) -> None:
+    def plain(asked: Tensor, tokens: Tensor) -> Tensor:
+        return (asked.transpose(0, 1) @ tokens.transpose(1, 2)).softmax(-1).matmul(tokens).transpose(0, 1)
+
+    asked = (normal(heads, 3, width) / width**0.5).to(dtype).detach().requires_grad_()
+    check(OneQuery.apply, plain, [asked, normal(3, sources, width, dtype=dtype)], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,10 +1,11 @@
 """GPU kernels of the parts that plain PyTorch leaves slow, each beside the plain code that says what it computes.
 
     group_norm.py        GroupNorm + residual + ReLU over channels-last pictures
-    stem.py              the encoder's first layers: space to depth, GroupNorm + ReLU + max pooling
+    stem.py              the encoder's first layers: convolution, GroupNorm + ReLU + max pooling
     layer_norm.py        residual sum + LayerNorm
     gelu.py              bias + GELU
     attention.py         attention over a few dozen tokens
+    one_query.py         attention of a single query, without keys and values
     selective_scan.py    the recurrence of a state-space layer
     selective_layer.py   that layer between its two projections: convolution, recurrence, gated RMSNorm
     euler.py             the action head's Euler steps for one or a few robots

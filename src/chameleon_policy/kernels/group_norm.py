@@ -57,8 +57,9 @@ def _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL: tl.constexp
 def _group_norm_forward(x_, residual_, weight_, bias_, y_, mean_, rstd_, pixels, epsilon,
                         WHOLE: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr, CHANNELS: tl.constexpr,
                         GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     width: tl.constexpr = GROUPS * SIZE
+    # Blocks of one picture are neighbours: what one of them takes out of memory, the others find in a cache.
+    picture, block = (tl.program_id(0) // (CHANNELS // width)).to(tl.int64), tl.program_id(0) % (CHANNELS // width)
     channel = block * width + tl.arange(0, width)
     rows = tl.arange(0, ROWS)
     weight, bias = tl.load(weight_ + channel).to(tl.float32), tl.load(bias_ + channel).to(tl.float32)
@@ -117,8 +118,9 @@ def _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO: tl.constexp
 def _group_norm_backward(dy_, beside_, y_, x_, weight_, bias_, mean_, rstd_, dx_, dresidual_, dparameters_, pixels,
                          WHOLE: tl.constexpr, TWO: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
                          CHANNELS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     width: tl.constexpr = GROUPS * SIZE
+    # Blocks of one picture are neighbours: what one of them takes out of memory, the others find in a cache.
+    picture, block = (tl.program_id(0) // (CHANNELS // width)).to(tl.int64), tl.program_id(0) % (CHANNELS // width)
     channel = block * width + tl.arange(0, width)
     rows = tl.arange(0, ROWS)
     group = picture * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
@@ -151,6 +153,10 @@ def _group_norm_backward(dy_, beside_, y_, x_, weight_, bias_, mean_, rstd_, dx_
             inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
             x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
             dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
+            if RESIDUAL:
+                dy = dy.to(dresidual_.dtype.element_ty)
+                tl.store(dresidual_ + place, dy, mask=inside)
+                dy = dy.to(tl.float32)
             dbiases += dy
             dweights += dy * (x - mean[None, :]) * rstd[None, :]
         dbias, dweight = tl.sum(dbiases, 0), tl.sum(dweights, 0)
@@ -165,14 +171,17 @@ def _group_norm_backward(dy_, beside_, y_, x_, weight_, bias_, mean_, rstd_, dx_
             dx_ + place, rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :]), mask=inside
         )
     else:
+        if RESIDUAL:
+            tl.debug_barrier()  # whichever thread wrote dresidual
         for first in range(0, pixels, ROWS):
             row = first + rows
             place = row[:, None] * CHANNELS + channel[None, :]
             inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
             x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
-            dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
             if RESIDUAL:
-                tl.store(dresidual_ + place, dy, mask=inside)
+                dy = tl.load(dresidual_ + place, mask=inside, other=0.0).to(tl.float32)
+            else:
+                dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, False, RELU)
             xhat = (x - mean[None, :]) * rstd[None, :]
             dx = rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :])
             tl.store(dx_ + place, dx, mask=inside)
@@ -275,7 +284,7 @@ class GroupNorm(torch.autograd.Function):
             return y, y.view_as(y)
         mean, rstd = torch.empty(2, pictures, groups, device=x.device, dtype=torch.float32)
         tiling = _tiling(channels, groups, pixels, back=False)
-        _group_norm_forward[(pictures, groups // tiling["GROUPS"])](
+        _group_norm_forward[(pictures * (groups // tiling["GROUPS"]),)](
             x, x if residual is None else residual, weight, bias, y, mean, rstd, pixels, epsilon,
             RESIDUAL=residual is not None, RELU=relu, **tiling,
         )  # fmt: skip
@@ -297,7 +306,7 @@ class GroupNorm(torch.autograd.Function):
         dresidual = torch.empty_like(x) if has_residual else None
         dparameters = torch.empty(pictures, 2, channels, device=x.device, dtype=torch.float32)
         tiling = _tiling(channels, groups, height * width, back=True)
-        _group_norm_backward[(pictures, groups // tiling["GROUPS"])](
+        _group_norm_backward[(pictures * (groups // tiling["GROUPS"]),)](
             dy, dy if beside is None else beside, x if y is None else y, x, weight, bias, mean, rstd, dx,
             dx if dresidual is None else dresidual, dparameters, height * width,
             TWO=beside is not None, RESIDUAL=has_residual, RELU=relu, **tiling,
@@ -331,37 +340,30 @@ def _parts_of(pixels: int, channels: int, pictures: int) -> tuple[int, int]:
     return triton.cdiv(pixels, rows), rows
 
 
-class Scales:
-    """Scale and shift of every channel (F 2 C), mean and rstd of every group (F G) of channels-last pictures."""
-
-    def __init__(self, x: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float) -> None:
-        pictures, channels, height, width = x.shape
-        self.parts, self.part_rows = _parts_of(height * width, channels, pictures)
-        sums = torch.empty(pictures, self.parts, 2, channels, device=x.device, dtype=torch.float32)
-        self.channels = torch.empty(pictures, 2, channels, device=x.device, dtype=torch.float32)
-        self.mean, self.rstd = torch.empty(2, pictures, groups, device=x.device, dtype=torch.float32)
-        _channel_sums[(pictures, self.parts)](
-            x,
-            sums,
-            height * width,
-            self.parts,
-            self.part_rows,
-            CHANNELS=channels,
-            ROWS=max(1, TILE // channels),
-            num_warps=4,
-        )
-        _scales[(pictures,)](
-            sums, weight, bias, self.channels, self.mean, self.rstd, height * width, self.parts, epsilon,
-            GROUPS=groups, SIZE=channels // groups, PARTS=triton.next_power_of_2(self.parts), num_warps=4,
-        )  # fmt: skip
+def channel_scales(
+    sums: Tensor, weight: Tensor, bias: Tensor, groups: int, pixels: int, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scale and shift of every channel (F 2 C), mean and rstd of every group (F G), from the sums over parts (F parts 2 C)."""
+    pictures, parts, _, channels = sums.shape
+    scales = torch.empty(pictures, 2, channels, device=sums.device, dtype=torch.float32)
+    mean, rstd = torch.empty(2, pictures, groups, device=sums.device, dtype=torch.float32)
+    _scales[(pictures,)](
+        sums, weight, bias, scales, mean, rstd, pixels, parts, epsilon,
+        GROUPS=groups, SIZE=channels // groups, PARTS=triton.next_power_of_2(parts), num_warps=4,
+    )  # fmt: skip
+    return scales, mean, rstd
 
 
 def _few_large(
     x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, y: Tensor, groups: int, relu: bool, epsilon: float
 ) -> None:
     pictures, channels, height, width = x.shape
-    scales = Scales(x, weight, bias, groups, epsilon)
-    _group_norm_apply[(pictures, scales.parts)](
-        x, x if residual is None else residual, scales.channels, y, height * width, scales.part_rows,
-        RESIDUAL=residual is not None, RELU=relu, CHANNELS=channels, ROWS=max(1, TILE // channels), num_warps=4,
+    pixels, rows = height * width, max(1, TILE // channels)
+    parts, part_rows = _parts_of(pixels, channels, pictures)
+    sums = torch.empty(pictures, parts, 2, channels, device=x.device, dtype=torch.float32)
+    _channel_sums[(pictures, parts)](x, sums, pixels, parts, part_rows, CHANNELS=channels, ROWS=rows, num_warps=4)
+    scales, _, _ = channel_scales(sums, weight, bias, groups, pixels, epsilon)
+    _group_norm_apply[(pictures, parts)](
+        x, x if residual is None else residual, scales, y, pixels, part_rows,
+        RESIDUAL=residual is not None, RELU=relu, CHANNELS=channels, ROWS=rows, num_warps=4,
     )  # fmt: skip

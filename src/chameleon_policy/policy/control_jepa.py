@@ -4,8 +4,8 @@
 |----------------|------------------|---------|----------|
 | h_t            | working          | B T D   | 10       |
 | eta_k          | horizon_tokens   | K D     | 12       |
-| u-hat_{t+k}    | predicted        | B T-k D | 12       |
-| u-tilde_{t+k}  | contexts         | B T-k D | 13       |
+| u-hat_{t+k}    | predicted        | K B T D | 12       |
+| u-tilde_{t+k}  | targets          | K B T D | 13       |
 | L_var          | variance         | scalar  | 13       |
 
 Training only: nothing here is part of the parameter budget or of an exported policy.
@@ -44,6 +44,10 @@ class ControlJEPA(nn.Module):
         self.predictor = two_layer_mlp(2 * config.width, config.width)
         self.horizon_tokens = nn.Parameter(0.02 * torch.randn(len(config.objective.horizons), config.width))
         self.target = copy.deepcopy(online).requires_grad_(False)
+        self.horizons: Tensor
+        self.horizon_weights: Tensor
+        self.register_buffer("horizons", torch.tensor(config.objective.horizons), persistent=False)
+        self.register_buffer("horizon_weights", torch.tensor(config.objective.horizon_weights), persistent=False)
 
     @torch.no_grad()
     def update_target(self, online: ControlContext) -> None:
@@ -60,29 +64,33 @@ class ControlJEPA(nn.Module):
         """Alignment and variance terms of Eq. 13 from h (B T D), the last layer's bound tokens (B T N D) and the mask."""
         with torch.no_grad():
             contexts = self.target(bound.detach())
-        objective, time = self.objective, working.shape[1]
-        alignment = variance = working.new_zeros((), dtype=torch.promote_types(working.dtype, torch.float32))
-        weight_sum, horizon_count = torch.zeros_like(alignment), torch.zeros_like(alignment)
-        horizons = zip(objective.horizons, objective.horizon_weights, self.horizon_tokens, strict=True)
-        for horizon, weight, token in horizons:
-            if horizon >= time:
-                continue
-            now = working[:, :-horizon]
-            predicted = self.predictor(torch.cat([now, token.to(now.dtype).expand_as(now)], dim=-1)).to(alignment.dtype)
-            pairs = (valid[:, :-horizon] & valid[:, horizon:]).to(alignment.dtype).unsqueeze(-1)
-            count = pairs.sum()
-            reached = (count > 0).to(alignment.dtype)
-            per_pair = F.smooth_l1_loss(predicted, contexts[:, horizon:].to(alignment.dtype), reduction="none")
-            mean_loss = (per_pair.mean(-1, keepdim=True) * pairs).sum() / count.clamp(min=1)
-            alignment = alignment + weight * mean_loss
-            weight_sum = weight_sum + weight * reached
-            variance = variance + reached * self._variance_hinge(predicted, pairs, count)
-            horizon_count = horizon_count + reached
-        smallest = min(objective.horizon_weights)
-        return alignment / weight_sum.clamp(min=smallest), variance / horizon_count.clamp(min=1)
+        kind = torch.promote_types(working.dtype, torch.float32)
+        predicted = self._predict(working).to(kind)
+        time = working.shape[1]
+        later = torch.arange(time, device=working.device) + self.horizons[:, None]  # K T
+        ends, later = later >= time, later.clamp(max=time - 1)
+        pairs = valid & valid[:, later].transpose(0, 1) & ~ends[:, None]  # K B T
+        count = pairs.sum((1, 2))
+        reached, count = (count > 0).to(kind), count.clamp(min=1).to(kind)
+        pairs = pairs.to(kind)
+
+        targets = contexts[:, later].transpose(0, 1).to(kind)  # K B T D
+        per_pair = F.smooth_l1_loss(predicted, targets, reduction="none").mean(-1)
+        weights = self.horizon_weights.to(kind) * reached
+        alignment = (weights * (per_pair * pairs).sum((1, 2)) / count).sum()
+        variance = (reached * self._variance_hinge(predicted, pairs.unsqueeze(-1), count)).sum()
+        smallest = min(self.objective.horizon_weights)
+        return alignment / weights.sum().clamp(min=smallest), variance / reached.sum().clamp(min=1)
+
+    def _predict(self, working: Tensor) -> Tensor:
+        """u-hat = g([h, eta_k]) of Eq. 12 for all horizons (K B T D); what g's first layer makes of h serves all of them."""
+        first: nn.Linear = self.predictor[0]  # type: ignore[assignment]
+        from_working, from_horizon = first.weight.chunk(2, dim=1)
+        of_horizons = F.linear(self.horizon_tokens, from_horizon, first.bias)
+        return self.predictor[1:](F.linear(working, from_working) + of_horizons[:, None, None])
 
     def _variance_hinge(self, predicted: Tensor, pairs: Tensor, count: Tensor) -> Tensor:
-        """L_var = mean over dimensions of max(0, gamma - std), over the valid predictions of one horizon."""
-        mean = (predicted * pairs).sum((0, 1)) / count.clamp(min=1)
-        spread = ((predicted - mean).square() * pairs).sum((0, 1)) / count.clamp(min=1)
-        return F.relu(self.objective.variance_target - (spread + VARIANCE_EPSILON).sqrt()).mean()
+        """L_var = mean over dimensions of max(0, gamma - std), over the valid predictions of each horizon (K)."""
+        mean = (predicted * pairs).sum((1, 2), keepdim=True) / count[:, None, None, None]
+        spread = ((predicted - mean).square() * pairs).sum((1, 2)) / count[:, None]
+        return F.relu(self.objective.variance_target - (spread + VARIANCE_EPSILON).sqrt()).mean(-1)

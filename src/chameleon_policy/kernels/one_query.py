@@ -1,0 +1,120 @@
+"""Attention of one query to a few dozen sources, without their keys and values.
+
+A head's scores are q (W_k x) = (W_k^T q) x: what a query asks of the sources is worked out once for the query instead of a key
+for every source. The values wait as well: the sources are mixed first, and one mixture goes through W_v. The bias of the
+keys adds the same to every score, so it has no effect.
+
+| symbol | shape | meaning                              |
+|--------|-------|--------------------------------------|
+| asked  | H B D | W_k^T q of every head, scaled        |
+| x      | B N D | sources                              |
+| p      | B H N | softmax over the sources             |
+| seen   | H B D | mixture of the sources for each head |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LARGEST = 128
+"""Sources up to which these kernels are made."""
+MOST_HEADS = 16
+PIECE = 128
+"""Of the width, at a time."""
+WARPS = 4
+
+
+@triton.jit
+def _forward(asked_, x_, p_, seen_, batch_size, count,
+             HEADS: tl.constexpr, ROWS: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, PIECE: tl.constexpr):  # fmt: skip
+    batch = tl.program_id(0).to(tl.int64)
+    head, n, d = tl.arange(0, ROWS), tl.arange(0, N), tl.arange(0, PIECE)
+    heads = (head[:, None] * batch_size + batch) * WIDTH
+    x_ += batch * count * WIDTH
+    scores = tl.zeros((ROWS, N), tl.float32)
+    for first in range(0, WIDTH, PIECE):
+        place = first + d[None, :]
+        asked = tl.load(asked_ + heads + place, mask=(head[:, None] < HEADS) & (place < WIDTH), other=0.0)
+        x = tl.load(x_ + n[:, None] * WIDTH + place, mask=(n[:, None] < count) & (place < WIDTH), other=0.0)
+        scores = tl.dot(asked, tl.trans(x), scores, input_precision="ieee")
+    scores = tl.where(n[None, :] < count, scores, -1e30)
+    p = tl.exp(scores - tl.max(scores, 1)[:, None])
+    p = p / tl.sum(p, 1)[:, None]
+    inside = (head[:, None] < HEADS) & (n[None, :] < count)
+    tl.store(p_ + batch * HEADS * count + head[:, None] * count + n[None, :], p, mask=inside)
+    for first in range(0, WIDTH, PIECE):
+        place = first + d[None, :]
+        x = tl.load(x_ + n[:, None] * WIDTH + place, mask=(n[:, None] < count) & (place < WIDTH), other=0.0)
+        seen = tl.dot(p.to(x.dtype), x, input_precision="ieee")
+        tl.store(seen_ + heads + place, seen, mask=(head[:, None] < HEADS) & (place < WIDTH))
+
+
+@triton.jit
+def _backward(asked_, x_, p_, dseen_, dasked_, dx_, batch_size, count,
+              HEADS: tl.constexpr, ROWS: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, PIECE: tl.constexpr):  # fmt: skip
+    batch = tl.program_id(0).to(tl.int64)
+    head, n, d = tl.arange(0, ROWS), tl.arange(0, N), tl.arange(0, PIECE)
+    heads = (head[:, None] * batch_size + batch) * WIDTH
+    x_ += batch * count * WIDTH
+    dx_ += batch * count * WIDTH
+    dp = tl.zeros((ROWS, N), tl.float32)
+    for first in range(0, WIDTH, PIECE):
+        place = first + d[None, :]
+        dseen = tl.load(dseen_ + heads + place, mask=(head[:, None] < HEADS) & (place < WIDTH), other=0.0)
+        x = tl.load(x_ + n[:, None] * WIDTH + place, mask=(n[:, None] < count) & (place < WIDTH), other=0.0)
+        dp = tl.dot(dseen, tl.trans(x), dp, input_precision="ieee")
+    inside = (head[:, None] < HEADS) & (n[None, :] < count)
+    p = tl.load(p_ + batch * HEADS * count + head[:, None] * count + n[None, :], mask=inside, other=0.0)
+    dscores = p * (dp - tl.sum(p * dp, 1)[:, None])
+    for first in range(0, WIDTH, PIECE):
+        place = first + d[None, :]
+        mine, sources = (head[:, None] < HEADS) & (place < WIDTH), (n[:, None] < count) & (place < WIDTH)
+        x = tl.load(x_ + n[:, None] * WIDTH + place, mask=sources, other=0.0)
+        tl.store(dasked_ + heads + place, tl.dot(dscores.to(x.dtype), x, input_precision="ieee"), mask=mine)
+        dseen = tl.load(dseen_ + heads + place, mask=mine, other=0.0)
+        asked = tl.load(asked_ + heads + place, mask=mine, other=0.0)
+        dx = tl.dot(tl.trans(p).to(x.dtype), dseen, input_precision="ieee")
+        dx = tl.dot(tl.trans(dscores).to(x.dtype), asked, dx, input_precision="ieee")
+        tl.store(dx_ + n[:, None] * WIDTH + place, dx, mask=sources)
+
+
+def fits(heads: int, sources: int) -> bool:
+    """Whether the kernels take this many heads and sources."""
+    return heads <= MOST_HEADS and sources <= LARGEST
+
+
+class OneQuery(torch.autograd.Function):
+    """seen = softmax(asked x) x, one query for each of B sets of sources."""
+
+    @staticmethod
+    def forward(ctx: Any, asked: Tensor, sources: Tensor) -> Tensor:
+        asked, sources = asked.contiguous(), sources.contiguous()
+        (heads, batch, _), count = asked.shape, sources.shape[1]
+        weights = torch.empty(batch, heads, count, device=asked.device, dtype=torch.float32)
+        seen = torch.empty_like(asked)
+        _forward[(batch,)](asked, sources, weights, seen, batch, count, **_sizes(asked, sources))
+        ctx.save_for_backward(asked, sources, weights)
+        return seen
+
+    @staticmethod
+    def backward(ctx: Any, dseen: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        asked, sources, weights = ctx.saved_tensors
+        dasked, dsources = torch.empty_like(asked), torch.empty_like(sources)
+        _backward[(len(sources),)](
+            asked, sources, weights, dseen.contiguous(), dasked, dsources, len(sources), sources.shape[1],
+            **_sizes(asked, sources),
+        )  # fmt: skip
+        return dasked, dsources
+
+
+def _sizes(asked: Tensor, sources: Tensor) -> dict[str, int]:
+    heads, width = asked.shape[0], asked.shape[2]
+    return {
+        "HEADS": heads, "ROWS": MOST_HEADS, "N": max(16, triton.next_power_of_2(sources.shape[1])), "WIDTH": width,
+        "PIECE": min(PIECE, max(16, triton.next_power_of_2(width))), "num_warps": WARPS,
+    }  # fmt: skip
