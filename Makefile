@@ -26,7 +26,6 @@ format: .venv/installed  ## Let ruff put the code in order
 
 bench: .venv/installed  ## Measure speed, ours and others' in one run; writes runs/
 	$(BIN)/python -m benchmarks.performance
-	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.camo speed
 	$(BIN)/python -m benchmarks.training
 

@@ -17,7 +17,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.performance import EULER_STEPS
+from benchmarks.performance.sizes import EULER_STEPS
 from chameleon_policy import ChameleonPolicy, Observation
 from chameleon_policy.data import open_episodes
 from chameleon_policy.data.episodes import load_episodes

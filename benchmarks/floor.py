@@ -19,7 +19,8 @@ import tyro
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.performance import GPU, camera_features, random_batch
+from benchmarks.performance.sizes import GPU, camera_features
+from benchmarks.performance.training import random_batch
 from chameleon_policy import ChameleonPolicy, preset
 from chameleon_policy.report.provenance import write_result
 

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import parameters
+from benchmarks.performance.state_space import LAYER_PEERS
 from chameleon_policy import Budget
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+MACHINES = {"performance-cpu.json": "2 CPU cores", "performance-h200.json": "H200"}
 
 
 def result(name: str) -> dict:
@@ -130,24 +132,26 @@ def test_parameter_counts_are_those_of_the_code() -> None:
 
 def test_control_table() -> None:
     expected = []
-    for device, label in (("cpu", "2 CPU cores"), ("cuda", "H200")):
-        control = result(f"speed-{device}.json")["control"]
-        ratios = [f"{row['observe_ratio_to_first']:.2f}" for row in control["at_step"].values()]
-        assert list(control["at_step"]) == ["10", "1000", "10000"]
-        sizes = {row["state_bytes"] for row in control["at_step"].values()}
+    for name, label in MACHINES.items():
+        control = result(name)["control"]
+        late, first = control["late"], control["late"]["10"]["p50_ms"]
+        ratios = [f"{late[t]['p50_ms'] / first:.2f}" if t in late else "-" for t in ("1000", "100000")]
+        sizes = {row["state_bytes"] for row in late.values()}
         assert len(sizes) == 1
-        first = control["at_step"]["10"]["observe_ms"]
         expected.append([control["preset"], label, f"{first:.1f} ms", *ratios, f"{sizes.pop() / 2**20:.1f} MiB"])
     assert table_below("control") == expected
+    cpu, gpu = (result(name)["control"]["fast"]["observe"]["p50_ms"] for name in MACHINES)
+    assert f"`observe` took {cpu:.0f} ms and {gpu:.2f} ms" in " ".join(README.split())
 
 
-def test_scan_table() -> None:
+def test_state_space_table() -> None:
     expected = []
-    for device, label in (("cpu", "2 CPU cores"), ("cuda", "H200")):
-        for length, row in result(f"speed-{device}.json")["scan"]["lengths"].items():
-            ratio = row["forward_backward_ratio_to_scan"]
-            expected.append([label, length, "1", f"{ratio['step_loop']:.1f}", f"{ratio['transformers']:.1f}"])
-    assert table_below("scan") == expected
+    for name, label in MACHINES.items():
+        for shape, row in result(name)["ssm"]["shapes"].items():
+            times = row["forward_backward_ms"]
+            ratios = [f"{times[peer] / times['ours']:.1f}" if peer in times else "-" for peer in LAYER_PEERS]
+            expected.append([label, shape, f"{times['ours']:.1f} ms", *ratios])
+    assert table_below("ssm") == expected
 
 
 @pytest.mark.parametrize("document", ["README.md", "LOG.md"])
@@ -218,6 +222,12 @@ def test_performance_page() -> None:
         for t, row in control["late"].items()
     ]
     assert table_below("late", page) == late
+    lengths = []
+    for number, row in figures["length"]["lengths"].items():
+        times, memory = ([row[name][key] for name in ("ours", "plain")] for key in ("ms", "peak_memory_bytes"))
+        cells = [f"{times[0]:.1f} ms", f"{times[1]:.1f} ms", f"{times[1] / times[0]:.1f} x"]
+        lengths.append([number, *cells, *(f"{size / 2**30:.1f} GiB" for size in memory)])
+    assert table_below("length", page) == lengths
     parts = [
         [name, f"{row['operations'] / 1e12:.1f} TFLOP", f"{row['operations_ms']:.0f} ms", f"{row['bytes_ms']:.0f} ms"]
         for name, row in floor["parts"].items()

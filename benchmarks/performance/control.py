@@ -1,0 +1,117 @@
+"""A control tick: `observe` and `act`, early and late in an episode, beside LeRobot's policies."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks import lerobot_peer
+from benchmarks.inputs import random_observation
+from benchmarks.performance.peers import reported
+from benchmarks.performance.sizes import EULER_STEPS, SEED, Sizes
+from benchmarks.timing import measure
+from chameleon_policy import ChameleonPolicy, FastControl, preset
+from chameleon_policy.policy.presets import budget_features
+
+MakePeer = Callable[[torch.device], tuple[Any, lerobot_peer.Act]]
+
+ROBOT_PEERS: dict[str, tuple[MakePeer, int]] = {
+    "lerobot ACT": (lerobot_peer.make_act, 1),
+    "lerobot Diffusion, DDIM 10": (
+        partial(lerobot_peer.make_diffusion, noise_scheduler_type="DDIM", num_inference_steps=10), 10
+    ),
+    "lerobot Diffusion, DDPM 100": (lerobot_peer.make_diffusion, 100),
+}  # fmt: skip
+"""How a LeRobot policy is made, and the passes that a chunk takes: the more, the fewer chunks are timed."""
+
+
+@torch.no_grad()
+def control(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[str, Any]:
+    """Latency of `observe` and `act`, eager and fast, early and late in an episode; accuracy against Euler steps; peers."""
+    features = budget_features()
+    torch.manual_seed(SEED)
+    policy = ChameleonPolicy(preset("paper"), features, with_control_jepa=False).eval().to(device)
+    generator = torch.Generator().manual_seed(SEED)
+    seen = [random_observation(features, (1,), generator) for _ in range(8)]
+    start = time.perf_counter()
+    fast, state = FastControl(policy), policy.initial_state()
+    capture = time.perf_counter() - start
+    for observation in seen:
+        fast.observe(observation)
+        state = policy.observe(observation, state)
+    noise = torch.randn(1, features.horizon, features.action, device=device)
+    exact = policy.act(state, steps=50, source=noise)
+    result: dict[str, Any] = {"preset": "paper", "views": 2, "image": 224, "capture_s": capture}
+    result["action_error"] = {
+        str(steps): {
+            "few_steps_to_50": (policy.act(state, steps=steps, source=noise) - exact).abs().mean().item(),
+            "fast_to_eager": (
+                fast.act(steps=steps, source=noise) - policy.act(state, steps=steps, source=noise)
+            ).abs().mean().item(),
+        }
+        for steps in EULER_STEPS
+    }  # fmt: skip
+    position = iter(range(10**9))
+    few = max(5, sizes.ticks // 50)
+    result["fast"] = {
+        "observe": ticks(lambda: fast.observe(seen[next(position) % len(seen)]), device, sizes.ticks),
+        **{
+            f"act_{n}": ticks(partial(fast.act, steps=n), device, sizes.ticks if n < 50 else max(5, sizes.ticks // 2))
+            for n in (1, 8, 50)
+        },
+    }
+    print(json.dumps(result), flush=True)
+    result["eager"] = {
+        "observe": ticks(lambda: policy.observe(seen[0], state), device, few),
+        **{f"act_{n}": ticks(partial(policy.act, state, steps=n), device, few) for n in (8, 50)},
+    }
+    result["late"] = late_in_an_episode(policy, fast, seen, sizes, device)
+    print(json.dumps({name: result[name] for name in ("eager", "late")}), flush=True)
+    result["peers"] = {}
+    for name in peers:
+        with reported(name, result["peers"]):
+            result["peers"][name] = lerobot_latency(name, device, sizes.ticks)
+    return result
+
+
+def late_in_an_episode(
+    policy: ChameleonPolicy, fast: FastControl, seen: Sequence[Any], sizes: Sizes, device: torch.device
+) -> dict[str, Any]:
+    """`observe` from the memory after t steps. The way there is taken by scanning, which gives the same memory sooner."""
+    rows, state, done = {}, policy.initial_state(), 0
+    for t in sizes.later:
+        while done < t:
+            window = min(1000, t - done)
+            tokens = torch.randn(1, window, policy.features.tokens, policy.config.width, device=device)
+            _, state = policy.remember(tokens, state)
+            done += window
+        fast.state = state
+        rows[str(t)] = {
+            **ticks(lambda: fast.observe(seen[0]), device, max(5, sizes.ticks // 4)),
+            "state_bytes": state.nbytes,
+        }
+    return rows
+
+
+def lerobot_latency(name: str, device: torch.device, count: int) -> dict[str, Any]:
+    """A LeRobot policy of default size on the same two views: one chunk of 16 actions from the current observation."""
+    make, passes = ROBOT_PEERS[name]
+    policy, act = make(device)
+    observation = lerobot_peer.observation(device)
+    parameters = sum(parameter.numel() for parameter in policy.parameters())
+    row = {"parameters": parameters, **ticks(lambda: act(observation), device, max(3, count // passes))}
+    print(json.dumps({name: row}), flush=True)
+    return row
+
+
+def ticks(function: Callable[[], object], device: torch.device, count: int) -> dict[str, float]:
+    """Latency of single calls, one after the other, as a robot makes them."""
+    for _ in range(max(3, count // 50)):
+        function()
+    times = sorted(1e3 * measure(function, device) for _ in range(count))
+    return {"p50_ms": times[count // 2], "p99_ms": times[min(count - 1, int(0.99 * count))], "count": count}

@@ -1,0 +1,17 @@
+"""Others' code, which may not be installed or may not run here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def reported(name: str, left_out: dict[str, Any]) -> Iterator[None]:
+    """A peer that cannot be run is named with the reason, and does not end the run."""
+    try:
+        yield
+    except (ImportError, KeyError, RuntimeError, AssertionError, ValueError, TypeError) as error:
+        left_out[name] = {"left_out": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]}
+        print(f"{name} left out: {left_out[name]['left_out']}", flush=True)

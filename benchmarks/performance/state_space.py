@@ -1,0 +1,74 @@
+"""The state-space layer: ours, transformers' and mamba-ssm's, with equal weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.mamba2_oracle import mamba2_mixer
+from benchmarks.mamba_peer import MambaSsmLayer
+from benchmarks.performance.memory import release
+from benchmarks.performance.peers import reported
+from benchmarks.performance.sizes import SEED, Sizes
+from benchmarks.timing import take_turns
+from chameleon_policy import SSMConfig
+from chameleon_policy.policy.presets import SLOW_HALF_LIFE
+from chameleon_policy.policy.ssm import SelectiveSSM
+
+LAYER_PEERS = ("transformers", "mamba-ssm")
+
+
+def state_space(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[str, Any]:
+    """Forward and backward pass of the paper's slow layer, equal weights, bfloat16 autocast on a GPU."""
+    torch.manual_seed(SEED)
+    config = SSMConfig(expand=1, state=128, half_life=SLOW_HALF_LIFE)
+    ours = SelectiveSSM(512, config).to(device)
+    layers: dict[str, Callable[[Tensor], Tensor]] = {"ours": lambda inputs: ours(inputs, None)[0]}
+    result: dict[str, Any] = {"width": 512, "state": 128, "shapes": {}, "left_out": {}}
+    for name in peers:
+        with reported(name, result["left_out"]):
+            layers[name] = ssm_peer(name, ours)
+    autocast = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
+    for streams, steps in sizes.ssm:
+        inputs = torch.randn(streams, steps, 512, device=device, requires_grad=True)
+        direction = torch.randn(streams, steps, 512, device=device)
+
+        def run(layer: Callable[[Tensor], Tensor], inputs: Tensor = inputs, direction: Tensor = direction) -> None:
+            with autocast:
+                output = layer(inputs)
+            output.backward(direction.to(output.dtype))
+
+        candidates, errors = {}, {}
+        with torch.no_grad(), autocast:
+            expected = ours(inputs[:64], None)[0]
+        for name, layer in layers.items():
+            with reported(f"{name} at {streams} x {steps}", result["left_out"]):
+                with torch.no_grad(), autocast:
+                    errors[name] = ((layer(inputs[:64]) - expected).norm() / expected.norm()).item()
+                run(layer)
+                candidates[name] = partial(run, layer)
+            release(device)
+        seconds = take_turns(candidates, device, rounds=7)
+        best = min((value for name, value in seconds.items() if name != "ours"), default=float("nan"))
+        result["shapes"][f"{streams} x {steps}"] = {
+            "forward_backward_ms": {name: 1e3 * value for name, value in seconds.items()},
+            "relative_difference_to_ours": errors, "speedup_best_peer": best / seconds["ours"],
+        }  # fmt: skip
+        print(json.dumps({f"{streams} x {steps}": result["shapes"][f"{streams} x {steps}"]}), flush=True)
+        del inputs, direction, candidates
+        release(device)
+    result["speedup_best_peer"] = min(row["speedup_best_peer"] for row in result["shapes"].values())
+    return result
+
+
+def ssm_peer(name: str, ours: SelectiveSSM) -> Callable[[Tensor], Tensor]:
+    """Another implementation of the layer, with our weights."""
+    if name == "transformers":
+        return mamba2_mixer(ours)  # type: ignore[no-any-return]
+    return MambaSsmLayer(ours)
