@@ -24,6 +24,7 @@ if importlib.util.find_spec("triton") is None:
 from chameleon_policy import Features, SSMConfig, View, kernels, preset  # noqa: E402
 from chameleon_policy.kernels import euler  # noqa: E402
 from chameleon_policy.kernels.attention import ShortAttention  # noqa: E402
+from chameleon_policy.kernels.bias import WithBias  # noqa: E402
 from chameleon_policy.kernels.gelu import BiasGelu  # noqa: E402
 from chameleon_policy.kernels.group_norm import group_norm  # noqa: E402
 from chameleon_policy.kernels.layer_norm import StreamNorm  # noqa: E402
@@ -195,6 +196,15 @@ def test_attention_of_one_query(width: int, heads: int, sources: int, dtype: tor
 @pytest.mark.parametrize("shape", [(3, 5, 24), (2000, 16), (1, 600)])
 def test_bias_and_gelu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     check(BiasGelu.apply, lambda x, bias: F.gelu(x + bias), [normal(*shape, dtype=dtype), normal(shape[-1])], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3, 5, 24), (2000, 16), (1, 600)])
+def test_gradient_of_a_bias(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def ours(x: Tensor, bias: Tensor) -> Tensor:
+        return 2 * WithBias.apply(x + bias.detach().to(dtype), bias)
+
+    check(ours, lambda x, bias: 2 * (x + bias), [normal(*shape, dtype=dtype), normal(shape[-1])], dtype)
 
 
 SMALL_IMAGES = dataclasses.replace(

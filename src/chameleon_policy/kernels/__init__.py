@@ -4,6 +4,7 @@
     stem.py              the encoder's first layers: convolution, GroupNorm + ReLU + max pooling
     layer_norm.py        residual sum + LayerNorm
     gelu.py              bias + GELU
+    bias.py              gradient of a bias
     attention.py         attention over a few dozen tokens
     one_query.py         attention of a single query, without keys and values
     selective_scan.py    the recurrence of a state-space layer

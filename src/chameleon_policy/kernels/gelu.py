@@ -15,6 +15,18 @@ ROWS = 4
 
 
 @triton.jit
+def _normal(z):
+    """Bell curve exp(-z^2 / 2) and distribution function of the normal distribution, to 1e-7.
+
+    erf by Abramowitz and Stegun 7.1.26, which needs the bell curve anyway; the library's erf takes longer than the memory.
+    """
+    bell = tl.exp(-0.5 * z * z)
+    t = 1 / (1 + 0.2316418882663604 * tl.abs(z))
+    tail = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))) * bell
+    return bell, tl.where(z < 0, tail, 1 - tail)
+
+
+@triton.jit
 def _gelu_forward(x_, bias_, y_, rows, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -22,7 +34,8 @@ def _gelu_forward(x_, bias_, y_, rows, D: tl.constexpr, BLOCK: tl.constexpr, ROW
     place = row[:, None] * D + c[None, :]
     bias = tl.load(bias_ + c, mask=c < D, other=0.0).to(tl.float32)
     z = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32) + bias[None, :]
-    tl.store(y_ + place, 0.5 * z * (1 + tl.erf(z * 0.7071067811865476)), mask=inside)
+    _, share = _normal(z)
+    tl.store(y_ + place, z * share, mask=inside)
 
 
 @triton.jit
@@ -39,8 +52,8 @@ def _gelu_backward(
         place = row[:, None] * D + c[None, :]
         z = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32) + bias[None, :]
         dy = tl.load(dy_ + place, mask=inside, other=0.0).to(tl.float32)
-        share = 0.5 * (1 + tl.erf(z * 0.7071067811865476))
-        dx = dy * (share + z * tl.exp(-0.5 * z * z) * 0.3989422804014327)
+        bell, share = _normal(z)
+        dx = dy * (share + z * bell * 0.3989422804014327)
         dbias += dx
         tl.store(dx_ + place, dx, mask=inside)
     tl.store(dbias_ + program * D + c, tl.sum(dbias, 0), mask=c < D)

@@ -45,7 +45,13 @@ class Attention(nn.Module):
     def projections(self, tokens: Tensor) -> Tensor:
         """Queries, keys and values (... M 3D) of the same tokens, in one product."""
         weight = torch.cat([self.query.weight, self.key_value.weight])
-        return F.linear(tokens, weight, torch.cat([self.query.bias, self.key_value.bias]))
+        bias = torch.cat([self.query.bias, self.key_value.bias])
+        if kernels.enabled(tokens):
+            from chameleon_policy.kernels.bias import WithBias
+
+            projections: Tensor = WithBias.apply(F.linear(tokens, weight, bias.detach()), bias)  # type: ignore[no-untyped-call]
+            return projections
+        return F.linear(tokens, weight, bias)
 
     def among(self, projections: Tensor, context: Tensor | None) -> Tensor:
         """Tokens attend to one another and to a context, both given as `projections`: (... M D), before `output`."""
