@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -29,7 +30,7 @@ from chameleon_policy.kernels.gelu import BiasGelu  # noqa: E402
 from chameleon_policy.kernels.group_norm import group_norm  # noqa: E402
 from chameleon_policy.kernels.layer_norm import StreamNorm  # noqa: E402
 from chameleon_policy.kernels.one_query import OneQuery  # noqa: E402
-from chameleon_policy.kernels.stem import depth_weight, space_to_depth, stem  # noqa: E402
+from chameleon_policy.kernels.stem import depth_weight, norm_pool, space_to_depth  # noqa: E402
 from chameleon_policy.policy.action_flow import ActionFlow  # noqa: E402
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState  # noqa: E402
 from chameleon_policy.policy.visual import crop, to_unit_range  # noqa: E402
@@ -104,26 +105,40 @@ def test_group_norm(shape: tuple[int, ...], relu: bool, residual: bool, dtype: t
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("size", "channels", "image"), [((12, 14), 32, torch.uint8), ((11, 13), 16, torch.float32), ((1, 9), 8, torch.uint8)]
-)
-def test_stem(size: tuple[int, int], channels: int, image: torch.dtype, dtype: torch.dtype) -> None:
-    """Crop, 7 x 7 convolution, GroupNorm, ReLU and pooling."""
+@pytest.mark.parametrize("size", [(7, 9), (8, 8), (1, 5)])
+def test_norm_and_pooling(size: tuple[int, int], dtype: torch.dtype) -> None:
+    """Of pictures in cells of 2 x 2; what lies behind an odd edge is full of NaN."""
+    height, width = size
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.max_pool2d(F.relu(F.group_norm(x, 2, weight, bias)), 3, stride=2, padding=1)
+
+    def ours(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        even = F.pad(x, (0, width % 2, 0, height % 2), value=float("nan"))
+        cells = rearrange(even, "f c (i a) (j b) -> f (a b c) i j", a=2, b=2)
+        return norm_pool(cells, weight, bias, 2, 1e-5, size)
+
+    check(ours, plain, [channels_last(3, 32, *size, dtype=dtype), normal(32), normal(32)], dtype)
+
+
+@pytest.mark.parametrize("size", [(12, 14), (11, 13), (2, 16)])
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
+def test_the_first_convolution_over_cells_of_pixels(size: tuple[int, int], kind: torch.dtype) -> None:
     images = torch.randint(256, (2, 3, 16, 18, 3), device=DEVICE)
-    images = images.to(image) if image == torch.uint8 else images.to(image) / 255
+    images = images.to(kind) if kind == torch.uint8 else images.to(kind) / 255
+    weight = normal(8, 3, 7, 7)
     top, left = torch.tensor([1, 4], device=DEVICE), torch.tensor([2, 0], device=DEVICE)
-    groups = max(1, channels // 16)
-
-    def plain(kernel: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        frames = to_unit_range(crop(images, top, left, size), dtype).flatten(0, 1).double()
-        x = F.group_norm(F.conv2d(frames, kernel, stride=2, padding=3), groups, weight, bias)
-        return F.max_pool2d(F.relu(x), 3, stride=2, padding=1)
-
-    def ours(kernel: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        blocks = space_to_depth(images, top, left, size, dtype)
-        return stem(blocks, depth_weight(kernel), weight, bias, groups, 1e-5, size)
-
-    check(ours, plain, [normal(channels, 3, 7, 7), normal(channels), normal(channels)], dtype)
+    cells = space_to_depth(images, top, left, size, torch.float32)
+    frames = to_unit_range(crop(images, top, left, size), torch.float64).flatten(0, 1)
+    exact = weight.detach().double().requires_grad_()
+    plain = F.conv2d(frames, exact, stride=2, padding=3)
+    ours = rearrange(F.conv2d(cells, depth_weight(weight)), "f (a b c) i j -> f c (i a) (j b)", a=2, b=2)
+    ours = ours[..., : plain.shape[2], : plain.shape[3]]
+    torch.testing.assert_close(ours.double(), plain, rtol=1e-3 if DEVICE == "cuda" else 1e-5, atol=1e-3)
+    direction = torch.randn_like(ours)
+    (ours * direction).sum().backward()
+    (plain * direction).sum().backward()
+    torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

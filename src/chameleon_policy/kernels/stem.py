@@ -1,18 +1,17 @@
 """The first layers of the patch encoder, which see the most pixels: 7 x 7 convolution, GroupNorm, ReLU, max pooling.
 
-`space_to_depth` turns pictures as cameras give them (uint8, rows of pixels) into blocks of 2 x 2 pixels with 16 channels, in
-[-1, 1]: the 7 x 7 convolution of stride 2 over 3 channels becomes a 4 x 4 convolution of stride 1, and four blocks side by
-side are one run of memory that matrix units take well. Between the convolution's output and the pooled picture nothing is
-written; on the way back the gradient of the convolution's output goes straight into that of its kernel.
+A convolution over 3 channels leaves matrix units idle. `space_to_depth` therefore turns pictures as cameras give them
+(uint8, rows of pixels) into cells of 4 x 4 pixels with 48 channels, in [-1, 1]. What the convolution of stride 2 makes of a
+cell are 2 x 2 pixels, and they stay together: a 3 x 3 convolution over cells, with four times the output channels, and
+zeros where the 7 x 7 kernel does not reach. `norm_pool` is GroupNorm, ReLU and 3 x 3 max pooling of stride 2 of such cells,
+one pooled pixel for each, without the picture in between.
 
-| symbol | shape  | meaning                                                               |
-|--------|--------|-----------------------------------------------------------------------|
-| blocks | F . 16 | input, blocks of 2 x 2 pixels                                         |
-| kernel | 256 C  | of the convolution: 4 x 4 blocks of 16 channels                       |
-| x      | F P C  | output of the convolution, P = h w pixels                             |
-| y      | F Q C  | output, Q = ceil(h / 2) ceil(w / 2) pixels                            |
-| chosen | F Q C  | which of the nine pixels is the largest; CLOSED where none is above 0 |
-| peak   | F Q C  | x of that pixel                                                       |
+| symbol | shape   | meaning                                                                     |
+|--------|---------|-----------------------------------------------------------------------------|
+| x      | F Q 4 C | input of the norm, Q = h/2 w/2 cells of 2 x 2 of the picture's h w pixels   |
+| y      | F Q C   | output                                                                      |
+| chosen | F Q C   | which of the nine pixels is the largest; CLOSED where none is above 0       |
+| peak   | F Q C   | x of that pixel                                                             |
 """
 
 from __future__ import annotations
@@ -25,100 +24,84 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from chameleon_policy.kernels.group_norm import PROGRAMS_TO_FILL_A_GPU, channel_scales, per_channel
+from chameleon_policy.kernels.group_norm import channel_scales, parts_of, per_channel
 
-BLOCK_CHANNELS = tl.constexpr(16)
-"""2 x 2 pixels of 3 colours, and four that stay zero: memory access wants a power of two."""
-TAPS = tl.constexpr(4)
-"""Blocks that the kernel spans in each direction."""
+CELL = 4
+"""Rows and columns of pixels in a cell."""
+CELL_CHANNELS = 48
 CLOSED = tl.constexpr(9)
-CONVOLUTION = {"TILE": 128, "num_warps": 8, "num_stages": 2}
 POOLING = {"TILE": 16, "num_warps": 2}
-SUMS = {"TILE": 32, "num_warps": 2}
-BACK = {"TILE": 32, "num_warps": 8}
-"""Pixels of a tile, and warps."""
+POOLING_SUMS = {"TILE": 32, "num_warps": 2}
+POOLING_BACK = {"TILE": 16, "num_warps": 4}
+"""Cells of a tile, and warps."""
 TILES = 4
-"""Of a program, where there are many pictures."""
-MOST_PARTS = 64
-"""Programs that share a picture's convolution; whoever adds up their sums holds them all at once."""
+"""Of a pooling program, where there are many pictures."""
+ROWS = 64
+"""Of a tile that is added up."""
 
 
 @triton.jit
-def _space_to_depth(images_, top_, left_, blocks_, steps, image_height, image_width, height, width, rows, columns,
-                    scale, shift, BLOCKS: tl.constexpr):  # fmt: skip
-    """One row of blocks of one picture; two blocks of zeros before the first, one behind the last."""
+def _space_to_depth(images_, top_, left_, cells_, steps, image_height, image_width, height, width, rows, columns,
+                    scale, shift, CHANNELS: tl.constexpr, CELLS: tl.constexpr):  # fmt: skip
+    """One row of cells of one picture; one cell of zeros before the first and one behind the last."""
     frame, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top, left = tl.load(top_ + frame // steps), tl.load(left_ + frame // steps)
-    channel = tl.arange(0, 16)
-    y = (row - 2) * 2 + channel // 6
-    for first in range(0, columns, BLOCKS):
-        column = first + tl.arange(0, BLOCKS)
-        x = (column[:, None] - 2) * 2 + (channel[None, :] // 3) % 2
-        inside = (y[None, :] >= 0) & (y[None, :] < height) & (x >= 0) & (x < width) & (channel[None, :] < 12)
-        place = ((frame * image_height + top + y[None, :]) * image_width + left + x) * 3 + channel[None, :] % 3
+    channel = tl.arange(0, 64)
+    y = (row - 1) * 4 + channel // 12
+    images_ += frame * image_height * image_width * 3
+    cells_ += (frame * rows + row) * columns * CHANNELS
+    for first in range(0, columns, CELLS):
+        column = first + tl.arange(0, CELLS)
+        x = (column[:, None] - 1) * 4 + (channel[None, :] // 3) % 4
+        inside = (y[None, :] >= 0) & (y[None, :] < height) & (x >= 0) & (x < width) & (channel[None, :] < 48)
+        place = ((top + y[None, :]) * image_width + left + x) * 3 + channel[None, :] % 3
         value = tl.load(images_ + place, mask=inside, other=0).to(tl.float32) * scale + shift
-        value = tl.where(inside, value, 0.0)
-        there = ((frame * rows + row) * columns + column[:, None]) * 16 + channel[None, :]
-        tl.store(blocks_ + there, value, mask=column[:, None] < columns)
+        there = (column[:, None] < columns) & (channel[None, :] < CHANNELS)
+        tl.store(cells_ + column[:, None] * CHANNELS + channel[None, :], tl.where(inside, value, 0.0), mask=there)
 
 
 def space_to_depth(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], kind: torch.dtype) -> Tensor:
-    """Cut `size` at each episode's corner out of (B T H W 3), uint8 or float in [0, 1]: blocks (B*T 16 h/2+3 w/2+3) in
+    """Cut `size` at each episode's corner out of (B T H W 3), uint8 or float in [0, 1]: cells (B*T 48 h/4+2 w/4+2) in
     [-1, 1], channels last."""
     images = images.contiguous()
     episodes, steps, image_height, image_width, _ = images.shape
     (height, width), frames = size, episodes * steps
-    rows, columns = triton.cdiv(height, 2) + 3, triton.cdiv(width, 2) + 3
-    blocks = torch.empty(frames, rows, columns, BLOCK_CHANNELS.value, dtype=kind, device=images.device)
+    rows, columns = triton.cdiv(height, CELL) + 2, triton.cdiv(width, CELL) + 2
+    cells = torch.empty(frames, rows, columns, CELL_CHANNELS, dtype=kind, device=images.device)
     scale = 2 / 255 if images.dtype == torch.uint8 else 2.0
     _space_to_depth[(frames, rows)](
-        images, top, left, blocks, steps, image_height, image_width, height, width, rows, columns, scale, -1.0,
-        BLOCKS=64, num_warps=4,
+        images, top, left, cells, steps, image_height, image_width, height, width, rows, columns, scale, -1.0,
+        CHANNELS=CELL_CHANNELS, CELLS=32, num_warps=4,
     )  # fmt: skip
-    return blocks.permute(0, 3, 1, 2)
+    return cells.permute(0, 3, 1, 2)
 
 
 def depth_weight(weight: Tensor) -> Tensor:
-    """The 7 x 7 kernel (C 3 7 7) of stride 2 as one of 4 x 4 blocks, a matrix (256 C)."""
-    padded = F.pad(weight, (1, 0, 1, 0))  # a block begins one pixel before the first tap
-    by_block = padded.unflatten(3, (TAPS.value, 2)).unflatten(2, (TAPS.value, 2))  # C 3 4 2 4 2
-    by_channel = by_block.permute(2, 4, 3, 5, 1, 0).flatten(2, 4)  # 4 4 (row column colour) C
-    return F.pad(by_channel, (0, 0, 0, BLOCK_CHANNELS.value - 12)).flatten(0, 2)
+    """The 7 x 7 kernel (C 3 7 7) of stride 2 as a 3 x 3 kernel over cells (4C 48 3 3): each of a cell's four pixels has its
+    own, at its own place among zeros."""
+    places = [(down, right) for down in (0, 2) for right in (0, 2)]
+    kernels = torch.stack([F.pad(weight, (1 + right, 4 - right, 1 + down, 4 - down)) for down, right in places])  # 4 C 3 12 12
+    by_cell = kernels.unflatten(4, (3, CELL)).unflatten(3, (3, CELL))  # 4 C 3 3 4 3 4
+    by_channel = by_cell.permute(0, 1, 4, 6, 2, 3, 5).flatten(2, 4).flatten(0, 1)  # 4C (row column colour) 3 3
+    return F.pad(by_channel, (0, 0, 0, 0, 0, CELL_CHANNELS - 48))
 
 
 @triton.jit
-def _under_the_kernel(blocks_, y, x, columns, inside, FIRST: tl.constexpr, COUNT: tl.constexpr):
-    """What some rows of the kernel see from every pixel (TILE 64 COUNT): the blocks of a row lie side by side."""
-    row: tl.constexpr = TAPS * BLOCK_CHANNELS
-    tap = tl.arange(0, COUNT * row)
-    corner = ((y + FIRST) * columns + x) * BLOCK_CHANNELS
-    place = corner[:, None] + (tap // row)[None, :] * columns * BLOCK_CHANNELS + (tap % row)[None, :]
-    return tl.load(blocks_ + place, mask=inside[:, None], other=0.0)
-
-
-@triton.jit
-def _convolve(blocks_, kernel_, x_, sums_, rows, columns, height, width, parts, tiles,
-              CHANNELS: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """The convolution of one part of a picture, and sum and sum of squares of every channel over it."""
+def _cell_sums(x_, sums_, height, width, out_width, pixels, parts, part_rows, CHANNELS: tl.constexpr, ROWS: tl.constexpr):
+    """Sum and sum of squares of every channel, over one part of a picture's pixels; those behind its edge do not count."""
     picture, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    row: tl.constexpr = TAPS * BLOCK_CHANNELS
-    channel = tl.arange(0, CHANNELS)
-    kernel_ += tl.arange(0, row)[:, None] * CHANNELS + channel[None, :]
-    blocks_ += picture * rows * columns * BLOCK_CHANNELS
-    x_ += picture * height * width * CHANNELS
-    total = tl.zeros((TILE, CHANNELS), tl.float32)
-    squares = tl.zeros((TILE, CHANNELS), tl.float32)
-    for tile in range(part * tiles, (part + 1) * tiles):
-        pixel = tile * TILE + tl.arange(0, TILE)
-        inside = pixel < height * width
-        x = tl.zeros((TILE, CHANNELS), tl.float32)
-        for line in tl.static_range(0, TAPS):
-            seen = _under_the_kernel(blocks_, pixel // width, pixel % width, columns, inside, line, 1)
-            x = tl.dot(seen, tl.load(kernel_ + line * row * CHANNELS), x, input_precision=PRECISION)
-        rounded = x.to(x_.dtype.element_ty)
-        tl.store(x_ + pixel[:, None] * CHANNELS + channel[None, :], rounded, mask=inside[:, None])
-        total += rounded.to(tl.float32)
-        squares += rounded.to(tl.float32) * rounded.to(tl.float32)
+    rows, channel = tl.arange(0, ROWS), tl.arange(0, CHANNELS)
+    total = tl.zeros((ROWS, CHANNELS), tl.float32)
+    squares = tl.zeros((ROWS, CHANNELS), tl.float32)
+    x_ += picture * pixels * CHANNELS
+    last = tl.minimum((part + 1) * part_rows, pixels)
+    for first in range(part * part_rows, last, ROWS):
+        row = first + rows
+        cell = row // 4
+        inside = (2 * (cell // out_width) + row // 2 % 2 < height) & (2 * (cell % out_width) + row % 2 < width) & (row < last)
+        x = tl.load(x_ + row[:, None] * CHANNELS + channel[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        total += x
+        squares += x * x
     here = sums_ + (picture * parts + part) * 2 * CHANNELS + channel
     tl.store(here, tl.sum(total, 0))
     tl.store(here + CHANNELS, tl.sum(squares, 0))
@@ -128,33 +111,35 @@ def _convolve(blocks_, kernel_, x_, sums_, rows, columns, height, width, parts, 
 def _pool(x_, scales_, y_, chosen_, peak_, height, width, out_height, out_width,
           KEEP: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr):  # fmt: skip
     picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    channels: tl.constexpr = CHANNELS
-    channel = tl.arange(0, channels)
-    scale = tl.load(scales_ + picture * 2 * channels + channel)
-    shift = tl.load(scales_ + (picture * 2 + 1) * channels + channel)
+    channel = tl.arange(0, CHANNELS)
+    scale = tl.load(scales_ + picture * 2 * CHANNELS + channel)
+    shift = tl.load(scales_ + (picture * 2 + 1) * CHANNELS + channel)
     # The norm keeps or turns the order of a channel's pixels, so the largest can be chosen before it.
     sign = tl.where(scale < 0, -1.0, 1.0)
     outputs = out_height * out_width
-    x_ += picture * height * width * channels
-    y_ += picture * outputs * channels
-    chosen_ += picture * outputs * channels
-    peak_ += picture * outputs * channels
+    x_ += picture * outputs * 4 * CHANNELS
+    y_ += picture * outputs * CHANNELS
+    chosen_ += picture * outputs * CHANNELS
+    peak_ += picture * outputs * CHANNELS
     for tile in range(0, TILES):
-        pixel = (block * TILES + tile) * TILE + tl.arange(0, TILE)
-        oy, ox = pixel // out_width, pixel % out_width
-        best = tl.full((TILE, channels), -1e30, tl.float32)
-        chosen = tl.full((TILE, channels), CLOSED, tl.int32)
+        cell = (block * TILES + tile) * TILE + tl.arange(0, TILE)
+        i, j = cell // out_width, cell % out_width
+        best = tl.full((TILE, CHANNELS), -1e30, tl.float32)
+        chosen = tl.full((TILE, CHANNELS), CLOSED, tl.int32)
         for number in tl.static_range(0, 9):
-            iy, ix = 2 * oy - 1 + number // 3, 2 * ox - 1 + number % 3
-            inside = (pixel < outputs) & (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width)
-            place = (iy[:, None] * width + ix[:, None]) * channels + channel[None, :]
-            x = tl.load(x_ + place, mask=inside[:, None], other=0.0).to(tl.float32)
+            # Rows 2i - 1 to 2i + 1: the last of the cell above, and both of this one.
+            up, back = number // 3 == 0, number % 3 == 0
+            inside = (cell < outputs) & (2 * i - 1 + number // 3 < height) & (2 * j - 1 + number % 3 < width)
+            inside = inside & (i >= (1 if up else 0)) & (j >= (1 if back else 0))
+            pixel = (cell - (out_width if up else 0) - (1 if back else 0)) * 4
+            pixel += (1 if number // 3 != 1 else 0) * 2 + (1 if number % 3 != 1 else 0)
+            x = tl.load(x_ + pixel[:, None] * CHANNELS + channel[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
             value = tl.where(inside[:, None], x * sign[None, :], -1e30)
             better = value > best
             best = tl.where(better, value, best)
             chosen = tl.where(better, number, chosen)
-        place = pixel[:, None] * channels + channel[None, :]
-        there = pixel[:, None] < outputs
+        place = cell[:, None] * CHANNELS + channel[None, :]
+        there = cell[:, None] < outputs
         peak = best * sign[None, :]
         value = peak * scale[None, :] + shift[None, :]
         tl.store(y_ + place, tl.where(value < 0, 0.0, value), mask=there)  # so that what is no number stays none
@@ -179,9 +164,9 @@ def _pool_sums(dy_, chosen_, peak_, weight_, mean_, rstd_, dparameters_, along_,
     chosen_ += picture * outputs * channels
     peak_ += picture * outputs * channels
     for first in range(0, outputs, TILE):
-        pixel = first + tl.arange(0, TILE)
-        there = (pixel[:, None] < outputs) & (channel[None, :] < channels)
-        place = pixel[:, None] * channels + channel[None, :]
+        cell = first + tl.arange(0, TILE)
+        there = (cell[:, None] < outputs) & (channel[None, :] < channels)
+        place = cell[:, None] * channels + channel[None, :]
         open = tl.load(chosen_ + place, mask=there, other=9) < CLOSED
         dy = tl.where(open, tl.load(dy_ + place, mask=there, other=0.0).to(tl.float32), 0.0)
         xhat = (tl.load(peak_ + place, mask=there, other=0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
@@ -197,128 +182,108 @@ def _pool_sums(dy_, chosen_, peak_, weight_, mean_, rstd_, dparameters_, along_,
 
 
 @triton.jit
-def _from_window(dy_, chosen_, i, j, code, there, out_height, out_width, channel, CHANNELS: tl.constexpr):
-    """Gradient of a pooled pixel where it belongs to the one of its nine pixels that `code` names."""
-    here = there & (i < out_height) & (j < out_width)
-    place = (i * out_width + j)[:, None] * CHANNELS + channel[None, :]
-    mine = tl.load(chosen_ + place, mask=here[:, None], other=9).to(tl.int32) == code
-    return tl.where(mine, tl.load(dy_ + place, mask=here[:, None], other=0.0).to(tl.float32), 0.0)
+def _window(dy_, chosen_, cell, inside, channel, CHANNELS: tl.constexpr):
+    """Gradient of a pooled pixel, and which of its nine pixels it belongs to."""
+    place = cell[:, None] * CHANNELS + channel[None, :]
+    chosen = tl.load(chosen_ + place, mask=inside[:, None], other=9).to(tl.int32)
+    return tl.load(dy_ + place, mask=inside[:, None], other=0.0).to(tl.float32), chosen
 
 
 @triton.jit
-def _backward(dy_, chosen_, x_, blocks_, weight_, mean_, rstd_, along_, dkernel_, pictures, rows, columns,
-              height, width, out_height, out_width,
-              GROUPS: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """Gradient of the convolution's kernel over some of the pictures."""
-    program, programs = tl.program_id(0), tl.num_programs(0)
+def _pool_back(dy_, chosen_, x_, weight_, mean_, rstd_, along_, dx_, height, width, out_height, out_width,
+               GROUPS: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr):  # fmt: skip
+    picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     channels: tl.constexpr = GROUPS * SIZE
-    taps: tl.constexpr = TAPS * TAPS * BLOCK_CHANNELS
-    channel, tap = tl.arange(0, channels), tl.arange(0, taps)
-    weight = tl.load(weight_ + channel).to(tl.float32)
+    channel = tl.arange(0, channels)
+    group = picture * GROUPS + tl.arange(0, GROUPS)
+    mean = per_channel(tl.load(mean_ + group), GROUPS, SIZE)
+    rstd = per_channel(tl.load(rstd_ + group), GROUPS, SIZE)
+    # dx = scale dy - slope x - level, from rstd (weight dy - along_one - xhat along_x)
+    slope = per_channel(tl.load(along_ + group * 2 + 1), GROUPS, SIZE) * rstd * rstd
+    level = per_channel(tl.load(along_ + group * 2), GROUPS, SIZE) * rstd - slope * mean
+    scale = tl.load(weight_ + channel).to(tl.float32) * rstd
     outputs = out_height * out_width
-    dkernel = tl.zeros((taps, channels), tl.float32)
-    for number in range(program, pictures, programs):
-        picture = tl.cast(number, tl.int64)
-        group = picture * GROUPS + tl.arange(0, GROUPS)
-        mean = per_channel(tl.load(mean_ + group), GROUPS, SIZE)
-        rstd = per_channel(tl.load(rstd_ + group), GROUPS, SIZE)
-        along_one = per_channel(tl.load(along_ + group * 2), GROUPS, SIZE)
-        along_x = per_channel(tl.load(along_ + group * 2 + 1), GROUPS, SIZE) * rstd
-        dy_here, chosen_here = dy_ + picture * outputs * channels, chosen_ + picture * outputs * channels
-        x_here = x_ + picture * height * width * channels
-        blocks_here = blocks_ + picture * rows * columns * BLOCK_CHANNELS
-        for step in range(0, 4 * tl.cdiv(outputs, TILE)):
-            # Pixels of one kind at a time: an even row or column lies in one window of the pooling, an odd one in two.
-            pixel = step // 4 * TILE + tl.arange(0, TILE)
-            down, right = (step // 2) % 2, step % 2
-            i, j = pixel // out_width, pixel % out_width
-            y, x = 2 * i + down, 2 * j + right
-            inside = (pixel < outputs) & (y < height) & (x < width)
-            code = 3 * down + right + 4
-            place = (y * width + x)[:, None] * channels + channel[None, :]
-            value = tl.load(x_here + place, mask=inside[:, None], other=0.0).to(tl.float32)
-            dy = _from_window(dy_here, chosen_here, i, j, code, inside, out_height, out_width, channel, channels)
-            dy += _from_window(
-                dy_here, chosen_here, i, j + 1, code - 2, inside & (right > 0), out_height, out_width, channel, channels
-            )
-            dy += _from_window(
-                dy_here, chosen_here, i + 1, j, code - 6, inside & (down > 0), out_height, out_width, channel, channels
-            )
-            both = inside & (down * right > 0)
-            dy += _from_window(dy_here, chosen_here, i + 1, j + 1, 0, both, out_height, out_width, channel, channels)
-            dx = rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - (value - mean[None, :]) * along_x[None, :])
-            seen = _under_the_kernel(blocks_here, y, x, columns, inside, 0, TAPS)  # zero where outside
-            dkernel = tl.dot(tl.trans(seen), dx.to(seen.dtype), dkernel, input_precision=PRECISION)
-    tl.store(dkernel_ + program * taps * channels + tap[:, None] * channels + channel[None, :], dkernel)
+    x_ += picture * outputs * 4 * channels
+    dx_ += picture * outputs * 4 * channels
+    dy_ += picture * outputs * channels
+    chosen_ += picture * outputs * channels
+    for tile in range(0, TILES):
+        cell = (block * TILES + tile) * TILE + tl.arange(0, TILE)
+        i, j = cell // out_width, cell % out_width
+        here = cell < outputs
+        right, down = here & (j + 1 < out_width), here & (i + 1 < out_height)
+        # The windows of a cell's pixels: an even row or column lies in one, an odd one in two.
+        dy, chosen = _window(dy_, chosen_, cell, here, channel, channels)
+        dy_right, chosen_right = _window(dy_, chosen_, cell + 1, right, channel, channels)
+        dy_down, chosen_down = _window(dy_, chosen_, cell + out_width, down, channel, channels)
+        dy_across, chosen_across = _window(dy_, chosen_, cell + out_width + 1, right & down, channel, channels)
+        for number in tl.static_range(0, 4):
+            dz = tl.where(chosen == (1 + number // 2) * 3 + 1 + number % 2, dy, 0.0)
+            if number % 2 == 1:
+                dz += tl.where(chosen_right == (1 + number // 2) * 3, dy_right, 0.0)
+            if number // 2 == 1:
+                dz += tl.where(chosen_down == 1 + number % 2, dy_down, 0.0)
+            if number == 3:
+                dz += tl.where(chosen_across == 0, dy_across, 0.0)
+            place = (cell * 4 + number)[:, None] * channels + channel[None, :]
+            x = tl.load(x_ + place, mask=here[:, None], other=0.0).to(tl.float32)
+            dx = scale[None, :] * dz - slope[None, :] * x - level[None, :]
+            inside = (2 * i + number // 2 < height) & (2 * j + number % 2 < width)
+            tl.store(dx_ + place, tl.where(inside[:, None], dx, 0.0), mask=here[:, None])
 
 
-def stem(
-    blocks: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float, size: tuple[int, int]
-) -> Tensor:
-    """max_pool(relu(group_norm(convolution))) of a picture of `size`, as `space_to_depth` and `depth_weight` give blocks
-    and kernel: (F C h/4 w/4) in channels-last memory."""
-    result: Tensor = Stem.apply(blocks, kernel, weight, bias, groups, epsilon, size, torch.is_grad_enabled())
+def norm_pool(x: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float, size: tuple[int, int]) -> Tensor:
+    """max_pool(relu(group_norm(x))), 3 x 3, stride 2, padding 1, of pictures of `size` in cells: (F 4C h/2 w/2) in
+    channels-last memory to (F C h/2 w/2)."""
+    result: Tensor = NormPool.apply(x, weight, bias, groups, epsilon, size, torch.is_grad_enabled())
     return result
 
 
-def _precision(kind: torch.dtype) -> str:
-    """Of matrix products: float32 is for tests and not to be rounded."""
-    return "ieee" if kind == torch.float32 else "tf32"
-
-
-class Stem(torch.autograd.Function):
-    """`stem`; `keep` says whether there will be a way back."""
+class NormPool(torch.autograd.Function):
+    """`norm_pool`; `keep` says whether there will be a way back."""
 
     @staticmethod
     def forward(
-        ctx: Any, blocks: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float,
-        size: tuple[int, int], keep: bool,
-    ) -> Tensor:  # fmt: skip
-        (pictures, _, rows, columns), channels = blocks.shape, kernel.shape[1]
-        height, width = (triton.cdiv(side, 2) for side in size)
-        out_height, out_width = triton.cdiv(height, 2), triton.cdiv(width, 2)
-        like = {"dtype": blocks.dtype, "device": blocks.device, "memory_format": torch.channels_last}
-        x = torch.empty(pictures, channels, height, width, **like)
-        y = torch.empty(pictures, channels, out_height, out_width, **like)
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float, size: tuple[int, int], keep: bool
+    ) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        pictures, _, out_height, out_width = x.shape
+        (height, width), channels, outputs = size, len(weight), out_height * out_width
+        y = torch.empty(
+            pictures, channels, out_height, out_width, dtype=x.dtype, device=x.device, memory_format=torch.channels_last
+        )
         chosen, peak = (torch.empty_like(y, dtype=torch.uint8), torch.empty_like(y)) if keep else (y, y)
-
-        tiles = triton.cdiv(height * width, CONVOLUTION["TILE"])
-        each = triton.cdiv(tiles, min(tiles, MOST_PARTS, max(tiles // TILES, PROGRAMS_TO_FILL_A_GPU // pictures, 1)))
-        parts = triton.cdiv(tiles, each)
-        sums = torch.empty(pictures, parts, 2, channels, device=blocks.device, dtype=torch.float32)
-        _convolve[(pictures, parts)](
-            blocks, kernel.to(blocks.dtype), x, sums, rows, columns, height, width, parts, each,
-            CHANNELS=channels, PRECISION=_precision(blocks.dtype), **CONVOLUTION,
-        )  # fmt: skip
+        parts, part_rows = parts_of(4 * outputs, channels, pictures)
+        sums = torch.empty(pictures, parts, 2, channels, device=x.device, dtype=torch.float32)
+        _cell_sums[(pictures, parts)](
+            x, sums, height, width, out_width, 4 * outputs, parts, part_rows, CHANNELS=channels, ROWS=ROWS, num_warps=4
+        )
         scales, mean, rstd = channel_scales(sums, weight, bias, groups, height * width, epsilon)
-        tiles, each = triton.cdiv(out_height * out_width, POOLING["TILE"]), 1 if pictures < 64 else TILES
+        tiles, each = triton.cdiv(outputs, POOLING["TILE"]), 1 if pictures < 64 else TILES
         _pool[(pictures, triton.cdiv(tiles, each))](
             x, scales, y, chosen, peak, height, width, out_height, out_width,
             KEEP=keep, CHANNELS=channels, TILES=each, **POOLING,
         )  # fmt: skip
-        ctx.save_for_backward(blocks, x, chosen, peak, weight, mean, rstd)
-        ctx.groups, ctx.kinds = groups, (kernel.dtype, weight.dtype)
+        ctx.save_for_backward(x, chosen, peak, weight, mean, rstd)
+        ctx.groups, ctx.size = groups, size
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        blocks, x, chosen, peak, weight, mean, rstd = ctx.saved_tensors
-        (pictures, channels, height, width), (rows, columns) = x.shape, blocks.shape[2:]
-        out_height, out_width = dy.shape[2:]
+        x, chosen, peak, weight, mean, rstd = ctx.saved_tensors
+        (height, width), (pictures, channels, out_height, out_width) = ctx.size, dy.shape
+        outputs = out_height * out_width
         dy = dy.contiguous(memory_format=torch.channels_last)
-        programs = min(pictures, PROGRAMS_TO_FILL_A_GPU)
-        floats = {"device": x.device, "dtype": torch.float32}
-        dparameters = torch.empty(pictures, 2, channels, **floats)
-        along = torch.empty(pictures, ctx.groups, 2, **floats)
-        dkernel = torch.empty(programs, BLOCK_CHANNELS.value * TAPS.value**2, channels, **floats)
+        dx = torch.empty_like(x)
+        dparameters = torch.empty(pictures, 2, channels, device=x.device, dtype=torch.float32)
+        along = torch.empty(pictures, ctx.groups, 2, device=x.device, dtype=torch.float32)
         sizes = {"GROUPS": ctx.groups, "SIZE": channels // ctx.groups}
         _pool_sums[(pictures,)](
-            dy, chosen, peak, weight, mean, rstd, dparameters, along, out_height * out_width, height * width,
-            **sizes, **SUMS,
+            dy, chosen, peak, weight, mean, rstd, dparameters, along, outputs, height * width, **sizes, **POOLING_SUMS
+        )
+        _pool_back[(pictures, triton.cdiv(triton.cdiv(outputs, POOLING_BACK["TILE"]), TILES))](
+            dy, chosen, x, weight, mean, rstd, along, dx, height, width, out_height, out_width,
+            **sizes, TILES=TILES, **POOLING_BACK,
         )  # fmt: skip
-        _backward[(programs,)](
-            dy, chosen, x, blocks, weight, mean, rstd, along, dkernel, pictures, rows, columns,
-            height, width, out_height, out_width, **sizes, PRECISION=_precision(x.dtype), **BACK,
-        )  # fmt: skip
-        dweight, dbias = dparameters.sum(0).to(ctx.kinds[1])
-        return None, dkernel.sum(0).to(ctx.kinds[0]), dweight, dbias, None, None, None, None
+        dweight, dbias = dparameters.sum(0).to(weight.dtype)
+        return dx, dweight, dbias, None, None, None, None

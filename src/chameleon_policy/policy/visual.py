@@ -111,9 +111,12 @@ class PatchEncoder(nn.Module):
 
             if group_norm.fits(norm.num_channels, norm.num_groups):
                 kind = kernels.compute_dtype(convolution.weight)
-                blocks = stem.space_to_depth(images, top, left, self.view.crop, kind)
-                kernel = stem.depth_weight(convolution.weight)
-                return stem.stem(blocks, kernel, norm.weight, norm.bias, norm.num_groups, norm.eps, self.view.crop)
+                cells = stem.space_to_depth(images, top, left, self.view.crop, kind)
+                weight = stem.depth_weight(convolution.weight).to(kind, memory_format=torch.channels_last)
+                height, width = ((side + 1) // 2 for side in self.view.crop)
+                return stem.norm_pool(
+                    F.conv2d(cells, weight), norm.weight, norm.bias, norm.num_groups, norm.eps, (height, width)
+                )
         frames = to_unit_range(crop(images, top, left, self.view.crop), convolution.weight.dtype)
         return self.stem(frames.flatten(0, 1))
 
