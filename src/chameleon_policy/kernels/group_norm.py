@@ -21,10 +21,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-FORWARD, BACKWARD = (64, 128, 64), (64, 16, 16)
-"""Channels and rows of a program's tile at most, and numbers of a thread; pictures that fit into a tile are read once."""
+CHANNELS_TOGETHER = 64
+FORWARD = ((0, 128, 64),)
+BACKWARD = ((512, 128, 16), (128, 32, 8), (32, 16, 16), (0, 16, 32))
+"""From so many pixels on: rows of a program's tile at most, and numbers of a thread; measured on an H200. Pictures that fit
+into a tile are read once."""
 TILE = 4096
-ADJ, LIMIT = False, 10**9
 PROGRAMS_TO_FILL_A_GPU = 264
 
 
@@ -55,51 +57,49 @@ def _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL: tl.constexp
 
 
 @triton.jit
-def _group_norm_forward(x_, residual_, weight_, bias_, y_, mean_, rstd_, pictures, pixels, epsilon,
+def _group_norm_forward(x_, residual_, weight_, bias_, y_, mean_, rstd_, pixels, epsilon,
                         WHOLE: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr, CHANNELS: tl.constexpr,
-                        GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, ADJ: tl.constexpr):  # fmt: skip
+                        GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
     width: tl.constexpr = GROUPS * SIZE
+    picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    channel = block * width + tl.arange(0, width)
     rows = tl.arange(0, ROWS)
+    weight, bias = tl.load(weight_ + channel).to(tl.float32), tl.load(bias_ + channel).to(tl.float32)
+    group = picture * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
     count = pixels * SIZE
-    for number in range(tl.program_id(0), pictures * (CHANNELS // width), tl.num_programs(0)):
-        if ADJ:
-            picture, block = tl.cast(number // (CHANNELS // width), tl.int64), number % (CHANNELS // width)
-        else:
-            picture, block = tl.cast(number % pictures, tl.int64), number // pictures
-        channel = block * width + tl.arange(0, width)
-        weight, bias = tl.load(weight_ + channel).to(tl.float32), tl.load(bias_ + channel).to(tl.float32)
-        group = picture * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
-        # One 64-bit base per picture; offsets inside it are 32 bits, which halves what addresses take of the registers.
-        here = picture * pixels * CHANNELS
-        if WHOLE:
-            place = rows[:, None] * CHANNELS + channel[None, :]
-            inside = (rows[:, None] < pixels) & (channel[None, :] < CHANNELS)
-            x = tl.load(x_ + here + place, mask=inside, other=0.0).to(tl.float32)
-            mean, rstd, scale, shift = scale_and_shift(
-                tl.sum(x, 0), tl.sum(x * x, 0), weight, bias, count, epsilon, GROUPS, SIZE
-            )
-            _finish(x, scale, shift, residual_ + here, y_ + here, place, inside, RESIDUAL, RELU)
-        else:
-            # Sums stay in place while rows pass by; threads meet once, at the end.
-            total = tl.zeros((ROWS, width), tl.float32)
-            squares = tl.zeros((ROWS, width), tl.float32)
-            for first in range(0, pixels, ROWS):
-                row = first + rows
-                place = row[:, None] * CHANNELS + channel[None, :]
-                x = tl.load(x_ + here + place, mask=row[:, None] < pixels, other=0.0).to(tl.float32)
-                total += x
-                squares += x * x
-            mean, rstd, scale, shift = scale_and_shift(
-                tl.sum(total, 0), tl.sum(squares, 0), weight, bias, count, epsilon, GROUPS, SIZE
-            )
-            for first in range(0, pixels, ROWS):
-                row = first + rows
-                place = row[:, None] * CHANNELS + channel[None, :]
-                inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
-                x = tl.load(x_ + here + place, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-                _finish(x, scale, shift, residual_ + here, y_ + here, place, inside, RESIDUAL, RELU)
-        tl.store(mean_ + group, mean)
-        tl.store(rstd_ + group, rstd)
+    # One 64-bit base per picture; offsets inside it are 32 bits, which halves what addresses take of the registers.
+    x_ += picture * pixels * CHANNELS
+    y_ += picture * pixels * CHANNELS
+    residual_ += picture * pixels * CHANNELS
+    if WHOLE:
+        place = rows[:, None] * CHANNELS + channel[None, :]
+        inside = (rows[:, None] < pixels) & (channel[None, :] < CHANNELS)
+        x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+        mean, rstd, scale, shift = scale_and_shift(
+            tl.sum(x, 0), tl.sum(x * x, 0), weight, bias, count, epsilon, GROUPS, SIZE
+        )
+        _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL, RELU)
+    else:
+        # Sums stay in place while rows pass by; threads meet once, at the end.
+        total = tl.zeros((ROWS, width), tl.float32)
+        squares = tl.zeros((ROWS, width), tl.float32)
+        for first in range(0, pixels, ROWS):
+            row = first + rows
+            place = row[:, None] * CHANNELS + channel[None, :]
+            x = tl.load(x_ + place, mask=row[:, None] < pixels, other=0.0).to(tl.float32)
+            total += x
+            squares += x * x
+        mean, rstd, scale, shift = scale_and_shift(
+            tl.sum(total, 0), tl.sum(squares, 0), weight, bias, count, epsilon, GROUPS, SIZE
+        )
+        for first in range(0, pixels, ROWS):
+            row = first + rows
+            place = row[:, None] * CHANNELS + channel[None, :]
+            inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
+            x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+            _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL, RELU)
+    tl.store(mean_ + group, mean)
+    tl.store(rstd_ + group, rstd)
 
 
 @triton.jit
@@ -117,76 +117,76 @@ def _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO: tl.constexp
 
 
 @triton.jit
-def _group_norm_backward(dy_, beside_, y_, x_, weight_, bias_, mean_, rstd_, dx_, dresidual_, dparameters_, pictures, pixels,
+def _group_norm_backward(dy_, beside_, y_, x_, weight_, bias_, mean_, rstd_, dx_, dresidual_, dparameters_, pixels,
                          WHOLE: tl.constexpr, TWO: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
-                         CHANNELS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, ADJ: tl.constexpr):  # fmt: skip
+                         CHANNELS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
     width: tl.constexpr = GROUPS * SIZE
+    # Blocks of one picture are neighbours: what one of them takes out of memory, the others find in a cache.
+    picture, block = (tl.program_id(0) // (CHANNELS // width)).to(tl.int64), tl.program_id(0) % (CHANNELS // width)
+    channel = block * width + tl.arange(0, width)
     rows = tl.arange(0, ROWS)
+    group = picture * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
+    mean = per_channel(tl.load(mean_ + group), GROUPS, SIZE)
+    rstd = per_channel(tl.load(rstd_ + group), GROUPS, SIZE)
+    weight, bias = tl.load(weight_ + channel).to(tl.float32), tl.load(bias_ + channel).to(tl.float32)
+    scale = rstd * weight
+    shift = bias - mean * scale
     count = pixels * SIZE
-    for number in range(tl.program_id(0), pictures * (CHANNELS // width), tl.num_programs(0)):
-        if ADJ:
-            picture, block = tl.cast(number // (CHANNELS // width), tl.int64), number % (CHANNELS // width)
-        else:
-            picture, block = tl.cast(number % pictures, tl.int64), number // pictures
-        channel = block * width + tl.arange(0, width)
-        group = picture * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
-        mean = per_channel(tl.load(mean_ + group), GROUPS, SIZE)
-        rstd = per_channel(tl.load(rstd_ + group), GROUPS, SIZE)
-        weight, bias = tl.load(weight_ + channel).to(tl.float32), tl.load(bias_ + channel).to(tl.float32)
-        scale = rstd * weight
-        shift = bias - mean * scale
-        here = picture * pixels * CHANNELS
-        if WHOLE:
-            place = rows[:, None] * CHANNELS + channel[None, :]
-            inside = (rows[:, None] < pixels) & (channel[None, :] < CHANNELS)
-            x = tl.load(x_ + here + place, mask=inside, other=0.0).to(tl.float32)
-            dy = _incoming(
-                dy_ + here, beside_ + here, y_ + here, x, scale, shift, place, inside, TWO, RESIDUAL, RELU
-            )
+    here = picture * pixels * CHANNELS
+    dy_ += here
+    beside_ += here
+    y_ += here
+    x_ += here
+    dx_ += here
+    dresidual_ += here
+    if WHOLE:
+        place = rows[:, None] * CHANNELS + channel[None, :]
+        inside = (rows[:, None] < pixels) & (channel[None, :] < CHANNELS)
+        x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+        dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
+        xhat = (x - mean[None, :]) * rstd[None, :]
+        dbias, dweight = tl.sum(dy, 0), tl.sum(dy * xhat, 0)
+    else:
+        dbiases = tl.zeros((ROWS, width), tl.float32)
+        dweights = tl.zeros((ROWS, width), tl.float32)
+        for first in range(0, pixels, ROWS):
+            row = first + rows
+            place = row[:, None] * CHANNELS + channel[None, :]
+            inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
+            x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+            dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
+            if RESIDUAL:
+                dy = dy.to(dresidual_.dtype.element_ty)
+                tl.store(dresidual_ + place, dy, mask=inside)
+                dy = dy.to(tl.float32)
+            dbiases += dy
+            dweights += dy * (x - mean[None, :]) * rstd[None, :]
+        dbias, dweight = tl.sum(dbiases, 0), tl.sum(dweights, 0)
+    tl.store(dparameters_ + picture * 2 * CHANNELS + channel, dweight)
+    tl.store(dparameters_ + (picture * 2 + 1) * CHANNELS + channel, dbias)
+    along_one = per_channel(tl.sum(tl.reshape(dbias * weight, (GROUPS, SIZE)), 1) / count, GROUPS, SIZE)
+    along_x = per_channel(tl.sum(tl.reshape(dweight * weight, (GROUPS, SIZE)), 1) / count, GROUPS, SIZE)
+    if WHOLE:
+        if RESIDUAL:
+            tl.store(dresidual_ + place, dy, mask=inside)
+        tl.store(
+            dx_ + place, rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :]), mask=inside
+        )
+    else:
+        if RESIDUAL:
+            tl.debug_barrier()  # whichever thread wrote dresidual
+        for first in range(0, pixels, ROWS):
+            row = first + rows
+            place = row[:, None] * CHANNELS + channel[None, :]
+            inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
+            x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+            if RESIDUAL:
+                dy = tl.load(dresidual_ + place, mask=inside, other=0.0).to(tl.float32)
+            else:
+                dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, False, RELU)
             xhat = (x - mean[None, :]) * rstd[None, :]
-            dbias, dweight = tl.sum(dy, 0), tl.sum(dy * xhat, 0)
-        else:
-            dbiases = tl.zeros((ROWS, width), tl.float32)
-            dweights = tl.zeros((ROWS, width), tl.float32)
-            for first in range(0, pixels, ROWS):
-                row = first + rows
-                place = row[:, None] * CHANNELS + channel[None, :]
-                inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
-                x = tl.load(x_ + here + place, mask=inside, other=0.0).to(tl.float32)
-                dy = _incoming(
-                    dy_ + here, beside_ + here, y_ + here, x, scale, shift, place, inside, TWO, RESIDUAL, RELU
-                )
-                if RESIDUAL:
-                    dy = dy.to(dresidual_.dtype.element_ty)
-                    tl.store(dresidual_ + here + place, dy, mask=inside)
-                    dy = dy.to(tl.float32)
-                dbiases += dy
-                dweights += dy * (x - mean[None, :]) * rstd[None, :]
-            dbias, dweight = tl.sum(dbiases, 0), tl.sum(dweights, 0)
-        tl.store(dparameters_ + picture * 2 * CHANNELS + channel, dweight)
-        tl.store(dparameters_ + (picture * 2 + 1) * CHANNELS + channel, dbias)
-        along_one = per_channel(tl.sum(tl.reshape(dbias * weight, (GROUPS, SIZE)), 1) / count, GROUPS, SIZE)
-        along_x = per_channel(tl.sum(tl.reshape(dweight * weight, (GROUPS, SIZE)), 1) / count, GROUPS, SIZE)
-        if WHOLE:
-            if RESIDUAL:
-                tl.store(dresidual_ + here + place, dy, mask=inside)
             dx = rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :])
-            tl.store(dx_ + here + place, dx, mask=inside)
-        else:
-            if RESIDUAL:
-                tl.debug_barrier()  # whichever thread wrote dresidual
-            for first in range(0, pixels, ROWS):
-                row = first + rows
-                place = row[:, None] * CHANNELS + channel[None, :]
-                inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
-                x = tl.load(x_ + here + place, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-                if RESIDUAL:
-                    dy = tl.load(dresidual_ + here + place, mask=inside, other=0.0).to(tl.float32)
-                else:
-                    dy = _incoming(dy_ + here, beside_ + here, y_ + here, x, scale, shift, place, inside, TWO, False, RELU)
-                xhat = (x - mean[None, :]) * rstd[None, :]
-                dx = rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :])
-                tl.store(dx_ + here + place, dx, mask=inside)
+            tl.store(dx_ + place, dx, mask=inside)
 
 
 @triton.jit
@@ -286,8 +286,8 @@ class GroupNorm(torch.autograd.Function):
             return y, y.view_as(y)
         mean, rstd = torch.empty(2, pictures, groups, device=x.device, dtype=torch.float32)
         tiling = _tiling(channels, groups, pixels, back=False)
-        _group_norm_forward[(min(LIMIT, pictures * (groups // tiling["GROUPS"])),)](
-            x, x if residual is None else residual, weight, bias, y, mean, rstd, pictures, pixels, epsilon,
+        _group_norm_forward[(pictures, groups // tiling["GROUPS"])](
+            x, x if residual is None else residual, weight, bias, y, mean, rstd, pixels, epsilon,
             RESIDUAL=residual is not None, RELU=relu, **tiling,
         )  # fmt: skip
         ctx.save_for_backward(x, y if relu and residual is not None else None, weight, bias, mean, rstd)
@@ -308,9 +308,9 @@ class GroupNorm(torch.autograd.Function):
         dresidual = torch.empty_like(x) if has_residual else None
         dparameters = torch.empty(pictures, 2, channels, device=x.device, dtype=torch.float32)
         tiling = _tiling(channels, groups, height * width, back=True)
-        _group_norm_backward[(min(LIMIT, pictures * (groups // tiling["GROUPS"])),)](
+        _group_norm_backward[(pictures * (groups // tiling["GROUPS"]),)](
             dy, dy if beside is None else beside, x if y is None else y, x, weight, bias, mean, rstd, dx,
-            dx if dresidual is None else dresidual, dparameters, pictures, height * width,
+            dx if dresidual is None else dresidual, dparameters, height * width,
             TWO=beside is not None, RESIDUAL=has_residual, RELU=relu, **tiling,
         )  # fmt: skip
         dweight, dbias = dparameters.sum(0).to(weight.dtype)
@@ -319,13 +319,13 @@ class GroupNorm(torch.autograd.Function):
 
 def _tiling(channels: int, groups: int, pixels: int, *, back: bool) -> dict[str, Any]:
     """Channels and rows that a program has at a time, whether those are all rows, and its warps."""
-    most_channels, most_rows, per_thread = BACKWARD if back else FORWARD
+    most_rows, per_thread = next(rest for least, *rest in (BACKWARD if back else FORWARD) if pixels >= least)
     size = channels // groups
-    together = max(1, min(groups, most_channels // size))
+    together = max(1, min(groups, CHANNELS_TOGETHER // size))
     rows = min(most_rows, triton.next_power_of_2(pixels))
     warps = triton.next_power_of_2(max(1, rows * together * size // (32 * per_thread)))
     return {
-        "WHOLE": rows >= pixels, "CHANNELS": channels, "GROUPS": together, "SIZE": size, "ROWS": rows, "ADJ": ADJ,
+        "WHOLE": rows >= pixels, "CHANNELS": channels, "GROUPS": together, "SIZE": size, "ROWS": rows,
         "num_warps": min(16, warps),
     }  # fmt: skip
 

@@ -23,6 +23,8 @@ from torch import Tensor
 
 LARGEST = 128
 """Sources up to which these kernels are made."""
+LEAST_QUERIES = 64
+"""Fewer, as on a robot, take less time with keys and values: there are fewer kernels to start."""
 MOST_HEADS = 16
 PIECE = 128
 """Of the width, at a time."""
@@ -83,9 +85,9 @@ def _backward(asked_, x_, p_, dseen_, dasked_, dx_, batch_size, count,
         tl.store(dx_ + n[:, None] * WIDTH + place, dx, mask=sources)
 
 
-def fits(heads: int, sources: int) -> bool:
-    """Whether the kernels take this many heads and sources."""
-    return heads <= MOST_HEADS and sources <= LARGEST
+def fits(queries: int, heads: int, sources: int) -> bool:
+    """Whether this is the way for so many queries, each with its own sources."""
+    return queries >= LEAST_QUERIES and heads <= MOST_HEADS and sources <= LARGEST
 
 
 class OneQuery(torch.autograd.Function):

@@ -30,12 +30,12 @@ CELL = 4
 """Rows and columns of pixels in a cell."""
 CELL_CHANNELS = 48
 CLOSED = tl.constexpr(9)
-POOLING = {"TILE": 16, "num_warps": 2}
+POOLING = {"TILE": 16, "TILES": 4, "num_warps": 2}
 POOLING_SUMS = {"TILE": 32, "num_warps": 2}
-POOLING_BACK = {"TILE": 16, "num_warps": 4}
-"""Cells of a tile, and warps."""
-TILES = 4
-"""Of a pooling program, where there are many pictures."""
+POOLING_BACK = {"TILE": 16, "TILES": 1, "num_warps": 4}
+"""Cells of a tile, tiles of a program, and warps; measured on an H200."""
+MANY_PICTURES = 64
+"""With fewer, every tile has a program of its own."""
 ROWS = 64
 """Of a tile that is added up."""
 
@@ -80,7 +80,9 @@ def depth_weight(weight: Tensor) -> Tensor:
     """The 7 x 7 kernel (C 3 7 7) of stride 2 as a 3 x 3 kernel over cells (4C 48 3 3): each of a cell's four pixels has its
     own, at its own place among zeros."""
     places = [(down, right) for down in (0, 2) for right in (0, 2)]
-    kernels = torch.stack([F.pad(weight, (1 + right, 4 - right, 1 + down, 4 - down)) for down, right in places])  # 4 C 3 12 12
+    kernels = torch.stack(
+        [F.pad(weight, (1 + right, 4 - right, 1 + down, 4 - down)) for down, right in places]
+    )  # 4 C 3 12 12
     by_cell = kernels.unflatten(4, (3, CELL)).unflatten(3, (3, CELL))  # 4 C 3 3 4 3 4
     by_channel = by_cell.permute(0, 1, 4, 6, 2, 3, 5).flatten(2, 4).flatten(0, 1)  # 4C (row column colour) 3 3
     return F.pad(by_channel, (0, 0, 0, 0, 0, CELL_CHANNELS - 48))
@@ -98,7 +100,9 @@ def _cell_sums(x_, sums_, height, width, out_width, pixels, parts, part_rows, CH
     for first in range(part * part_rows, last, ROWS):
         row = first + rows
         cell = row // 4
-        inside = (2 * (cell // out_width) + row // 2 % 2 < height) & (2 * (cell % out_width) + row % 2 < width) & (row < last)
+        inside = (
+            (2 * (cell // out_width) + row // 2 % 2 < height) & (2 * (cell % out_width) + row % 2 < width) & (row < last)
+        )
         x = tl.load(x_ + row[:, None] * CHANNELS + channel[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
         total += x
         squares += x * x
@@ -259,11 +263,10 @@ class NormPool(torch.autograd.Function):
             x, sums, height, width, out_width, 4 * outputs, parts, part_rows, CHANNELS=channels, ROWS=ROWS, num_warps=4
         )
         scales, mean, rstd = channel_scales(sums, weight, bias, groups, height * width, epsilon)
-        tiles, each = triton.cdiv(outputs, POOLING["TILE"]), 1 if pictures < 64 else TILES
-        _pool[(pictures, triton.cdiv(tiles, each))](
-            x, scales, y, chosen, peak, height, width, out_height, out_width,
-            KEEP=keep, CHANNELS=channels, TILES=each, **POOLING,
-        )  # fmt: skip
+        tiling = POOLING if pictures >= MANY_PICTURES else {**POOLING, "TILES": 1}
+        _pool[(pictures, triton.cdiv(outputs, tiling["TILE"] * tiling["TILES"]))](
+            x, scales, y, chosen, peak, height, width, out_height, out_width, KEEP=keep, CHANNELS=channels, **tiling
+        )
         ctx.save_for_backward(x, chosen, peak, weight, mean, rstd)
         ctx.groups, ctx.size = groups, size
         return y
@@ -281,9 +284,8 @@ class NormPool(torch.autograd.Function):
         _pool_sums[(pictures,)](
             dy, chosen, peak, weight, mean, rstd, dparameters, along, outputs, height * width, **sizes, **POOLING_SUMS
         )
-        _pool_back[(pictures, triton.cdiv(triton.cdiv(outputs, POOLING_BACK["TILE"]), TILES))](
-            dy, chosen, x, weight, mean, rstd, along, dx, height, width, out_height, out_width,
-            **sizes, TILES=TILES, **POOLING_BACK,
-        )  # fmt: skip
+        _pool_back[(pictures, triton.cdiv(outputs, POOLING_BACK["TILE"] * POOLING_BACK["TILES"]))](
+            dy, chosen, x, weight, mean, rstd, along, dx, height, width, out_height, out_width, **sizes, **POOLING_BACK
+        )
         dweight, dbias = dparameters.sum(0).to(weight.dtype)
         return dx, dweight, dbias, None, None, None, None

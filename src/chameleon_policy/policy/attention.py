@@ -20,32 +20,44 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width)
         """Keys of all heads, then values of all heads, side by side."""
         self.output = nn.Linear(width, width)
+        self.joined: tuple[Tensor, Tensor] | None = None
+        """Weight and bias of queries, keys and values, after `prepare`."""
 
     def forward(self, queries: Tensor, sources: Tensor) -> Tensor:
         """Attn(queries, sources, sources): (... M D) and (... N D) to (... M D)."""
         if queries.shape[-2] == 1 and kernels.enabled(sources):
             from chameleon_policy.kernels.one_query import fits
 
-            if fits(self.heads, sources.shape[-2]):
-                return self.output(self._one_query(queries.flatten(0, -2), sources.flatten(0, -3)).view_as(queries))
+            query = queries.flatten(0, -2)
+            if fits(len(query), self.heads, sources.shape[-2]):
+                return self.output(self._one_query(query, sources.flatten(0, -3)).view_as(queries))
         mixed = mix(self.query(queries).flatten(0, -3), self.key_value(sources).flatten(0, -3), None, self.heads)
         return self.output(mixed.view_as(queries))
+
+    def prepare(self) -> None:
+        """Join once what `projections` would join every time; for weights that no longer change."""
+        self.joined = self._join()
+
+    def _join(self) -> tuple[Tensor, Tensor]:
+        return (
+            torch.cat([self.query.weight, self.key_value.weight]),
+            torch.cat([self.query.bias, self.key_value.bias]),
+        )
 
     def _one_query(self, query: Tensor, sources: Tensor) -> Tensor:
         """Each of B queries (B D) attends to its own sources (B N D): (B D), before `output`."""
         from chameleon_policy.kernels.one_query import OneQuery
 
         to_keys, to_values = self.key_value.weight.unflatten(0, (2, self.heads, -1))  # each H C D
-        of_heads = self.query(query).unflatten(-1, (self.heads, -1)).transpose(0, 1)  # H B C
-        asked = torch.bmm(of_heads, to_keys * to_keys.shape[1] ** -0.5)
+        scaled = self.query(query) * to_keys.shape[1] ** -0.5
+        asked = torch.bmm(scaled.unflatten(-1, (self.heads, -1)).transpose(0, 1), to_keys)  # H B D
         seen = OneQuery.apply(asked, sources.to(asked.dtype))  # type: ignore[no-untyped-call]
         values = torch.bmm(seen, to_values.transpose(1, 2)).transpose(0, 1).flatten(1)
         return values + self.key_value.bias.chunk(2)[1].to(values.dtype)
 
     def projections(self, tokens: Tensor) -> Tensor:
         """Queries, keys and values (... M 3D) of the same tokens, in one product."""
-        weight = torch.cat([self.query.weight, self.key_value.weight])
-        bias = torch.cat([self.query.bias, self.key_value.bias])
+        weight, bias = self.joined or self._join()
         if kernels.enabled(tokens):
             from chameleon_policy.kernels.bias import WithBias
 

@@ -18,8 +18,9 @@ Decisions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -128,13 +129,17 @@ class EventTokens(nn.Module):
         """X_t^v of every view (B T N_v D), with their slots."""
         images = [observation.images[view.name] for view in self.features.views]
 
-        def job(index: int) -> Callable[[], Tensor]:
-            position = None if augmentation is None else augmentation.crop[:, index]
-            return lambda: run_layer(self.encoders[index], images[index], position, forget=self.forget_activations)
-
-        jobs = [job(index) for index in range(len(images))]
+        positions = [None if augmentation is None else augmentation.crop[:, index] for index in range(len(images))]
+        jobs = [
+            partial(run_layer, encoder, *inputs, forget=self.forget_activations)
+            for encoder, *inputs in zip(self.encoders, images, positions, strict=True)
+        ]
         fast = kernels.enabled(self.proprioception.weight)
-        patches = side_by_side(jobs, images) if fast and jobs else [job() for job in jobs]
+        if fast and jobs:
+            inputs = [[tensor for tensor in pair if tensor is not None] for pair in zip(images, positions, strict=True)]
+            patches = side_by_side(jobs, inputs)
+        else:
+            patches = [job() for job in jobs]
         # In half precision the stream of tokens stays there, where the kernels run.
         return [
             tokens + (slots().to(tokens.dtype) if fast else slots())

@@ -28,9 +28,11 @@ from torch import Tensor, nn
 
 from chameleon_policy import kernels
 from chameleon_policy.policy.action_flow import Source
+from chameleon_policy.policy.attention import Attention
 from chameleon_policy.policy.chameleon import ChameleonPolicy
 from chameleon_policy.policy.observation import Observation, check_observation, check_rank
 from chameleon_policy.policy.state import MemoryState
+from chameleon_policy.policy.visual import PatchEncoder
 
 WARM_UP = 2
 """Runs before a graph is captured: libraries choose their algorithms, and kernels are compiled."""
@@ -132,6 +134,9 @@ def _frozen(policy: ChameleonPolicy) -> ChameleonPolicy:
     for module in frozen.modules():
         if isinstance(module, nn.Conv2d):
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
+    for module in frozen.modules():
+        if isinstance(module, (Attention, PatchEncoder)):
+            module.prepare()
     return frozen
 
 

@@ -92,6 +92,20 @@ class PatchEncoder(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
+        self.over_cells: Tensor | None = None
+        """The first convolution's weight as the kernels want it, after `prepare`."""
+
+    def prepare(self) -> None:
+        """Rearrange the first convolution's weight once and not every time; for weights that no longer change."""
+        if kernels.enabled(self.projection.weight):
+            self.over_cells = self._over_cells(kernels.compute_dtype(self.projection.weight))
+
+    def _over_cells(self, kind: torch.dtype) -> Tensor:
+        from chameleon_policy.kernels.stem import depth_weight
+
+        convolution: nn.Conv2d = self.stem[0]  # type: ignore[assignment]
+        return depth_weight(convolution.weight).to(kind, memory_format=torch.channels_last)
+
     def forward(self, images: Tensor, position: Tensor | None = None) -> Tensor:
         """Images (B T H W 3), uint8 or float in [0, 1], to patch tokens (B T N_v D), row by row.
 
@@ -112,7 +126,7 @@ class PatchEncoder(nn.Module):
             if group_norm.fits(norm.num_channels, norm.num_groups):
                 kind = kernels.compute_dtype(convolution.weight)
                 cells = stem.space_to_depth(images, top, left, self.view.crop, kind)
-                weight = stem.depth_weight(convolution.weight).to(kind, memory_format=torch.channels_last)
+                weight = self._over_cells(kind) if self.over_cells is None else self.over_cells
                 height, width = ((side + 1) // 2 for side in self.view.crop)
                 return stem.norm_pool(
                     F.conv2d(cells, weight), norm.weight, norm.bias, norm.num_groups, norm.eps, (height, width)
