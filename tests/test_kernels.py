@@ -31,6 +31,7 @@ from chameleon_policy.kernels.group_norm import group_norm  # noqa: E402
 from chameleon_policy.kernels.layer_norm import StreamNorm  # noqa: E402
 from chameleon_policy.kernels.one_query import OneQuery  # noqa: E402
 from chameleon_policy.kernels.stem import depth_weight, norm_pool, space_to_depth  # noqa: E402
+from chameleon_policy.kernels.sums import sum_rows  # noqa: E402
 from chameleon_policy.policy.action_flow import ActionFlow  # noqa: E402
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState  # noqa: E402
 from chameleon_policy.policy.visual import crop, to_unit_range  # noqa: E402
@@ -220,6 +221,12 @@ def test_gradient_of_a_bias(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         return 2 * WithBias.apply(x + bias.detach().to(dtype), bias)
 
     check(ours, lambda x, bias: 2 * (x + bias), [normal(*shape, dtype=dtype), normal(shape[-1])], dtype)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1500, 2, 7), (1, 40)])
+def test_sums_of_rows(shape: tuple[int, ...]) -> None:
+    rows = normal(*shape, grad=False)
+    torch.testing.assert_close(sum_rows(rows).double(), rows.double().sum(0), rtol=1e-5, atol=1e-4)
 
 
 SMALL_IMAGES = dataclasses.replace(

@@ -5,6 +5,7 @@
     layer_norm.py        residual sum + LayerNorm
     gelu.py              bias + GELU
     bias.py              gradient of a bias
+    sums.py              sums of what a kernel's programs leave behind
     attention.py         attention over a few dozen tokens
     one_query.py         attention of a single query, without keys and values
     selective_scan.py    the recurrence of a state-space layer

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from chameleon_policy.kernels.sums import sum_rows
+
 PROGRAMS = 1056
 ROWS = 4
 """Of a tile."""
@@ -97,4 +99,4 @@ class BiasGelu(torch.autograd.Function):
             ROWS=ROWS,
             num_warps=4,
         )
-        return dx, partial.sum(0).to(bias.dtype)
+        return dx, sum_rows(partial).to(bias.dtype)

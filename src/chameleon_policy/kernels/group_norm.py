@@ -21,6 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from chameleon_policy.kernels.sums import sum_rows
+
 CHANNELS_TOGETHER = 64
 FORWARD = ((0, 128, 64),)
 BACKWARD = ((512, 128, 16), (128, 32, 8), (32, 16, 16), (0, 16, 32))
@@ -313,7 +315,7 @@ class GroupNorm(torch.autograd.Function):
             dx if dresidual is None else dresidual, dparameters, height * width,
             TWO=beside is not None, RESIDUAL=has_residual, RELU=relu, **tiling,
         )  # fmt: skip
-        dweight, dbias = dparameters.sum(0).to(weight.dtype)
+        dweight, dbias = sum_rows(dparameters).to(weight.dtype)
         return dx, dweight, dbias, dresidual, None, None, None, None
 
 

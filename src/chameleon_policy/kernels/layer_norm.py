@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from chameleon_policy.kernels.sums import sum_rows
+
 TILE = 4096
 PROGRAMS = 1056
 """Of the backward pass; each adds up the weights' gradients over its rows."""
@@ -133,7 +135,7 @@ class StreamNorm(torch.autograd.Function):
             rows, programs, triton.cdiv(tiles, programs),
             CARRY=dtotal is not None, ADD=dadded is not None, SEPARATE=dadded is not dx, D=width, WIDTH=padded, ROWS=together, num_warps=4,
         )  # fmt: skip
-        dweight, dbias, dadded_bias = partial.sum(0)
+        dweight, dbias, dadded_bias = sum_rows(partial)
         return (
             dx, dadded, None if ctx.bias_kind is None else dadded_bias.to(ctx.bias_kind),
             dweight.to(weight.dtype), dbias.to(weight.dtype), None, None,

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from chameleon_policy.kernels import selective_scan
+from chameleon_policy.kernels.sums import sum_rows
 
 TAPS = 4
 """Width of the convolution that these kernels are made for."""
@@ -239,13 +240,13 @@ class SelectiveLayer(torch.autograd.Function):
             dvalues if dhistory is None else dhistory, dtaps, run.steps, run.tokens, channels, run.stride,
             HISTORY=history is not None, BLOCK=CHANNELS_TOGETHER, num_warps=1,
         )  # fmt: skip
-        by_tap = dtaps.sum(0)
-        ddecay, dskip, dbias = dheads.sum(0).unbind(-1)
+        by_tap = sum_rows(dtaps)
+        ddecay, dskip, dbias = sum_rows(dheads).unbind(-1)
         if dstate is not None:
             dstate = dstate.view(run.batch, run.tokens, shape.heads, run.size, shape.state) if ctx.has_state else None
         return (
             dprojected, by_tap[:4].mT.to(taps.dtype), by_tap[4].to(tap_bias.dtype), dbias.to(rate_bias.dtype),
-            ddecay.to(decay.dtype), dskip.to(skip.dtype), dnorm.sum(0).to(norm_weight.dtype), dhistory, dstate, None,
+            ddecay.to(decay.dtype), dskip.to(skip.dtype), sum_rows(dnorm).to(norm_weight.dtype), dhistory, dstate, None,
         )  # fmt: skip
 
 

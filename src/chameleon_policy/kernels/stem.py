@@ -25,6 +25,7 @@ import triton.language as tl
 from torch import Tensor
 
 from chameleon_policy.kernels.group_norm import channel_scales, parts_of, per_channel
+from chameleon_policy.kernels.sums import sum_rows
 
 CELL = 4
 """Rows and columns of pixels in a cell."""
@@ -287,5 +288,5 @@ class NormPool(torch.autograd.Function):
         _pool_back[(pictures, triton.cdiv(outputs, POOLING_BACK["TILE"] * POOLING_BACK["TILES"]))](
             dy, chosen, x, weight, mean, rstd, along, dx, height, width, out_height, out_width, **sizes, **POOLING_BACK
         )
-        dweight, dbias = dparameters.sum(0).to(weight.dtype)
+        dweight, dbias = sum_rows(dparameters).to(weight.dtype)
         return dx, dweight, dbias, None, None, None, None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,15 +17,20 @@ def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
     return [torch.cuda.Stream(device) for _ in range(count)]
 
 
-def side_by_side(jobs: Sequence[Callable[[], Tensor]], inputs: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+def side_by_side(
+    jobs: Sequence[Callable[[], Any]], inputs: Sequence[Sequence[Tensor]], *, recorded_only: bool = False
+) -> list[Any]:
     """Results of jobs that read their `inputs` and not one another, each on a stream of its own; the first on the current one.
 
-    The way back takes the same streams. Whoever called may use the results as if they had been computed in order.
+    All but the first return one tensor. The way back takes the same streams. Whoever called may use the results as if they
+    had been computed in order. The jobs must not share weights: one that autocast has converted for the first may not be
+    there yet when the second reads it. `recorded_only`: small jobs, where a second stream is worth it only in a CUDA graph.
     """
-    if not inputs[0][0].is_cuda:
+    device = inputs[0][0].device
+    if device.type != "cuda" or (recorded_only and not torch.cuda.is_current_stream_capturing()):
         return [job() for job in jobs]
-    here = torch.cuda.current_stream(inputs[0][0].device)
-    others = _streams(inputs[0][0].device, len(jobs) - 1)
+    here = torch.cuda.current_stream(device)
+    others = _streams(device, len(jobs) - 1)
     for stream, tensors in zip(others, inputs[1:], strict=True):
         stream.wait_stream(here)
         for tensor in tensors:
@@ -37,12 +43,3 @@ def side_by_side(jobs: Sequence[Callable[[], Tensor]], inputs: Sequence[Sequence
         here.wait_stream(stream)
         result.record_stream(here)
     return results
-
-
-def in_halves(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """`function` of tensors (B ...), its two halves side by side: one multiplies matrices while the other waits for memory."""
-    halves = list(zip(*(tensor.chunk(2) for tensor in tensors), strict=True))
-    kind = tensors[0].device.type
-    # A weight that autocast has converted for one half may not be there yet when the other one reads it.
-    with torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False):
-        return torch.cat(side_by_side([partial(function, *half) for half in halves], halves))

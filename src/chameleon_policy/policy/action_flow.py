@@ -27,17 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from chameleon_policy import kernels
-from chameleon_policy.kernels.streams import in_halves
-from chameleon_policy.policy.attention import TransformerBlock, add_and_norm
+from chameleon_policy.policy.attention import TransformerBlock, add_and_norm, linear
 from chameleon_policy.policy.config import PolicyConfig
 
 Source = Literal["gaussian", "zero"]
 
 # Flow time lies in [0, 1]; the sinusoid's periods are made for numbers of this order.
 FLOW_TIME_SCALE = 1000.0
-
-HALVES = 1024
-"""Chunks from which on a recorded training step has the two halves of a batch side by side."""
 
 
 def sinusoid(positions: Tensor, width: int) -> Tensor:
@@ -102,7 +98,8 @@ class ActionFlow(nn.Module):
         """A-hat = F_theta(A_tau, tau, C_t), Eq. 16: (B H A) and (B) to (B H A)."""
         time_token = self.flow_time(sinusoid(FLOW_TIME_SCALE * flow_time, self.width).to(noised.dtype))
         stream = kernels.compute_dtype(noised) if kernels.enabled(noised) else noised.dtype
-        tokens = self.action_in(noised) + self.places(flow_time).to(stream) + time_token.unsqueeze(-2)
+        placed = linear(noised, self.action_in.weight, self.action_in.bias)
+        tokens = placed + self.places(flow_time).to(stream) + time_token.unsqueeze(-2)
         before, hidden = None, None
         for block, seen in zip(self._blocks, context, strict=True):
             tokens, hidden, _ = block.unfinished(tokens, seen, before, hidden)
@@ -114,12 +111,6 @@ class ActionFlow(nn.Module):
         flow_time = torch.rand(len(chunk), dtype=_at_least_float32(chunk), device=chunk.device) ** flow_time_power
         mix = flow_time[:, None, None].to(chunk.dtype)
         noised = (1 - mix) * torch.randn_like(chunk) + mix * chunk
-        # Recorded, the halves run side by side; without a recording, Python would not keep up with both.
-        if kernels.enabled(noised) and len(noised) >= HALVES and torch.cuda.is_current_stream_capturing():
-            return in_halves(self._endpoint_for, noised, flow_time, working)
-        return self._endpoint_for(noised, flow_time, working)
-
-    def _endpoint_for(self, noised: Tensor, flow_time: Tensor, working: Tensor) -> Tensor:
         return self.endpoint(noised, flow_time, self.condition(working))
 
     def source(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:

@@ -58,12 +58,7 @@ class Attention(nn.Module):
     def projections(self, tokens: Tensor) -> Tensor:
         """Queries, keys and values (... M 3D) of the same tokens, in one product."""
         weight, bias = self.joined or self._join()
-        if kernels.enabled(tokens):
-            from chameleon_policy.kernels.bias import WithBias
-
-            projections: Tensor = WithBias.apply(F.linear(tokens, weight, bias.detach()), bias)  # type: ignore[no-untyped-call]
-            return projections
-        return F.linear(tokens, weight, bias)
+        return linear(tokens, weight, bias)
 
     def among(self, projections: Tensor, context: Tensor | None) -> Tensor:
         """Tokens attend to one another and to a context, both given as `projections`: (... M D), before `output`."""
@@ -108,6 +103,16 @@ def add_and_norm(
     return stream, norm(stream)
 
 
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """F.linear for many rows: where our kernels run, the gradient of the bias takes one pass."""
+    if kernels.enabled(inputs):
+        from chameleon_policy.kernels.bias import WithBias
+
+        output: Tensor = WithBias.apply(F.linear(inputs, weight, bias.detach()), bias)  # type: ignore[no-untyped-call]
+        return output
+    return F.linear(inputs, weight, bias)
+
+
 def gelu_layer(inputs: Tensor, layer: nn.Linear) -> Tensor:
     """GELU behind a linear layer."""
     if kernels.enabled(inputs):
@@ -135,7 +140,7 @@ class TransformerBlock(nn.Module):
     def forward(self, tokens: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Tokens (... M D) attend to themselves and to `context`; returns them with their projections (... M 3D)."""
         tokens, hidden, projections = self.unfinished(tokens, context)
-        return tokens + self.last(hidden), projections
+        return tokens + linear(hidden, self.last.weight, self.last.bias), projections
 
     def unfinished(
         self,

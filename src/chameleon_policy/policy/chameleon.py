@@ -18,12 +18,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from chameleon_policy.kernels.streams import side_by_side
 from chameleon_policy.policy import saving
 from chameleon_policy.policy.action_flow import ActionFlow, Source
 from chameleon_policy.policy.checkpointing import run_layer
@@ -199,8 +201,13 @@ class ChameleonPolicy(nn.Module):
             augmentation = self.draw_augmentation(episodes)
         tokens = self.event_tokens(batch.observation, augmentation if self.training else None)
         outputs, state = self.remember(tokens, state)
-        action, decision = self._action_loss(outputs[-1].working, batch)
-        alignment, variance = control_jepa(outputs[-1].working, outputs[-1].bound, batch.valid)
+        working, bound = outputs[-1].working, outputs[-1].bound
+        (action, decision), prospective_terms = side_by_side(
+            [partial(self._action_loss, working, batch), lambda: torch.stack(control_jepa(working, bound, batch.valid))],
+            [[working], [working, bound, batch.valid]],
+            recorded_only=True,
+        )
+        alignment, variance = prospective_terms
         objective = self.config.objective
         prospective = alignment + objective.variance_weight * variance
         total = action + objective.control_jepa_weight * prospective

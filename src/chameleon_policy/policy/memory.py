@@ -19,12 +19,14 @@ layers see more than one time step, so a sequence of length one is a control ste
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chameleon_policy.policy.attention import Attention, TransformerBlock, two_layer_mlp
+from chameleon_policy.kernels.streams import side_by_side
+from chameleon_policy.policy.attention import Attention, TransformerBlock, linear, two_layer_mlp
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 
@@ -96,7 +98,7 @@ class ControlContext(nn.Module):
 
 
 class ControlIndexedRecall(nn.Module):
-    """u_t by Eqs. 7-8 and r_t = LN(Attn(u_t, E_t, E_t)), Eq. 9: the control context asks, the traces answer."""
+    """r_t = LN(Attn(u_t, E_t, E_t)), Eq. 9: the control context u_t of Eqs. 7-8 asks, the traces answer."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -104,11 +106,10 @@ class ControlIndexedRecall(nn.Module):
         self.attention = Attention(config.width, config.heads)
         self.norm = nn.LayerNorm(config.width)
 
-    def forward(self, bound: Tensor, traces: Tensor) -> tuple[Tensor, Tensor]:
-        """Bound tokens and traces (B T N D) to the control context and the recalled trace (B T D)."""
-        control_context = self.control_context(bound)
-        recalled = self.norm(self.attention(control_context.unsqueeze(-2), traces).squeeze(-2))
-        return control_context, recalled
+    def forward(self, control_context: Tensor, traces: Tensor) -> Tensor:
+        """The control context (B T D) and traces (B T N D) to the recalled trace (B T D)."""
+        recalled: Tensor = self.norm(self.attention(control_context.unsqueeze(-2), traces).squeeze(-2))
+        return recalled
 
 
 class WorkingStateConsolidation(nn.Module):
@@ -127,9 +128,10 @@ class WorkingStateConsolidation(nn.Module):
     def write_back(self, bound: Tensor, traces: Tensor, working: Tensor) -> Tensor:
         """Z_i <- Z-bar_i + f_upd([e_i, h]) for every token i, Eq. 11."""
         first: nn.Linear = self.update[0]  # type: ignore[assignment]
+        last: nn.Linear = self.update[2]  # type: ignore[assignment]
         from_traces, from_working = first.weight.chunk(2, dim=1)  # W [e, h] = W_e e + W_h h, without joining the two
         shared = F.linear(working, from_working, first.bias).unsqueeze(-2)
-        return bound + self.update[1:](F.linear(traces, from_traces) + shared)
+        return bound + linear(F.gelu(F.linear(traces, from_traces) + shared), last.weight, last.bias)
 
 
 class MemoryLayer(nn.Module):
@@ -155,8 +157,12 @@ class MemoryLayer(nn.Module):
         Nothing reads the tokens behind the last layer, so there `write_back` is False and Eq. 11 is not computed.
         """
         bound = self.binding(tokens)
-        traces, slow = self.propagation(bound, state and state.slow)
-        control_context, recalled = self.recall(bound, traces)
+        (traces, slow), control_context = side_by_side(
+            [partial(self.propagation, bound, state and state.slow), partial(self.recall.control_context, bound)],
+            [[bound], [bound]],
+            recorded_only=True,
+        )
+        recalled = self.recall(control_context, traces)
         working, fast = self.consolidation(control_context, recalled, state and state.fast)
         return LayerOutput(
             bound=bound,

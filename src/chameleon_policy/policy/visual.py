@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chameleon_policy import kernels
+from chameleon_policy.policy.attention import linear
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.features import View
 
@@ -114,7 +115,8 @@ class PatchEncoder(nn.Module):
         patches = same_patches = self._stem(images, *corners(self.view, position, images))
         for block in self.blocks:
             patches, same_patches = block(patches, same_patches)
-        return self.projection(patches.flatten(2).transpose(1, 2)).unflatten(0, images.shape[:2])
+        tokens = patches.flatten(2).transpose(1, 2)
+        return linear(tokens, self.projection.weight, self.projection.bias).unflatten(0, images.shape[:2])
 
     def _stem(self, images: Tensor, top: Tensor, left: Tensor) -> Tensor:
         """Crop, convolution, norm, ReLU and pooling: (B T H W 3) to (B*T C h/4 w/4)."""
