@@ -181,21 +181,25 @@ def test_short_attention(queries: int, keys: int, context: int, dtype: torch.dty
         return F.scaled_dot_product_attention(split(q, 1)[0], k, v).transpose(1, 2).flatten(2)
 
     def ours(q: Tensor, kv: Tensor, more: Tensor | None = None) -> Tensor:
-        return ShortAttention.apply(q, kv, more, heads)
+        return ShortAttention.apply(q, kv, more, heads)[0]
 
     inputs = [normal(batch, queries, width, dtype=dtype), normal(batch, keys, 2 * width, dtype=dtype)]
     inputs += [normal(batch, context, 2 * width, dtype=dtype)] if context else []
     check(ours, plain, inputs, dtype)
 
-    def side_by_side(qkv: Tensor, more: Tensor | None = None) -> Tensor:
-        return ShortAttention.apply(qkv, None, None if more is None else more[..., width:], heads)
+    def side_by_side(qkv: Tensor, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """What is mixed, and what others do with the tokens' own keys and values."""
+        mixed, own = ShortAttention.apply(qkv, None, None if more is None else more[..., width:], heads)
+        return mixed, 3 * own
 
-    def plain_side_by_side(qkv: Tensor, more: Tensor | None = None) -> Tensor:
-        return plain(qkv[..., :width], qkv[..., width:], None if more is None else more[..., width:])
+    def plain_side_by_side(qkv: Tensor, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        own = qkv[..., width:]
+        return plain(qkv[..., :width], own, None if more is None else more[..., width:]), 3 * own
 
     inputs = [normal(batch, queries, 3 * width, dtype=dtype)]
     inputs += [normal(batch, context, 3 * width, dtype=dtype)] if context else []
     check(side_by_side, plain_side_by_side, inputs, dtype)
+    check(lambda *tensors: side_by_side(*tensors)[1], lambda *tensors: plain_side_by_side(*tensors)[1], inputs[:1], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

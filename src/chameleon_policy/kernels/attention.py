@@ -1,7 +1,8 @@
 """Attention over a few dozen tokens: one program has all queries, keys and values of a head in registers.
 
 Reads the projections as they come, so that nothing is rearranged or joined in memory. Keys and values may come in two
-parts: the tokens' own, and a context made before.
+parts: the tokens' own, and a context made before. Tokens that are such a context for others hand out their keys and values
+beside the result, and what the others send back is added in the same pass.
 
 | symbol | shape           | meaning                                                   |
 |--------|-----------------|-----------------------------------------------------------|
@@ -64,9 +65,10 @@ def _attention_forward(q_, kv_, ckv_, o_, m_count, n_count, c_count, q_stride, k
 
 
 @triton.jit
-def _attention_backward(do_, q_, kv_, ckv_, dq_, dkv_, dckv_, m_count, n_count, c_count, q_stride, kv_stride, ckv_stride, scale,
+def _attention_backward(do_, q_, kv_, ckv_, dothers_, dq_, dkv_, dckv_, m_count, n_count, c_count,
+                        q_stride, kv_stride, ckv_stride, scale,
                         HEADS: tl.constexpr, SIZE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
-                        CONTEXT: tl.constexpr):  # fmt: skip
+                        CONTEXT: tl.constexpr, OTHERS: tl.constexpr):  # fmt: skip
     batch, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     width: tl.constexpr = HEADS * SIZE
     m, n, s = tl.arange(0, M), tl.arange(0, N), tl.arange(0, SIZE)
@@ -105,8 +107,12 @@ def _attention_backward(do_, q_, kv_, ckv_, dq_, dkv_, dckv_, m_count, n_count, 
     ds = (p * (dp - along[:, None]) * scale).to(kind)
     dq = tl.dot(ds, k, input_precision="ieee")
     dk = tl.dot(tl.trans(ds), q, input_precision="ieee")
-    tl.store(dkv_ + kv_base + own, dk, mask=n[:, None] < n_count)
     dv = tl.dot(tl.trans(p.to(kind)), do, input_precision="ieee")
+    if OTHERS:
+        dothers_ += batch * n_count * 2 * width + head * SIZE + n[:, None] * 2 * width + s[None, :]
+        dk += tl.load(dothers_, mask=n[:, None] < n_count, other=0.0).to(tl.float32)
+        dv += tl.load(dothers_ + width, mask=n[:, None] < n_count, other=0.0).to(tl.float32)
+    tl.store(dkv_ + kv_base + own, dk, mask=n[:, None] < n_count)
     tl.store(dkv_ + kv_base + width + own, dv, mask=n[:, None] < n_count)
     if CONTEXT:
         # The gradient of the context is written without gaps, whatever its own rows look like.
@@ -122,36 +128,43 @@ def _attention_backward(do_, q_, kv_, ckv_, dq_, dkv_, dckv_, m_count, n_count, 
 
 class ShortAttention(torch.autograd.Function):
     """Queries (B M D) with keys and values (B N 2D), or all three side by side (B M 3D) and None; keys and values of a
-    context (B C 2D, rows may have gaps) or None; the heads. Returns (B M D)."""
+    context (B C 2D, rows may have gaps) or None; the heads.
+
+    Returns what is mixed (B M D), and the tokens' own keys and values (B N 2D) for others to attend to."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key_value: Tensor | None, context: Tensor | None, heads: int) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key_value: Tensor | None, context: Tensor | None, heads: int
+    ) -> tuple[Tensor, Tensor]:
         query, key_value = query.contiguous(), None if key_value is None else key_value.contiguous()
         if context is not None and (context.stride(2) != 1 or context.stride(0) != context.shape[1] * context.stride(1)):
             context = context.contiguous()
         ctx.save_for_backward(query, key_value, context)
         ctx.heads = heads
+        ctx.set_materialize_grads(False)
         width = query.shape[-1] // (3 if key_value is None else 1)
         output = query.new_empty(*query.shape[:2], width)
         own = query[..., width:] if key_value is None else key_value
-        _launch(
-            _attention_forward, (query, own, own if context is None else context, output), query, own, context, heads, width
-        )
-        return output
+        pointers = (query, own, own if context is None else context, output)
+        _launch(_attention_forward, pointers, query, own, context, heads, width)
+        return output, own.view_as(own)
 
     @staticmethod
-    def backward(ctx: Any, doutput: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, doutput: Tensor | None, dothers: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         query, key_value, context = ctx.saved_tensors
-        width = doutput.shape[-1]
+        width = query.shape[-1] // (3 if key_value is None else 1)
+        if doutput is None:
+            doutput = query.new_zeros(*query.shape[:2], width)
+        dothers = None if dothers is None else dothers.contiguous()
         own = query[..., width:] if key_value is None else key_value
         dquery, dkey_value = torch.empty_like(query), None if key_value is None else torch.empty_like(key_value)
         down = dquery[..., width:] if dkey_value is None else dkey_value
         dcontext = None if context is None else context.new_empty(context.shape)
         pointers = (
-            doutput.contiguous(), query, own, own if context is None else context,
+            doutput.contiguous(), query, own, own if context is None else context, doutput if dothers is None else dothers,
             dquery, down, down if dcontext is None else dcontext,
         )  # fmt: skip
-        _launch(_attention_backward, pointers, query, own, context, ctx.heads, width)
+        _launch(_attention_backward, pointers, query, own, context, ctx.heads, width, OTHERS=dothers is not None)
         return dquery, dkey_value, dcontext, None
 
 
@@ -160,15 +173,16 @@ def _tile(count: int) -> int:
 
 
 def _launch(
-    kernel: Any, pointers: tuple[Tensor, ...], query: Tensor, own: Tensor, context: Tensor | None, heads: int, width: int
-) -> None:
+    kernel: Any, pointers: tuple[Tensor, ...], query: Tensor, own: Tensor, context: Tensor | None, heads: int, width: int,
+    **flags: bool,
+) -> None:  # fmt: skip
     batch, m, n = len(query), query.shape[1], own.shape[1]
     c, context_stride = (0, 0) if context is None else (context.shape[1], context.stride(1))
     size = width // heads
     tiles = {"M": _tile(m), "N": _tile(n), "C": _tile(c)}
     kernel[(batch, heads)](
         *pointers, m, n, c, query.stride(1), own.stride(1), context_stride, size**-0.5,
-        HEADS=heads, SIZE=size, **tiles, CONTEXT=context is not None, num_warps=warps(tiles["M"], tiles["N"]),
+        HEADS=heads, SIZE=size, **tiles, CONTEXT=context is not None, **flags, num_warps=warps(tiles["M"], tiles["N"]),
     )  # fmt: skip
 
 

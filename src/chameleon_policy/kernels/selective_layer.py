@@ -43,51 +43,65 @@ def _tap(weight_, c, number, ok):
 
 
 @triton.jit
-def _convolution_forward(
-    x_, history_, weight_, bias_, y_, steps, tokens, channels, x_stride, HISTORY: tl.constexpr, BLOCK: tl.constexpr
-):
-    """y_t = silu(bias + sum_k weight_k x_{t - 3 + k}), one stream and some channels, step by step."""
-    stream = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    ok = c < channels
-    w0, w1, w2, w3 = _tap(weight_, c, 0, ok), _tap(weight_, c, 1, ok), _tap(weight_, c, 2, ok), _tap(weight_, c, 3, ok)
-    bias = tl.load(bias_ + c, mask=ok, other=0.0).to(tl.float32)
-    x0 = _past(history_, stream, 0, c, channels, ok, HISTORY)
-    x1 = _past(history_, stream, 1, c, channels, ok, HISTORY)
-    x2 = _past(history_, stream, 2, c, channels, ok, HISTORY)
-    for t in range(0, steps):
-        row = _row_of(stream, t, steps, tokens)
-        x3 = tl.load(x_ + row * x_stride + c, mask=ok, other=0.0).to(tl.float32)
-        z = bias + w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3
-        tl.store(y_ + row * channels + c, z * tl.sigmoid(z), mask=ok)
-        x0, x1, x2 = x1, x2, x3
+def _ahead(x_, stream, t, steps, tokens, c, ok, STRIDE: tl.constexpr):
+    """The row of step t. Asked for two steps before it is needed and converted only then: nobody waits for memory."""
+    there = ok & (t + tl.zeros_like(c) < steps)
+    return tl.load(x_ + _row_of(stream, t, steps, tokens) * STRIDE + c, mask=there, other=0.0)
 
 
 @triton.jit
-def _convolution_backward(dy_, x_, history_, weight_, bias_, dx_, dhistory_, dparameters_, steps, tokens, channels, x_stride,
-                   HISTORY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _convolution_forward(
+    x_, history_, weight_, bias_, y_, steps, tokens,
+    STRIDE: tl.constexpr, CHANNELS: tl.constexpr, HISTORY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """y_t = silu(bias + sum_k weight_k x_{t - 3 + k}), one stream and some channels, step by step."""
     stream = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    ok = c < channels
+    ok = c < CHANNELS
     w0, w1, w2, w3 = _tap(weight_, c, 0, ok), _tap(weight_, c, 1, ok), _tap(weight_, c, 2, ok), _tap(weight_, c, 3, ok)
     bias = tl.load(bias_ + c, mask=ok, other=0.0).to(tl.float32)
-    x0 = _past(history_, stream, 0, c, channels, ok, HISTORY)
-    x1 = _past(history_, stream, 1, c, channels, ok, HISTORY)
-    x2 = _past(history_, stream, 2, c, channels, ok, HISTORY)
+    x0 = _past(history_, stream, 0, c, CHANNELS, ok, HISTORY)
+    x1 = _past(history_, stream, 1, c, CHANNELS, ok, HISTORY)
+    x2 = _past(history_, stream, 2, c, CHANNELS, ok, HISTORY)
+    x, x_next = _ahead(x_, stream, 0, steps, tokens, c, ok, STRIDE), _ahead(x_, stream, 1, steps, tokens, c, ok, STRIDE)
+    for t in range(0, steps):
+        x_later = _ahead(x_, stream, t + 2, steps, tokens, c, ok, STRIDE)
+        x3 = x.to(tl.float32)
+        z = bias + w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3
+        tl.store(y_ + _row_of(stream, t, steps, tokens) * CHANNELS + c, z * tl.sigmoid(z), mask=ok)
+        x0, x1, x2 = x1, x2, x3
+        x, x_next = x_next, x_later
+
+
+@triton.jit
+def _convolution_backward(dy_, x_, history_, weight_, bias_, dx_, dhistory_, dparameters_, steps, tokens,
+                          STRIDE: tl.constexpr, CHANNELS: tl.constexpr, HISTORY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    stream = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = c < CHANNELS
+    w0, w1, w2, w3 = _tap(weight_, c, 0, ok), _tap(weight_, c, 1, ok), _tap(weight_, c, 2, ok), _tap(weight_, c, 3, ok)
+    bias = tl.load(bias_ + c, mask=ok, other=0.0).to(tl.float32)
+    x0 = _past(history_, stream, 0, c, CHANNELS, ok, HISTORY)
+    x1 = _past(history_, stream, 1, c, CHANNELS, ok, HISTORY)
+    x2 = _past(history_, stream, 2, c, CHANNELS, ok, HISTORY)
     g0, g1 = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     g2, g3 = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     db = tl.zeros((BLOCK,), tl.float32)
     # Zeros of their own: names that share a value and change places in a loop are taken for constants by the compiler.
     d0, d1, d2 = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     # dx_t needs dz_t ... dz_{t+3}: it is written three steps later. d0 .. d3 are dz of t-3 .. t.
+    x, x_next = _ahead(x_, stream, 0, steps, tokens, c, ok, STRIDE), _ahead(x_, stream, 1, steps, tokens, c, ok, STRIDE)
+    dy, dy_next = (
+        _ahead(dy_, stream, 0, steps, tokens, c, ok, CHANNELS),
+        _ahead(dy_, stream, 1, steps, tokens, c, ok, CHANNELS),
+    )
     for t in range(0, steps + 3):
-        now = ok & (t + tl.zeros((BLOCK,), tl.int32) < steps)
-        row = _row_of(stream, t, steps, tokens)
-        x3 = tl.load(x_ + row * x_stride + c, mask=now, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ + row * channels + c, mask=now, other=0.0).to(tl.float32)
+        x_later = _ahead(x_, stream, t + 2, steps, tokens, c, ok, STRIDE)
+        dy_later = _ahead(dy_, stream, t + 2, steps, tokens, c, ok, CHANNELS)
+        x3 = x.to(tl.float32)
         z = bias + w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3
         s = tl.sigmoid(z)
-        d3 = dy * s * (1 + z * (1 - s))
+        d3 = dy.to(tl.float32) * s * (1 + z * (1 - s))
         g0 += d3 * x0
         g1 += d3 * x1
         g2 += d3 * x2
@@ -95,26 +109,28 @@ def _convolution_backward(dy_, x_, history_, weight_, bias_, dx_, dhistory_, dpa
         db += d3
         dx = w3 * d0 + w2 * d1 + w1 * d2 + w0 * d3
         if t >= 3:
-            tl.store(dx_ + _row_of(stream, t - 3, steps, tokens) * x_stride + c, dx, mask=ok)
+            tl.store(dx_ + _row_of(stream, t - 3, steps, tokens) * STRIDE + c, dx, mask=ok)
         elif HISTORY:
-            tl.store(dhistory_ + (stream * 3 + t) * channels + c, dx, mask=ok)
+            tl.store(dhistory_ + (stream * 3 + t) * CHANNELS + c, dx, mask=ok)
         d0, d1, d2 = d1, d2, d3
         x0, x1, x2 = x1, x2, x3
-    here = dparameters_ + stream * 5 * channels + c
+        x, x_next = x_next, x_later
+        dy, dy_next = dy_next, dy_later
+    here = dparameters_ + stream * 5 * CHANNELS + c
     tl.store(here, g0, mask=ok)
-    tl.store(here + channels, g1, mask=ok)
-    tl.store(here + 2 * channels, g2, mask=ok)
-    tl.store(here + 3 * channels, g3, mask=ok)
-    tl.store(here + 4 * channels, db, mask=ok)
+    tl.store(here + CHANNELS, g1, mask=ok)
+    tl.store(here + 2 * CHANNELS, g2, mask=ok)
+    tl.store(here + 3 * CHANNELS, g3, mask=ok)
+    tl.store(here + 4 * CHANNELS, db, mask=ok)
 
 
 @triton.jit
-def _gate_forward(y_, gate_, weight_, out_, rstd_, gate_stride, epsilon, INNER: tl.constexpr, WIDTH: tl.constexpr):
+def _gate_forward(y_, gate_, weight_, out_, rstd_, epsilon, STRIDE: tl.constexpr, INNER: tl.constexpr, WIDTH: tl.constexpr):
     """out = rms_norm(y silu(gate)) weight, one row."""
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, WIDTH)
     ok = c < INNER
-    gate = tl.load(gate_ + row * gate_stride + c, mask=ok, other=0.0).to(tl.float32)
+    gate = tl.load(gate_ + row * STRIDE + c, mask=ok, other=0.0).to(tl.float32)
     g = tl.load(y_ + row * INNER + c, mask=ok, other=0.0).to(tl.float32) * gate * tl.sigmoid(gate)
     rstd = 1 / tl.sqrt(tl.sum(g * g, 0) / INNER + epsilon)
     tl.store(rstd_ + row, rstd)
@@ -122,8 +138,8 @@ def _gate_forward(y_, gate_, weight_, out_, rstd_, gate_stride, epsilon, INNER: 
 
 
 @triton.jit
-def _gate_backward(dout_, y_, gate_, weight_, rstd_, dy_, dgate_, dweight_, rows, gate_stride,
-               ROWS: tl.constexpr, INNER: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+def _gate_backward(dout_, y_, gate_, weight_, rstd_, dy_, dgate_, dweight_, rows,
+               STRIDE: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
     first = tl.program_id(0).to(tl.int64) * ROWS
     c = tl.arange(0, WIDTH)
     weight = tl.load(weight_ + c, mask=c < INNER, other=0.0).to(tl.float32)
@@ -131,7 +147,7 @@ def _gate_backward(dout_, y_, gate_, weight_, rstd_, dy_, dgate_, dweight_, rows
     for i in range(0, ROWS):
         row = first + i
         ok = (c < INNER) & (row + tl.zeros((WIDTH,), tl.int64) < rows)
-        gate = tl.load(gate_ + row * gate_stride + c, mask=ok, other=0.0).to(tl.float32)
+        gate = tl.load(gate_ + row * STRIDE + c, mask=ok, other=0.0).to(tl.float32)
         y = tl.load(y_ + row * INNER + c, mask=ok, other=0.0).to(tl.float32)
         dout = tl.load(dout_ + row * INNER + c, mask=ok, other=0.0).to(tl.float32)
         rstd = tl.load(rstd_ + tl.minimum(row, rows - 1))
@@ -142,7 +158,7 @@ def _gate_backward(dout_, y_, gate_, weight_, rstd_, dy_, dgate_, dweight_, rows
         dn = dout * weight
         dg = rstd * (dn - g * rstd * rstd * tl.sum(dn * g, 0) / INNER)
         tl.store(dy_ + row * INNER + c, dg * silu, mask=ok)
-        tl.store(dgate_ + row * gate_stride + c, dg * y * s * (1 + gate * (1 - s)), mask=ok)
+        tl.store(dgate_ + row * STRIDE + c, dg * y * s * (1 + gate * (1 - s)), mask=ok)
     tl.store(dweight_ + tl.program_id(0).to(tl.int64) * INNER + c, dweight, mask=c < INNER)
 
 
@@ -177,8 +193,8 @@ class SelectiveLayer(torch.autograd.Function):
         rstd = torch.empty(run.rows, dtype=torch.float32, device=projected.device)
         values, raw = projected[..., shape.inner :], projected[..., shape.inner + run.channels :]
         _convolution_forward[run.by_channels](
-            values, values if history is None else history, taps, tap_bias, mixed, run.steps, run.tokens, run.channels,
-            run.stride, HISTORY=history is not None, BLOCK=CHANNELS_TOGETHER, num_warps=1,
+            values, values if history is None else history, taps, tap_bias, mixed, run.steps, run.tokens,
+            STRIDE=run.stride, CHANNELS=run.channels, HISTORY=history is not None, BLOCK=CHANNELS_TOGETHER, num_warps=1,
         )  # fmt: skip
         numbers = (run.steps, run.tokens, run.chunks, shape.heads, run.stride)
         selective_scan._scan_states[run.by_heads](
@@ -191,7 +207,16 @@ class SelectiveLayer(torch.autograd.Function):
         )  # fmt: skip
         width = triton.next_power_of_2(shape.inner)
         _gate_forward[(run.rows,)](
-            y, projected, norm_weight, out, rstd, run.stride, shape.epsilon, INNER=shape.inner, WIDTH=width, num_warps=4
+            y,
+            projected,
+            norm_weight,
+            out,
+            rstd,
+            shape.epsilon,
+            STRIDE=run.stride,
+            INNER=shape.inner,
+            WIDTH=width,
+            num_warps=4,
         )
         ctx.save_for_backward(
             projected, mixed, y, rstd, before, taps, tap_bias, rate_bias, decay, skip, norm_weight, history
@@ -212,8 +237,8 @@ class SelectiveLayer(torch.autograd.Function):
         programs = triton.cdiv(run.rows, ROWS_TOGETHER)
         dnorm = torch.empty(programs, inner, dtype=torch.float32, device=device)
         _gate_backward[(programs,)](
-            dout, y, projected, norm_weight, rstd, dy, dprojected, dnorm, run.rows, run.stride,
-            ROWS=ROWS_TOGETHER, INNER=inner, WIDTH=triton.next_power_of_2(inner), num_warps=4,
+            dout, y, projected, norm_weight, rstd, dy, dprojected, dnorm, run.rows,
+            STRIDE=run.stride, ROWS=ROWS_TOGETHER, INNER=inner, WIDTH=triton.next_power_of_2(inner), num_warps=4,
         )  # fmt: skip
         numbers = (run.steps, run.tokens, run.chunks, shape.heads, run.stride)
         dheads = torch.empty(run.streams * run.chunks, shape.heads, 3, dtype=torch.float32, device=device)
@@ -237,8 +262,8 @@ class SelectiveLayer(torch.autograd.Function):
         dhistory = None if history is None else torch.empty_like(history)
         _convolution_backward[run.by_channels](
             dmixed, values, values if history is None else history, taps, tap_bias, dvalues,
-            dvalues if dhistory is None else dhistory, dtaps, run.steps, run.tokens, channels, run.stride,
-            HISTORY=history is not None, BLOCK=CHANNELS_TOGETHER, num_warps=1,
+            dvalues if dhistory is None else dhistory, dtaps, run.steps, run.tokens,
+            STRIDE=run.stride, CHANNELS=channels, HISTORY=history is not None, BLOCK=CHANNELS_TOGETHER, num_warps=1,
         )  # fmt: skip
         by_tap = sum_rows(dtaps)
         ddecay, dskip, dbias = sum_rows(dheads).unbind(-1)

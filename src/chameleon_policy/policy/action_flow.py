@@ -69,15 +69,14 @@ class ActionFlow(nn.Module):
         self.action_out = nn.Linear(config.width, action)
 
     def condition(self, working: Tensor) -> list[Tensor]:
-        """C_t = W_h h_t, Eq. 14, as every block's projections: (B D) to (B n_c 3D) for each block."""
+        """C_t = W_h h_t, Eq. 14, as every block's keys and values: (B D) to (B n_c 2D) for each block."""
         tokens = self.policy_tokens(working).unflatten(-1, (-1, self.width))
         context, before, hidden = [], None, None
         for block in self._blocks[:-1]:
-            tokens, hidden, projections = block.unfinished(tokens, None, before, hidden)
-            context.append(projections)
+            tokens, hidden, own = block.unfinished(tokens, None, before, hidden)
+            context.append(own)
             before = block
-        # Of the last block only keys and values are read.
-        context.append(self._blocks[-1].projections(tokens, before, hidden))
+        context.append(self._blocks[-1].keys_and_values(tokens, before, hidden))
         return context
 
     @property

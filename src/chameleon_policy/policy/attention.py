@@ -31,7 +31,7 @@ class Attention(nn.Module):
             query = queries.flatten(0, -2)
             if fits(len(query), self.heads, sources.shape[-2]):
                 return self.output(self._one_query(query, sources.flatten(0, -3)).view_as(queries))
-        mixed = mix(self.query(queries).flatten(0, -3), self.key_value(sources).flatten(0, -3), None, self.heads)
+        mixed, _ = mix(self.query(queries).flatten(0, -3), self.key_value(sources).flatten(0, -3), None, self.heads)
         return self.output(mixed.view_as(queries))
 
     def prepare(self) -> None:
@@ -60,15 +60,20 @@ class Attention(nn.Module):
         weight, bias = self.joined or self._join()
         return linear(tokens, weight, bias)
 
-    def among(self, projections: Tensor, context: Tensor | None) -> Tensor:
-        """Tokens attend to one another and to a context, both given as `projections`: (... M D), before `output`."""
-        width = self.output.in_features
-        seen = None if context is None else context[..., width:].flatten(0, -3)
-        return mix(projections.flatten(0, -3), None, seen, self.heads).view(*projections.shape[:-1], width)
+    def among(self, projections: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Tokens, given as `projections`, attend to one another and to keys and values (... C 2D) of a context.
+
+        Returns (... M D), before `output`, and their own keys and values (... M 2D), for others to attend to.
+        """
+        width, shape = self.output.in_features, projections.shape[:-1]
+        seen = None if context is None else context.flatten(0, -3)
+        mixed, own = mix(projections.flatten(0, -3), None, seen, self.heads)
+        return mixed.view(*shape, width), own.unflatten(0, shape[:-1])
 
 
-def mix(query: Tensor, key_value: Tensor | None, context: Tensor | None, heads: int) -> Tensor:
-    """Softmax attention of queries (B M D) over keys and values (B N 2D) and those of a context (B C 2D): (B M D).
+def mix(query: Tensor, key_value: Tensor | None, context: Tensor | None, heads: int) -> tuple[Tensor, Tensor]:
+    """Softmax attention of queries (B M D) over keys and values (B N 2D) and those of a context (B C 2D): (B M D), and the
+    keys and values without the context's.
 
     Without `key_value`, `query` holds queries, keys and values side by side (B M 3D).
     """
@@ -78,14 +83,15 @@ def mix(query: Tensor, key_value: Tensor | None, context: Tensor | None, heads: 
         from chameleon_policy.kernels.attention import ShortAttention, fits
 
         if fits(width // heads, *counts):
-            mixed: Tensor = ShortAttention.apply(query, key_value, context, heads)  # type: ignore[no-untyped-call]
-            return mixed
+            result: tuple[Tensor, Tensor] = ShortAttention.apply(query, key_value, context, heads)  # type: ignore[no-untyped-call]
+            return result
     if key_value is None:
         query, key_value = query.split([width, 2 * width], dim=-1)
     visible = key_value if context is None else torch.cat([context, key_value], 1)
     keys, values = rearrange(visible, "b n (two heads c) -> two b heads n c", two=2, heads=heads)
     query = rearrange(query, "b m (heads c) -> b heads m c", heads=heads)
-    return rearrange(F.scaled_dot_product_attention(query, keys, values), "b heads m c -> b m (heads c)")
+    mixed = rearrange(F.scaled_dot_product_attention(query, keys, values), "b heads m c -> b m (heads c)")
+    return mixed, key_value
 
 
 def add_and_norm(
@@ -138,9 +144,9 @@ class TransformerBlock(nn.Module):
         )
 
     def forward(self, tokens: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Tokens (... M D) attend to themselves and to `context`; returns them with their projections (... M 3D)."""
-        tokens, hidden, projections = self.unfinished(tokens, context)
-        return tokens + linear(hidden, self.last.weight, self.last.bias), projections
+        """Tokens (... M D) attend to themselves and to a context's keys and values (... C 2D); returns them and their own."""
+        tokens, hidden, own = self.unfinished(tokens, context)
+        return tokens + linear(hidden, self.last.weight, self.last.bias), own
 
     def unfinished(
         self,
@@ -150,13 +156,12 @@ class TransformerBlock(nn.Module):
         hidden: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """`forward` before its last layer and sum, which whoever comes next does together with its norm: tokens, the last
-        layer's inputs, projections. `before` and `hidden`: the block in front, left unfinished, and its inputs."""
+        layer's inputs, keys and values. `before` and `hidden`: the block in front, left unfinished, and its inputs."""
         norm, first, _, _ = self.feedforward
         tokens, normed = add_and_norm(tokens, self.attention_norm, _last_of(before), hidden)
-        projections = self.attention.projections(normed)
-        mixed = self.attention.among(projections, context)
+        mixed, own = self.attention.among(self.attention.projections(normed), context)
         tokens, normed = add_and_norm(tokens, norm, self.attention.output, mixed)  # type: ignore[arg-type]
-        return tokens, gelu_layer(normed, first), projections  # type: ignore[arg-type]
+        return tokens, gelu_layer(normed, first), own  # type: ignore[arg-type]
 
     @property
     def last(self) -> nn.Linear:
@@ -164,9 +169,10 @@ class TransformerBlock(nn.Module):
         layer: nn.Linear = self.feedforward[-1]  # type: ignore[assignment]
         return layer
 
-    def projections(self, tokens: Tensor, before: TransformerBlock | None = None, hidden: Tensor | None = None) -> Tensor:
+    def keys_and_values(self, tokens: Tensor, before: TransformerBlock | None, hidden: Tensor | None) -> Tensor:
         """What `unfinished` returns last, without the rest."""
-        return self.attention.projections(add_and_norm(tokens, self.attention_norm, _last_of(before), hidden)[1])
+        _, normed = add_and_norm(tokens, self.attention_norm, _last_of(before), hidden)
+        return linear(normed, self.attention.key_value.weight, self.attention.key_value.bias)
 
 
 def _last_of(block: TransformerBlock | None) -> nn.Linear | None:

@@ -122,7 +122,8 @@ class EventTokens(nn.Module):
             instruction = self.language(observation.instruction.to(weight.dtype))[:, None]
         else:
             instruction = self.null_instruction
-        tokens.append(instruction.expand(batch, time, -1).unsqueeze(2).to(tokens[-1].dtype))
+        # Joining is fast where all parts lie in memory as they are.
+        tokens.append(instruction.to(tokens[-1].dtype).expand(batch, time, -1).unsqueeze(2).contiguous())
         return torch.cat(tokens, dim=2)
 
     def _patches(self, observation: Observation, augmentation: Augmentation | None) -> list[Tensor]:
