@@ -282,6 +282,19 @@ def test_state_space_layer(kind: str, streams: tuple[int, ...], time: int, begun
 
 
 @pytest.mark.usefixtures("kernels_on")
+@pytest.mark.parametrize("time", [16, 40])
+def test_a_state_that_nobody_wants_is_left_out(time: int) -> None:
+    layer = SelectiveSSM(32, SSM_CONFIGS["slow"]).to(DEVICE)
+    found = []
+    for keep in (True, False):
+        sequence = torch.ones(2, 3, time, 32, device=DEVICE).cumsum(2).requires_grad_()
+        output, state = layer(sequence, None, keep_state=keep)
+        assert (state is not None) == keep
+        found.append((output, torch.autograd.grad(output.square().sum(), [sequence, *layer.parameters()])))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("kernels_on")
 @pytest.mark.parametrize("features", [STATE_FEATURES, SMALL_IMAGES], ids=["objects", "images"])
 def test_the_whole_loss_and_its_gradients(features: Features, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kernels together, in eval mode and with the same noise, against the plain policy in float64."""

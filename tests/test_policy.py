@@ -363,6 +363,15 @@ class TestLoss:
         assert_same_memory(state, whole, atol=1e-4, rtol=1e-4)
         assert all(tensor.grad_fn is None for tensor in state.tensors().values())
 
+    def test_the_memory_afterwards_can_be_left_out(self) -> None:
+        policy, batch = make_policy(), make_batch(STATE_FEATURES, 2, 6)
+        losses = []
+        for keep in (True, False):
+            torch.manual_seed(0)
+            losses.append(policy.loss(batch, keep_state=keep))
+        assert losses[0].state is not None and losses[1].state is None
+        assert losses[0].total == losses[1].total
+
     def test_every_exported_parameter_that_is_used_learns(self) -> None:
         """All but the last layer's write-back, which the budget counts and nothing reads."""
         policy = make_policy(IMAGE_FEATURES)

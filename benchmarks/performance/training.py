@@ -102,7 +102,7 @@ class Stepper:
             loss = self.graphed(batch)["loss"]
         else:
             with kernels.plain_pytorch() if self.plain else nullcontext(), self._autocast():
-                result = self.policy.loss(batch, check_values=False)
+                result = self.policy.loss(batch, check_values=False, keep_state=False)
             result.total.backward()
             loss = result.total.detach()
         torch.nn.utils.clip_grad_norm_(self.policy.parameters(), 10.0)

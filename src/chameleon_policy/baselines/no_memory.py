@@ -15,7 +15,9 @@ from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 class ForgetfulSSM(SelectiveSSM):
     """The selective SSM when every time step meets an empty state: y = Delta (C . B) x + D x, and nothing is kept."""
 
-    def forward(self, sequence: Tensor, state: SSMState | None) -> tuple[Tensor, SSMState]:
+    def forward(
+        self, sequence: Tensor, state: SSMState | None, *, keep_state: bool = True
+    ) -> tuple[Tensor, SSMState | None]:
         """Sequence (... T width) to outputs of the same shape; the state comes back as it was, empty if there is none."""
         state = state or self.initial_state(*sequence.shape[:-2])
         gate, mixed, rates = self.in_projection(sequence).split([self.inner, self.channels, self.heads], dim=-1)

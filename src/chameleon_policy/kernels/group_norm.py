@@ -56,11 +56,34 @@ def _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL: tl.constexp
     if RELU:
         y = tl.where(y < 0, 0.0, y)  # so that what is no number stays none
     tl.store(y_ + place, y, mask=inside)
+    return y
 
 
 @triton.jit
-def _group_norm_forward(x_, residual_, weight_, bias_, y_, mean_, rstd_, pixels, epsilon,
-                        WHOLE: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr, CHANNELS: tl.constexpr,
+def _bytes(row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
+    """Where the bits of a program's channels stand, eight in a byte."""
+    place = row[:, None] * (CHANNELS // 8) + block * (WIDTH // 8) + tl.arange(0, WIDTH // 8)[None, :]
+    return place, (row[:, None] < pixels) & (place >= 0)
+
+
+@triton.jit
+def _keep_open(open_, y, row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    """One bit for each number that the ReLU let through: less to read on the way back than y."""
+    bits = tl.reshape((y > 0).to(tl.int32), (ROWS, WIDTH // 8, 8)) << tl.arange(0, 8)[None, None, :]
+    place, inside = _bytes(row, block, pixels, CHANNELS, WIDTH)
+    tl.store(open_ + place, tl.sum(bits, 2).to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def _was_open(open_, row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    place, inside = _bytes(row, block, pixels, CHANNELS, WIDTH)
+    bits = tl.load(open_ + place, mask=inside, other=0).to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]
+    return tl.reshape(bits & 1, (ROWS, WIDTH)) > 0
+
+
+@triton.jit
+def _group_norm_forward(x_, residual_, weight_, bias_, y_, open_, mean_, rstd_, pixels, epsilon,
+                        WHOLE: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr, KEEP: tl.constexpr, CHANNELS: tl.constexpr,
                         GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
     width: tl.constexpr = GROUPS * SIZE
     picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -73,6 +96,7 @@ def _group_norm_forward(x_, residual_, weight_, bias_, y_, mean_, rstd_, pixels,
     x_ += picture * pixels * CHANNELS
     y_ += picture * pixels * CHANNELS
     residual_ += picture * pixels * CHANNELS
+    open_ += picture * pixels * (CHANNELS // 8)
     if WHOLE:
         place = rows[:, None] * CHANNELS + channel[None, :]
         inside = (rows[:, None] < pixels) & (channel[None, :] < CHANNELS)
@@ -80,7 +104,9 @@ def _group_norm_forward(x_, residual_, weight_, bias_, y_, mean_, rstd_, pixels,
         mean, rstd, scale, shift = scale_and_shift(
             tl.sum(x, 0), tl.sum(x * x, 0), weight, bias, count, epsilon, GROUPS, SIZE
         )
-        _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL, RELU)
+        y = _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL, RELU)
+        if KEEP:
+            _keep_open(open_, y, rows, block, pixels, CHANNELS, width, ROWS)
     else:
         # Sums stay in place while rows pass by; threads meet once, at the end.
         total = tl.zeros((ROWS, width), tl.float32)
@@ -99,27 +125,24 @@ def _group_norm_forward(x_, residual_, weight_, bias_, y_, mean_, rstd_, pixels,
             place = row[:, None] * CHANNELS + channel[None, :]
             inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
             x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
-            _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL, RELU)
+            y = _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL, RELU)
+            if KEEP:
+                _keep_open(open_, y, row, block, pixels, CHANNELS, width, ROWS)
     tl.store(mean_ + group, mean)
     tl.store(rstd_ + group, rstd)
 
 
 @triton.jit
-def _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO: tl.constexpr, READ_Y: tl.constexpr, RELU: tl.constexpr):
-    """The gradient in front of the ReLU. Without a residual, x says where it was open; y need not be read."""
+def _incoming(dy_, beside_, place, inside, TWO: tl.constexpr):
+    """The gradient behind the ReLU, of one reader or two."""
     dy = tl.load(dy_ + place, mask=inside, other=0.0).to(tl.float32)
     if TWO:
         dy += tl.load(beside_ + place, mask=inside, other=0.0).to(tl.float32)
-    if RELU:
-        if READ_Y:
-            dy = tl.where(tl.load(y_ + place, mask=inside, other=0.0) > 0, dy, 0.0)
-        else:
-            dy = tl.where(x * scale[None, :] + shift[None, :] > 0, dy, 0.0)
     return dy
 
 
 @triton.jit
-def _group_norm_backward(dy_, beside_, y_, x_, weight_, bias_, mean_, rstd_, dx_, dresidual_, dparameters_, pixels,
+def _group_norm_backward(dy_, beside_, open_, x_, weight_, bias_, mean_, rstd_, dx_, dresidual_, dparameters_, pixels,
                          WHOLE: tl.constexpr, TWO: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
                          CHANNELS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
     width: tl.constexpr = GROUPS * SIZE
@@ -137,7 +160,7 @@ def _group_norm_backward(dy_, beside_, y_, x_, weight_, bias_, mean_, rstd_, dx_
     here = picture * pixels * CHANNELS
     dy_ += here
     beside_ += here
-    y_ += here
+    open_ += picture * pixels * (CHANNELS // 8)
     x_ += here
     dx_ += here
     dresidual_ += here
@@ -145,7 +168,13 @@ def _group_norm_backward(dy_, beside_, y_, x_, weight_, bias_, mean_, rstd_, dx_
         place = rows[:, None] * CHANNELS + channel[None, :]
         inside = (rows[:, None] < pixels) & (channel[None, :] < CHANNELS)
         x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
-        dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
+        dy = _incoming(dy_, beside_, place, inside, TWO)
+        if RELU:
+            # Without a residual, x says where the ReLU was open.
+            was_open = x * scale[None, :] + shift[None, :] > 0
+            if RESIDUAL:
+                was_open = _was_open(open_, rows, block, pixels, CHANNELS, width, ROWS)
+            dy = tl.where(was_open, dy, 0.0)
         xhat = (x - mean[None, :]) * rstd[None, :]
         dbias, dweight = tl.sum(dy, 0), tl.sum(dy * xhat, 0)
     else:
@@ -156,7 +185,12 @@ def _group_norm_backward(dy_, beside_, y_, x_, weight_, bias_, mean_, rstd_, dx_
             place = row[:, None] * CHANNELS + channel[None, :]
             inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
             x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
-            dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
+            dy = _incoming(dy_, beside_, place, inside, TWO)
+            if RELU:
+                was_open = x * scale[None, :] + shift[None, :] > 0
+                if RESIDUAL:
+                    was_open = _was_open(open_, row, block, pixels, CHANNELS, width, ROWS)
+                dy = tl.where(was_open, dy, 0.0)
             if RESIDUAL:
                 dy = dy.to(dresidual_.dtype.element_ty)
                 tl.store(dresidual_ + place, dy, mask=inside)
@@ -185,7 +219,9 @@ def _group_norm_backward(dy_, beside_, y_, x_, weight_, bias_, mean_, rstd_, dx_
             if RESIDUAL:
                 dy = tl.load(dresidual_ + place, mask=inside, other=0.0).to(tl.float32)
             else:
-                dy = _incoming(dy_, beside_, y_, x, scale, shift, place, inside, TWO, False, RELU)
+                dy = _incoming(dy_, beside_, place, inside, TWO)
+                if RELU:
+                    dy = tl.where(x * scale[None, :] + shift[None, :] > 0, dy, 0.0)
             xhat = (x - mean[None, :]) * rstd[None, :]
             dx = rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :])
             tl.store(dx_ + place, dx, mask=inside)
@@ -252,7 +288,8 @@ def _group_norm_apply(x_, residual_, scales_, y_, pixels, part_rows,
 
 def fits(channels: int, groups: int) -> bool:
     """Whether the kernels take this many channels and groups: powers of two."""
-    return all(number & (number - 1) == 0 for number in (channels, groups)) and channels // groups >= 4
+    powers = all(number & (number - 1) == 0 for number in (channels, groups))
+    return powers and channels >= 8 and channels // groups >= 4
 
 
 def group_norm(
@@ -288,16 +325,18 @@ class GroupNorm(torch.autograd.Function):
             return y, y.view_as(y)
         mean, rstd = torch.empty(2, pictures, groups, device=x.device, dtype=torch.float32)
         tiling = _tiling(channels, groups, pixels, back=False)
+        bits = keep and relu and residual is not None
+        was_open = torch.empty(pictures * pixels * channels // 8, device=x.device, dtype=torch.uint8) if bits else None
         _group_norm_forward[(pictures, groups // tiling["GROUPS"])](
-            x, x if residual is None else residual, weight, bias, y, mean, rstd, pixels, epsilon,
-            RESIDUAL=residual is not None, RELU=relu, **tiling,
+            x, x if residual is None else residual, weight, bias, y, y if was_open is None else was_open, mean, rstd, pixels,
+            epsilon, RESIDUAL=residual is not None, RELU=relu, KEEP=bits, **tiling,
         )  # fmt: skip
-        ctx.save_for_backward(x, y if relu and residual is not None else None, weight, bias, mean, rstd)
+        ctx.save_for_backward(x, was_open, weight, bias, mean, rstd)
         return y, y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, beside: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, y, weight, bias, mean, rstd = ctx.saved_tensors
+        x, was_open, weight, bias, mean, rstd = ctx.saved_tensors
         has_residual, relu, groups = ctx.settings
         if dy is None:
             dy, beside = beside, None
@@ -311,7 +350,7 @@ class GroupNorm(torch.autograd.Function):
         dparameters = torch.empty(pictures, 2, channels, device=x.device, dtype=torch.float32)
         tiling = _tiling(channels, groups, height * width, back=True)
         _group_norm_backward[(pictures * (groups // tiling["GROUPS"]),)](
-            dy, dy if beside is None else beside, x if y is None else y, x, weight, bias, mean, rstd, dx,
+            dy, dy if beside is None else beside, x if was_open is None else was_open, x, weight, bias, mean, rstd, dx,
             dx if dresidual is None else dresidual, dparameters, height * width,
             TWO=beside is not None, RESIDUAL=has_residual, RELU=relu, **tiling,
         )  # fmt: skip

@@ -173,23 +173,25 @@ class LayerShape(NamedTuple):
 
 
 class SelectiveLayer(torch.autograd.Function):
-    """The input projection (B T tokens width) to what the output projection takes, and the recurrent state afterwards.
+    """The input projection (B T tokens width) to what the output projection takes, and the recurrent state afterwards, or
+    None where it is not wanted.
 
     Arguments: projection, convolution weight and bias, Delta's bias, A, D, norm weight, the convolution's history
-    (B tokens 3 channels) and the recurrent state (B tokens heads P state) or None for both at the start, sizes.
+    (B tokens 3 channels) and the recurrent state (B tokens heads P state) or None for both at the start, sizes, whether the
+    state afterwards is wanted.
     """
 
     @staticmethod
     def forward(
         ctx: Any, projected: Tensor, taps: Tensor, tap_bias: Tensor, rate_bias: Tensor, decay: Tensor, skip: Tensor,
-        norm_weight: Tensor, history: Tensor | None, state: Tensor | None, shape: LayerShape,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        norm_weight: Tensor, history: Tensor | None, state: Tensor | None, shape: LayerShape, keep_state: bool,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         projected = projected.contiguous()
         history, state = (None if tensor is None else tensor.contiguous() for tensor in (history, state))
         run = _Run(projected, shape)
         mixed, y, out = (run.rows_of(size) for size in (run.channels, shape.inner, shape.inner))
         before = run.states(run.chunks, dtype=projected.dtype) if state is not None or run.chunks > 1 else None
-        after = torch.empty(run.streams, shape.heads, run.size, shape.state, dtype=torch.float32, device=projected.device)
+        after = run.states(1, dtype=torch.float32) if keep_state else None
         rstd = torch.empty(run.rows, dtype=torch.float32, device=projected.device)
         values, raw = projected[..., shape.inner :], projected[..., shape.inner + run.channels :]
         _convolution_forward[run.by_channels](
@@ -197,10 +199,12 @@ class SelectiveLayer(torch.autograd.Function):
             STRIDE=run.stride, CHANNELS=run.channels, HISTORY=history is not None, BLOCK=CHANNELS_TOGETHER, num_warps=1,
         )  # fmt: skip
         numbers = (run.steps, run.tokens, run.chunks, shape.heads, run.stride)
-        selective_scan._scan_states[run.by_heads](
-            mixed, raw, rate_bias, decay, mixed if state is None else state, mixed if before is None else before, after,
-            *numbers, BEGIN=state is not None, KEEP=before is not None, **run.tiles, num_warps=WARPS["states"],
-        )  # fmt: skip
+        if before is not None or after is not None:
+            selective_scan._scan_states[run.by_heads](
+                mixed, raw, rate_bias, decay, mixed if state is None else state, mixed if before is None else before,
+                mixed if after is None else after, *numbers, BEGIN=state is not None, KEEP=before is not None,
+                AFTER=after is not None, **run.tiles, num_warps=WARPS["states"],
+            )  # fmt: skip
         selective_scan._scan_outputs[run.by_chunks](
             mixed, raw, rate_bias, decay, skip, mixed if before is None else before, y, *numbers,
             BEFORE=before is not None, **run.tiles, num_warps=WARPS["outputs"],
@@ -223,7 +227,7 @@ class SelectiveLayer(torch.autograd.Function):
         )
         ctx.run, ctx.shape, ctx.has_state = run, shape, state is not None
         ctx.set_materialize_grads(False)
-        return out, after.unflatten(0, (run.batch, run.tokens))
+        return out, None if after is None else after.view(run.batch, run.tokens, shape.heads, run.size, shape.state)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dafter: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -271,7 +275,7 @@ class SelectiveLayer(torch.autograd.Function):
             dstate = dstate.view(run.batch, run.tokens, shape.heads, run.size, shape.state) if ctx.has_state else None
         return (
             dprojected, by_tap[:4].mT.to(taps.dtype), by_tap[4].to(tap_bias.dtype), dbias.to(rate_bias.dtype),
-            ddecay.to(decay.dtype), dskip.to(skip.dtype), sum_rows(dnorm).to(norm_weight.dtype), dhistory, dstate, None,
+            ddecay.to(decay.dtype), dskip.to(skip.dtype), sum_rows(dnorm).to(norm_weight.dtype), dhistory, dstate, None, None,
         )  # fmt: skip
 
 

@@ -39,9 +39,9 @@ def _rates(raw_, bias_, row, head, inside, raw_stride):
 
 @triton.jit
 def _scan_states(mixed_, raw_, bias_, decay_, state_, before_, after_, steps, tokens, chunks, heads, raw_stride,
-            BEGIN: tl.constexpr, KEEP: tl.constexpr, SIZE: tl.constexpr, STATE: tl.constexpr, CHANNELS: tl.constexpr,
-            INNER: tl.constexpr, P: tl.constexpr, N: tl.constexpr, L: tl.constexpr):  # fmt: skip
-    """The state before every chunk (if KEEP), and after the last one. BEGIN: the first one is given, else zero."""
+            BEGIN: tl.constexpr, KEEP: tl.constexpr, AFTER: tl.constexpr, SIZE: tl.constexpr, STATE: tl.constexpr,
+            CHANNELS: tl.constexpr, INNER: tl.constexpr, P: tl.constexpr, N: tl.constexpr, L: tl.constexpr):  # fmt: skip
+    """The state before every chunk (if KEEP), and after the last one (if AFTER). BEGIN: the first one is given, else zero."""
     stream, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)
     real = (p[:, None] < SIZE) & (n[None, :] < STATE)
@@ -66,7 +66,8 @@ def _scan_states(mixed_, raw_, bias_, decay_, state_, before_, after_, steps, to
         end = tl.sum(step, 0)
         arriving = x.to(tl.float32) * (rate * tl.exp(end - tl.cumsum(step, 0)))[:, None]
         state = state * tl.exp(end) + tl.dot(tl.trans(arriving).to(write.dtype), write, input_precision="ieee")
-    tl.store(after_ + (stream * heads + head) * SIZE * STATE + inner_place, state, mask=real)
+    if AFTER:
+        tl.store(after_ + (stream * heads + head) * SIZE * STATE + inner_place, state, mask=real)
 
 
 @triton.jit

@@ -144,7 +144,7 @@ class TransformerBlock(nn.Module):
         )
 
     def forward(self, tokens: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Tokens (... M D) attend to themselves and to a context's keys and values (... C 2D); returns them and their own."""
+        """Tokens (... M D) attend to themselves and to a context's keys and values (... C 2D); returns both of them."""
         tokens, hidden, own = self.unfinished(tokens, context)
         return tokens + linear(hidden, self.last.weight, self.last.bias), own
 

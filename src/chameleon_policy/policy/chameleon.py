@@ -49,9 +49,9 @@ class Loss:
     parts: dict[str, Tensor]
     """Detached: `action` (Eq. 16), `control_jepa` (Eq. 13), its terms `alignment` and `variance`, and `decision_loss`: the
     action loss of the batch's deciding time steps alone, where it says which those are (NaN if none of them was drawn)."""
-    state: MemoryState
+    state: MemoryState | None
     """Memory after the batch, detached: pass it on with the next window of the same episodes. An episode that ended inside
-    the batch has run on over its padding; its memory means nothing any more."""
+    the batch has run on over its padding; its memory means nothing any more. None with `keep_state=False`."""
     augmentation: Augmentation | None = None
     """What was drawn for these episodes in training mode: pass it on with the next window as well."""
 
@@ -179,12 +179,14 @@ class ChameleonPolicy(nn.Module):
         augmentation: Augmentation | None = None,
         *,
         check_values: bool = True,
+        keep_state: bool = True,
     ) -> Loss:
         """L = L_act + alpha L_CJEP, Eq. 17, over whole padded episodes.
 
         For the windows of a long episode pass the previous window's `Loss.state` and one `draw_augmentation` for all of
         them. In training mode crops and proprioceptive noise are random; in eval mode crops are centred and there is no
-        noise on the input. `check_values=False` leaves out the checks that wait for the device.
+        noise on the input. `check_values=False` leaves out the checks that wait for the device, `keep_state=False` the
+        memory afterwards, where no window follows.
         """
         control_jepa = self._training_branch
         check_rank("proprioception", batch.observation.proprioception, 3)
@@ -200,7 +202,8 @@ class ChameleonPolicy(nn.Module):
         if self.training and augmentation is None:
             augmentation = self.draw_augmentation(episodes)
         tokens = self.event_tokens(batch.observation, augmentation if self.training else None)
-        outputs, state = self.remember(tokens, state)
+        outputs = self._through_layers(tokens, state, keep_state=keep_state)
+        after = self._memory_after(outputs, state).detach() if keep_state else None
         working, bound = outputs[-1].working, outputs[-1].bound
         (action, decision), prospective_terms = side_by_side(
             [partial(self._action_loss, working, batch), lambda: torch.stack(control_jepa(working, bound, batch.valid))],
@@ -214,7 +217,7 @@ class ChameleonPolicy(nn.Module):
         parts = {"action": action, "control_jepa": prospective, "alignment": alignment, "variance": variance}
         if decision is not None:
             parts["decision_loss"] = decision
-        return Loss(total, {name: part.detach() for name, part in parts.items()}, state.detach(), augmentation)
+        return Loss(total, {name: part.detach() for name, part in parts.items()}, after, augmentation)
 
     def draw_augmentation(self, episodes: int) -> Augmentation:
         """Draw what stays the same through an episode: one crop per view, one proprioceptive offset."""
@@ -285,23 +288,32 @@ class ChameleonPolicy(nn.Module):
 
         Without a state, from the beginning of an episode: the same as from `initial_state`, without memory full of zeros.
         """
+        outputs = self._through_layers(tokens, state)
+        return outputs, self._memory_after(outputs, state)
+
+    def _through_layers(self, tokens: Tensor, state: MemoryState | None, *, keep_state: bool = True) -> list[LayerOutput]:
         outputs: list[LayerOutput] = []
         for index, layer in enumerate(self._layers):
             last = index == self.config.layers - 1
             before = state and state.layers[index]
-            output: LayerOutput = run_layer(layer, tokens, before, forget=self.forget_activations, write_back=not last)
+            output: LayerOutput = run_layer(
+                layer, tokens, before, forget=self.forget_activations, write_back=not last, keep_state=keep_state
+            )
             outputs.append(output)
             if output.tokens is not None:
                 tokens = output.tokens
-        steps_before = 0 if state is None else state.steps
-        state = MemoryState(
-            layers=tuple(output.state for output in outputs),
+        return outputs
+
+    def _memory_after(self, outputs: list[LayerOutput], before: MemoryState | None) -> MemoryState:
+        working = outputs[-1].working
+        episodes, steps = working.shape[:2]
+        return MemoryState(
+            layers=tuple(output.state for output in outputs),  # type: ignore[misc]
             # Copies, not views: a state must not keep the sequence it came from alive.
-            working=outputs[-1].working[:, -1].to(self.action_flow.action_out.weight.dtype, copy=True),
-            steps=torch.full((len(tokens),), tokens.shape[1], device=tokens.device) + steps_before,
+            working=working[:, -1].to(self.action_flow.action_out.weight.dtype, copy=True),
+            steps=torch.full((episodes,), steps, device=working.device) + (0 if before is None else before.steps),
             signature=self.signature,
         )
-        return outputs, state
 
     def _check_state(self, state: MemoryState, batch_size: int | None = None) -> None:
         if not isinstance(state, MemoryState):

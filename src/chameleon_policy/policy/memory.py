@@ -52,7 +52,8 @@ class LayerOutput:
     working: Tensor
     tokens: Tensor | None
     """The tokens for the next layer; None after the last one."""
-    state: LayerState
+    state: LayerState | None
+    """After the last time step; None where it was not wanted."""
 
 
 class EventBinding(nn.Module):
@@ -75,9 +76,9 @@ class TracePropagation(nn.Module):
         super().__init__()
         self.slow = SelectiveSSM(config.width, config.slow)
 
-    def forward(self, bound: Tensor, state: SSMState | None) -> tuple[Tensor, SSMState]:
+    def forward(self, bound: Tensor, state: SSMState | None, *, keep_state: bool) -> tuple[Tensor, SSMState | None]:
         """Bound tokens (B T N D) to traces (B T N D); without a state, from the beginning."""
-        traces, state = self.slow(bound.transpose(1, 2), state)
+        traces, state = self.slow(bound.transpose(1, 2), state, keep_state=keep_state)
         return traces.transpose(1, 2), state
 
 
@@ -121,9 +122,11 @@ class WorkingStateConsolidation(nn.Module):
         self.fast = SelectiveSSM(config.width, config.fast)
         self.update = two_layer_mlp(2 * config.width, config.width)
 
-    def forward(self, control_context: Tensor, recalled: Tensor, state: SSMState | None) -> tuple[Tensor, SSMState]:
+    def forward(
+        self, control_context: Tensor, recalled: Tensor, state: SSMState | None, *, keep_state: bool
+    ) -> tuple[Tensor, SSMState | None]:
         """Control context and recalled trace (B T D) to the working state (B T D)."""
-        return self.fast(self.fuse(torch.cat([control_context, recalled], dim=-1)), state)
+        return self.fast(self.fuse(torch.cat([control_context, recalled], dim=-1)), state, keep_state=keep_state)
 
     def write_back(self, bound: Tensor, traces: Tensor, working: Tensor) -> Tensor:
         """Z_i <- Z-bar_i + f_upd([e_i, h]) for every token i, Eq. 11."""
@@ -151,19 +154,23 @@ class MemoryLayer(nn.Module):
             fast=self.consolidation.fast.initial_state(batch_size),
         )
 
-    def forward(self, tokens: Tensor, state: LayerState | None, *, write_back: bool) -> LayerOutput:
+    def forward(self, tokens: Tensor, state: LayerState | None, *, write_back: bool, keep_state: bool = True) -> LayerOutput:
         """Event tokens (B T N D) through the four operations; without a state, from the beginning of an episode.
 
-        Nothing reads the tokens behind the last layer, so there `write_back` is False and Eq. 11 is not computed.
+        Nothing reads the tokens behind the last layer, so there `write_back` is False and Eq. 11 is not computed. Nor does
+        anything read the state after a whole episode: `keep_state` says whether it is wanted.
         """
         bound = self.binding(tokens)
         (traces, slow), control_context = side_by_side(
-            [partial(self.propagation, bound, state and state.slow), partial(self.recall.control_context, bound)],
+            [
+                partial(self.propagation, bound, state and state.slow, keep_state=keep_state),
+                partial(self.recall.control_context, bound),
+            ],
             [[bound], [bound]],
             recorded_only=True,
         )
         recalled = self.recall(control_context, traces)
-        working, fast = self.consolidation(control_context, recalled, state and state.fast)
+        working, fast = self.consolidation(control_context, recalled, state and state.fast, keep_state=keep_state)
         return LayerOutput(
             bound=bound,
             traces=traces,
@@ -171,5 +178,5 @@ class MemoryLayer(nn.Module):
             recalled=recalled,
             working=working,
             tokens=self.consolidation.write_back(bound, traces, working) if write_back else None,
-            state=LayerState(slow=slow, fast=fast),
+            state=LayerState(slow=slow, fast=fast) if keep_state else None,
         )

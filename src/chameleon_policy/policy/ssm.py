@@ -106,13 +106,15 @@ class SelectiveSSM(nn.Module):
             ssm=self.skip.new_zeros(*streams, self.heads, self.config.head_dim, self.config.state, dtype=dtype),
         )
 
-    def forward(self, sequence: Tensor, state: SSMState | None) -> tuple[Tensor, SSMState]:
+    def forward(
+        self, sequence: Tensor, state: SSMState | None, *, keep_state: bool = True
+    ) -> tuple[Tensor, SSMState | None]:
         """Sequence (... T width) to outputs of the same shape; one time step goes through `step`, more through `scan`.
 
-        Without a state, from the beginning.
+        Without a state, from the beginning. The state afterwards may be None where `keep_state` is False.
         """
         if sequence.shape[-2] > 1 and self._fused_takes(sequence):
-            return self._fused_scan(sequence, state)
+            return self._fused_scan(sequence, state, keep_state)
         if state is None:
             state = self.initial_state(*sequence.shape[:-2])
         if sequence.shape[-2] == 1:
@@ -134,7 +136,7 @@ class SelectiveSSM(nn.Module):
         """Whether the kernels are on, and made for this layer and sequence."""
         return kernels.enabled(sequence) and self.config.convolution == 4 and sequence.shape[-2] >= 3
 
-    def _fused_scan(self, sequence: Tensor, state: SSMState | None) -> tuple[Tensor, SSMState]:
+    def _fused_scan(self, sequence: Tensor, state: SSMState | None, keep_state: bool) -> tuple[Tensor, SSMState | None]:
         """`scan` with kernels: everything stays in time-major memory, (B T streams width), as the tokens come."""
         from chameleon_policy.kernels.selective_layer import LayerShape, SelectiveLayer
 
@@ -147,14 +149,15 @@ class SelectiveSSM(nn.Module):
         gated, ssm = SelectiveLayer.apply(  # type: ignore[no-untyped-call]
             projected, self.convolution_weight, self.convolution_bias, self.rate_bias, -self.log_decay.exp(), self.skip,
             self.norm_weight, None if state is None else state.convolution.reshape(*flat, *state.convolution.shape[-2:]),
-            None if state is None else state.ssm.reshape(*flat, *state.ssm.shape[-3:]), shape,
+            None if state is None else state.ssm.reshape(*flat, *state.ssm.shape[-3:]), shape, keep_state,
         )  # fmt: skip
-        history = projected[:, 1 - self.config.convolution :, :, self.inner : self.inner + self.channels].transpose(1, 2)
         output = self.out_projection(gated).transpose(1, 2)
+        output = output.reshape(*streams, *output.shape[2:])
+        if not keep_state:
+            return output, None
+        history = projected[:, 1 - self.config.convolution :, :, self.inner : self.inner + self.channels].transpose(1, 2)
         history = history.to(self.skip.dtype, copy=True)
-        return output.reshape(*streams, *output.shape[2:]), SSMState(
-            history.reshape(*streams, *history.shape[2:]), ssm.reshape(*streams, *ssm.shape[2:])
-        )
+        return output, SSMState(history.reshape(*streams, *history.shape[2:]), ssm.reshape(*streams, *ssm.shape[2:]))
 
     def step(self, current: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
         """One time step: (... width) and the state before it to (... width) and the state after it."""

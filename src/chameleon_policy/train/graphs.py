@@ -7,6 +7,7 @@ keeps a batch and gradients of its own.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ MOST_SHAPES = 16
 """Shapes beyond this many run without a graph."""
 
 
+def loss_options(method: Any) -> dict[str, bool]:
+    """What a method's loss can leave out in training: checks that wait for the device, and the memory after an episode."""
+    taken = inspect.signature(method.loss).parameters
+    return {name: False for name in ("check_values", "keep_state") if name in taken}
+
+
 @dataclass(frozen=True, eq=False)
 class _Recording:
     graph: torch.cuda.CUDAGraph
@@ -36,6 +43,7 @@ class GraphedLoss:
 
     def __init__(self, method: Any, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
         self.method, self.autocast = method, autocast
+        self.options = loss_options(method)
         self.recordings: dict[Any, _Recording | None] = {}
         """None: this shape was seen once."""
         self.short_of_memory = False
@@ -65,7 +73,7 @@ class GraphedLoss:
 
     def _run(self, batch: EpisodeBatch) -> dict[str, Tensor]:
         with self.autocast():
-            loss = self.method.loss(batch, check_values=False)
+            loss = self.method.loss(batch, **self.options)
         loss.total.backward()
         return {"loss": loss.total.detach(), **loss.parts}
 

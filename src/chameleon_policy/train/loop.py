@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.display import Display
 from chameleon_policy.train.ema import WeightAverage
 from chameleon_policy.train.feeder import Feeder, Part
-from chameleon_policy.train.graphs import GraphedLoss
+from chameleon_policy.train.graphs import GraphedLoss, loss_options
 from chameleon_policy.train.metrics import Sink
 from chameleon_policy.train.muon import Muon, matrices_of
 from chameleon_policy.train.order import episodes_of_step, seed_noise
@@ -55,6 +54,7 @@ class Method(Protocol):
         """The loss of one batch of episodes.
 
         One that takes `check_values` promises that without it nothing waits for the device: only then are steps recorded.
+        One that takes `keep_state` may leave out the memory afterwards where no window follows.
         """
 
     def save_pretrained(self, directory: Path) -> None:
@@ -114,8 +114,8 @@ class Trainer:
         self.checkpoints = Checkpoints(run, config.keep_checkpoints)
         self.progress = Progress(0, 0.0)
         self._unread: list[tuple[int, dict[str, Tensor]]] = []
-        never_waits = "check_values" in inspect.signature(method.loss).parameters
-        self._options = {"check_values": False} if never_waits else {}
+        self._options = loss_options(method)
+        never_waits = "check_values" in self._options
         graphs = config.graphs and never_waits and config.window is None and config.accumulate == 1
         on_gpu = accelerator.device.type == "cuda"
         self._graphed = GraphedLoss(method, accelerator.autocast) if graphs and on_gpu else None
@@ -212,8 +212,9 @@ class Trainer:
         for window in part.windows:
             if carried:
                 carried = {name: value[window.survivors] for name, value in carried.items()}
+            options = {name: name == "keep_state" and not window.last for name in self._options}
             with self.accelerator.autocast():
-                loss = self.method.loss(window.batch, **self._options, **carried)
+                loss = self.method.loss(window.batch, **options, **carried)
             (loss.total * window.weight / self.config.accumulate).backward()
             for name, value in {"loss": loss.total.detach(), **loss.parts}.items():
                 # A window may have nothing of a part; but a loss that is no number stays so.
