@@ -215,7 +215,11 @@ def test_attention_of_one_query(width: int, heads: int, sources: int, dtype: tor
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(3, 5, 24), (2000, 16), (1, 600)])
 def test_bias_and_gelu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    check(BiasGelu.apply, lambda x, bias: F.gelu(x + bias), [normal(*shape, dtype=dtype), normal(shape[-1])], dtype)
+    def plain(x: Tensor, bias: Tensor) -> Tensor:
+        return F.gelu(x + bias)
+
+    check(BiasGelu.apply, plain, [normal(*shape, dtype=dtype), normal(shape[-1])], dtype)
+    check(BiasGelu.apply, plain, [normal(*shape, dtype=dtype), normal(*shape[:-2], 1, shape[-1], dtype=dtype)], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

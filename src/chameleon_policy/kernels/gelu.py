@@ -1,4 +1,7 @@
-"""gelu(x + bias) in one pass; going back, the bias's gradient is added up in the same pass as that of x."""
+"""gelu(x + bias) in one pass; going back, the bias's gradient is added up in the same pass as that of x.
+
+The bias is that of a layer, one for all rows, or one for every so many rows.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from torch import Tensor
 from chameleon_policy.kernels.sums import sum_rows
 
 PROGRAMS = 1056
-ROWS = 4
+"""Of the backward pass, where the bias is that of a layer; each adds up its gradient over its rows."""
+TILE = {"ROWS": 4, "num_warps": 4}
+WIDEST = 512
 """Of a tile."""
 
 
@@ -29,50 +34,54 @@ def _normal(z):
 
 
 @triton.jit
-def _gelu_forward(x_, bias_, y_, rows, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+def _gelu_forward(x_, bias_, y_, rows, share, LAYER: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = (row[:, None] < rows) & (c[None, :] < D)
     place = row[:, None] * D + c[None, :]
-    bias = tl.load(bias_ + c, mask=c < D, other=0.0).to(tl.float32)
-    z = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32) + bias[None, :]
-    _, share = _normal(z)
-    tl.store(y_ + place, z * share, mask=inside)
+    z = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
+    if LAYER:
+        z += tl.load(bias_ + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
+    else:
+        group = row.to(tl.int32) // share
+        z += tl.load(bias_ + group[:, None].to(tl.int64) * D + c[None, :], mask=inside, other=0.0).to(tl.float32)
+    _, below = _normal(z)
+    tl.store(y_ + place, z * below, mask=inside)
 
 
 @triton.jit
-def _gelu_backward(
-    dy_, x_, bias_, dx_, dbias_, rows, programs, epochs, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
-):
-    program = tl.program_id(0)
+def _gelu_backward(dy_, x_, bias_, dx_, dbias_, rows, each, share, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """`each` rows one after the other, which have one bias in common."""
+    program = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    bias = tl.load(bias_ + c, mask=c < D, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ + program * each // share * D + c, mask=c < D, other=0.0).to(tl.float32)
     dbias = tl.zeros((ROWS, BLOCK), tl.float32)
-    for epoch in range(0, epochs):
-        row = (epoch * programs + program).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-        inside = (row[:, None] < rows) & (c[None, :] < D)
+    last = tl.minimum((program + 1) * each, rows)
+    for first in range(0, each, ROWS):
+        row = program * each + first + tl.arange(0, ROWS)
+        inside = (row[:, None] < last) & (c[None, :] < D)
         place = row[:, None] * D + c[None, :]
         z = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32) + bias[None, :]
         dy = tl.load(dy_ + place, mask=inside, other=0.0).to(tl.float32)
-        bell, share = _normal(z)
-        dx = dy * (share + z * bell * 0.3989422804014327)
+        bell, below = _normal(z)
+        dx = dy * (below + z * bell * 0.3989422804014327)
         dbias += dx
         tl.store(dx_ + place, dx, mask=inside)
     tl.store(dbias_ + program * D + c, tl.sum(dbias, 0), mask=c < D)
 
 
 class BiasGelu(torch.autograd.Function):
-    """x (... D) and bias (D) to gelu(x + bias)."""
+    """x (... N D) and bias (D) or (... 1 D) to gelu(x + bias)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
-        x = x.contiguous()
+        x, bias = x.contiguous(), bias.contiguous()
         y = torch.empty_like(x)
         ctx.save_for_backward(x, bias)
         width = x.shape[-1]
-        rows, block = x.numel() // width, min(512, triton.next_power_of_2(width))
-        _gelu_forward[(triton.cdiv(rows, ROWS), triton.cdiv(width, block))](
-            x, bias, y, rows, D=width, BLOCK=block, ROWS=ROWS, num_warps=4
+        rows, block = x.numel() // width, min(WIDEST, triton.next_power_of_2(width))
+        _gelu_forward[(triton.cdiv(rows, TILE["ROWS"]), triton.cdiv(width, block))](
+            x, bias, y, rows, _share(x, bias), LAYER=bias.dim() == 1, D=width, BLOCK=block, **TILE
         )
         return y
 
@@ -81,22 +90,17 @@ class BiasGelu(torch.autograd.Function):
         x, bias = ctx.saved_tensors
         dy = dy.contiguous()
         width = x.shape[-1]
-        rows, block = x.numel() // width, min(512, triton.next_power_of_2(width))
-        tiles = triton.cdiv(rows, ROWS)
-        programs = min(tiles, PROGRAMS)
+        rows, share, block = x.numel() // width, _share(x, bias), min(WIDEST, triton.next_power_of_2(width))
+        each = share if bias.dim() > 1 else max(TILE["ROWS"], triton.cdiv(rows, PROGRAMS))
+        programs = triton.cdiv(rows, each)
         dx, partial = torch.empty_like(x), torch.empty(programs, width, dtype=torch.float32, device=x.device)
         _gelu_backward[(programs, triton.cdiv(width, block))](
-            dy,
-            x,
-            bias,
-            dx,
-            partial,
-            rows,
-            programs,
-            triton.cdiv(tiles, programs),
-            D=width,
-            BLOCK=block,
-            ROWS=ROWS,
-            num_warps=4,
+            dy, x, bias, dx, partial, rows, each, share, D=width, BLOCK=block, **TILE
         )
-        return dx, sum_rows(partial).to(bias.dtype)
+        dbias = partial.view_as(bias) if bias.dim() > 1 else sum_rows(partial)
+        return dx, dbias.to(bias.dtype)
+
+
+def _share(x: Tensor, bias: Tensor) -> int:
+    """Rows that have a bias in common."""
+    return x.numel() // bias.numel()

@@ -1,6 +1,6 @@
 """LayerNorm of a residual stream, and of its sum with what a sub-layer adds, in one pass over memory.
 
-The stream keeps its own type (float32 in training); the normalised copy is written in the type that the next matrix
+The stream keeps its own type; the normalised copy is written in the type that the next matrix
 product wants. Going back, the gradient of the stream and that through the norm are added up in the same pass.
 """
 

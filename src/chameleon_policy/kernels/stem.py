@@ -43,22 +43,25 @@ ROWS = 64
 
 @triton.jit
 def _space_to_depth(images_, top_, left_, cells_, steps, image_height, image_width, height, width, rows, columns,
-                    scale, shift, CHANNELS: tl.constexpr, CELLS: tl.constexpr):  # fmt: skip
-    """One row of cells of one picture; one cell of zeros before the first and one behind the last."""
+                    scale, shift, CHANNELS: tl.constexpr, BYTES: tl.constexpr):  # fmt: skip
+    """One row of cells of one picture; one cell of zeros before the first and one behind the last.
+
+    A cell has 12 bytes of each of its four rows of pixels, the next cell the next 12.
+    """
     frame, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top, left = tl.load(top_ + frame // steps), tl.load(left_ + frame // steps)
-    channel = tl.arange(0, 64)
-    y = (row - 1) * 4 + channel // 12
+    line = tl.arange(0, 4)
+    y = (row - 1) * 4 + line
     images_ += frame * image_height * image_width * 3
     cells_ += (frame * rows + row) * columns * CHANNELS
-    for first in range(0, columns, CELLS):
-        column = first + tl.arange(0, CELLS)
-        x = (column[:, None] - 1) * 4 + (channel[None, :] // 3) % 4
-        inside = (y[None, :] >= 0) & (y[None, :] < height) & (x >= 0) & (x < width) & (channel[None, :] < 48)
-        place = ((top + y[None, :]) * image_width + left + x) * 3 + channel[None, :] % 3
-        value = tl.load(images_ + place, mask=inside, other=0).to(tl.float32) * scale + shift
-        there = (column[:, None] < columns) & (channel[None, :] < CHANNELS)
-        tl.store(cells_ + column[:, None] * CHANNELS + channel[None, :], tl.where(inside, value, 0.0), mask=there)
+    for first in range(0, columns * 12, BYTES):
+        place = first + tl.arange(0, BYTES)
+        x = place // 3 - 4
+        inside = (y[:, None] >= 0) & (y[:, None] < height) & (x[None, :] >= 0) & (x[None, :] < width)
+        source = ((top + y[:, None]) * image_width + left - 4) * 3 + place[None, :]
+        value = tl.load(images_ + source, mask=inside, other=0).to(tl.float32) * scale + shift
+        target = (place // 12 * CHANNELS + place % 12)[None, :] + line[:, None] * 12
+        tl.store(cells_ + target, tl.where(inside, value, 0.0), mask=(place[None, :] < columns * 12) & (line[:, None] >= 0))
 
 
 def space_to_depth(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], kind: torch.dtype) -> Tensor:
@@ -72,7 +75,7 @@ def space_to_depth(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, i
     scale = 2 / 255 if images.dtype == torch.uint8 else 2.0
     _space_to_depth[(frames, rows)](
         images, top, left, cells, steps, image_height, image_width, height, width, rows, columns, scale, -1.0,
-        CHANNELS=CELL_CHANNELS, CELLS=32, num_warps=4,
+        CHANNELS=CELL_CHANNELS, BYTES=512, num_warps=4,
     )  # fmt: skip
     return cells.permute(0, 3, 1, 2)
 
@@ -85,8 +88,7 @@ def depth_weight(weight: Tensor) -> Tensor:
         [F.pad(weight, (1 + right, 4 - right, 1 + down, 4 - down)) for down, right in places]
     )  # 4 C 3 12 12
     by_cell = kernels.unflatten(4, (3, CELL)).unflatten(3, (3, CELL))  # 4 C 3 3 4 3 4
-    by_channel = by_cell.permute(0, 1, 4, 6, 2, 3, 5).flatten(2, 4).flatten(0, 1)  # 4C (row column colour) 3 3
-    return F.pad(by_channel, (0, 0, 0, 0, 0, CELL_CHANNELS - 48))
+    return by_cell.permute(0, 1, 4, 6, 2, 3, 5).flatten(2, 4).flatten(0, 1)  # 4C (row column colour) 3 3
 
 
 @triton.jit

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS = 1024, 16
-"""Of a tile: few columns, so that there are many programs, and rows enough to wait for memory only a few times."""
+ROWS, COLUMNS = 2048, 16
+"""Of a tile at most: few columns, so that there are many programs, and rows enough to wait for memory only a few times."""
 
 
 @triton.jit
@@ -26,7 +26,8 @@ def sum_rows(partial: Tensor) -> Tensor:
     """partial.sum(0) of float32 numbers."""
     sums = torch.empty_like(partial[0])
     columns = sums.numel()
+    rows = min(ROWS, max(64, triton.next_power_of_2(len(partial))))
     _sum_rows[(triton.cdiv(columns, COLUMNS),)](
-        partial, sums, len(partial), columns, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=8
+        partial, sums, len(partial), columns, ROWS=rows, COLUMNS=COLUMNS, num_warps=max(1, rows // 128)
     )
     return sums

@@ -119,14 +119,14 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(inputs, weight, bias)
 
 
-def gelu_layer(inputs: Tensor, layer: nn.Linear) -> Tensor:
-    """GELU behind a linear layer."""
+def gelu_layer(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """GELU behind a linear layer (... N D); its bias is one for all (D), or one for every N rows (... 1 D)."""
     if kernels.enabled(inputs):
         from chameleon_policy.kernels.gelu import BiasGelu
 
-        hidden: Tensor = BiasGelu.apply(F.linear(inputs, layer.weight), layer.bias)  # type: ignore[no-untyped-call]
+        hidden: Tensor = BiasGelu.apply(F.linear(inputs, weight), bias)  # type: ignore[no-untyped-call]
         return hidden
-    return F.gelu(layer(inputs))
+    return F.gelu(F.linear(inputs, weight, bias) if bias.dim() == 1 else F.linear(inputs, weight) + bias)
 
 
 class TransformerBlock(nn.Module):
@@ -161,7 +161,7 @@ class TransformerBlock(nn.Module):
         tokens, normed = add_and_norm(tokens, self.attention_norm, _last_of(before), hidden)
         mixed, own = self.attention.among(self.attention.projections(normed), context)
         tokens, normed = add_and_norm(tokens, norm, self.attention.output, mixed)  # type: ignore[arg-type]
-        return tokens, gelu_layer(normed, first), own  # type: ignore[arg-type]
+        return tokens, gelu_layer(normed, first.weight, first.bias), own  # type: ignore[arg-type]
 
     @property
     def last(self) -> nn.Linear:

@@ -18,14 +18,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from chameleon_policy.kernels.streams import side_by_side
 from chameleon_policy.policy import saving
 from chameleon_policy.policy.action_flow import ActionFlow, Source
 from chameleon_policy.policy.checkpointing import run_layer
@@ -205,12 +203,8 @@ class ChameleonPolicy(nn.Module):
         outputs = self._through_layers(tokens, state, keep_state=keep_state)
         after = self._memory_after(outputs, state).detach() if keep_state else None
         working, bound = outputs[-1].working, outputs[-1].bound
-        (action, decision), prospective_terms = side_by_side(
-            [partial(self._action_loss, working, batch), lambda: torch.stack(control_jepa(working, bound, batch.valid))],
-            [[working], [working, bound, batch.valid]],
-            recorded_only=True,
-        )
-        alignment, variance = prospective_terms
+        action, decision = self._action_loss(working, batch)
+        alignment, variance = control_jepa(working, bound, batch.valid)
         objective = self.config.objective
         prospective = alignment + objective.variance_weight * variance
         total = action + objective.control_jepa_weight * prospective

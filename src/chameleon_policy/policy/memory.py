@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chameleon_policy.kernels.streams import side_by_side
-from chameleon_policy.policy.attention import Attention, TransformerBlock, linear, two_layer_mlp
+from chameleon_policy.policy.attention import Attention, TransformerBlock, gelu_layer, linear, two_layer_mlp
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 
@@ -134,7 +134,7 @@ class WorkingStateConsolidation(nn.Module):
         last: nn.Linear = self.update[2]  # type: ignore[assignment]
         from_traces, from_working = first.weight.chunk(2, dim=1)  # W [e, h] = W_e e + W_h h, without joining the two
         shared = F.linear(working, from_working, first.bias).unsqueeze(-2)
-        return bound + linear(F.gelu(F.linear(traces, from_traces) + shared), last.weight, last.bias)
+        return bound + linear(gelu_layer(traces, from_traces, shared), last.weight, last.bias)
 
 
 class MemoryLayer(nn.Module):
