@@ -140,8 +140,6 @@ def test_control_table() -> None:
         assert len(sizes) == 1
         expected.append([control["preset"], label, f"{first:.1f} ms", *ratios, f"{sizes.pop() / 2**20:.1f} MiB"])
     assert table_below("control") == expected
-    cpu, gpu = (result(name)["control"]["fast"]["observe"]["p50_ms"] for name in MACHINES)
-    assert f"`observe` took {cpu:.0f} ms and {gpu:.2f} ms" in " ".join(README.split())
 
 
 def test_state_space_table() -> None:
@@ -244,7 +242,7 @@ def test_performance_page() -> None:
     text = " ".join(page.split())
     apart = training["curves"]["mean_absolute_difference"]
     second, first = tuning["kernels"]["second"], tuning["kernels"]["first"]
-    eager = tuning["step_ms"]
+    eager, later = tuning["step_ms"], tuning["later"]["step_ms_first_run"]
     one = {name: values for name, values in tuning["euler"].items() if "columns 16, 16, 16 warps 4, 8, 8, 8" in name}
     precise, short = (next(v for k, v in one.items() if k.startswith(kind)) for kind in ("float32", "bfloat16"))
     cpu = result("performance-cpu.json")["control"]["fast"]
@@ -265,7 +263,7 @@ def test_performance_page() -> None:
         f"{second['scan T 512 S 592 chunk 64 gradients 4 fwd+bwd']:.1f} at 512 steps",
         f"({eager['eager, head in halves']:.0f} instead of {eager['eager, head in one piece']:.0f} ms a step)",
         f"({eager['recorded, head in halves']:.0f} instead of {eager['recorded, head in one piece']:.0f} ms)",
-        f"({eager['recorded, head in halves']:.0f} against {eager['recorded, head in one piece']:.0f} ms in one run)",
+        f"was slower ({later['base']:.0f} instead of {later['head in one piece']:.0f} ms)",
         f"{tuning['euler_repeated']['runs']} runs agreed to the last bit",
         f"{precise['50_steps_ms']:.1f} instead of {short['50_steps_ms']:.1f} ms for 50 steps",
         f"({precise['largest_difference_to_float32']:.3f} instead of {short['largest_difference_to_float32']:.3f} largest",

@@ -4,5 +4,6 @@
 
 Parts, a file each: `training` (our step against our own plain code), `control` (against LeRobot's Diffusion and ACT
 policies), `ssm` (state_space.py: the state-space layer against transformers and mamba-ssm), `length` (cost against episode
-length). A peer that is not installed is left out and named; --peers names a folder with packages that are not.
+length), `recording` (steps as CUDA graphs and without). A peer that is not installed is left out and named; --peers names a
+folder with packages that are not.
 """

@@ -14,6 +14,7 @@ import tyro
 from benchmarks.performance.control import ROBOT_PEERS, control
 from benchmarks.performance.length import length
 from benchmarks.performance.memory import release
+from benchmarks.performance.recording import recording
 from benchmarks.performance.sizes import CPU, GPU, SEED
 from benchmarks.performance.state_space import LAYER_PEERS, state_space
 from benchmarks.performance.table import print_table
@@ -21,12 +22,12 @@ from benchmarks.performance.training import training
 from chameleon_policy.report.provenance import write_result
 
 COMMAND = "python -m benchmarks.performance"
-Part = Literal["training", "control", "ssm", "length"]
+Part = Literal["training", "control", "ssm", "length", "recording"]
 
 
 def main(
     device: Literal["cpu", "cuda"] = "cpu",
-    parts: tuple[Part, ...] = ("training", "control", "ssm", "length"),
+    parts: tuple[Part, ...] = ("training", "control", "ssm", "length", "recording"),
     peers: Path | None = None,
     out: Path | None = None,
 ) -> None:
@@ -34,7 +35,7 @@ def main(
 
     Args:
         device: Where to run.
-        parts: What to measure.
+        parts: What to measure; recording is for GPUs alone.
         peers: Folder to look for lerobot and mamba_ssm in, beside what is installed.
         out: File to write; runs/performance-<device>.json by default.
     """
@@ -51,8 +52,10 @@ def main(
         "training": partial(training, sizes, target), "control": partial(control, sizes, target, tuple(ROBOT_PEERS)),
         "ssm": partial(state_space, sizes, target, LAYER_PEERS), "length": partial(length, sizes, target),
     }  # fmt: skip
+    if device == "cuda":
+        jobs["recording"] = partial(recording, sizes, target)
     result: dict[str, Any] = {}
-    for name in parts:
+    for name in (name for name in parts if name in jobs):
         result[name] = jobs[name]()
         release(target)
         # After every part, so that a run that is cut off leaves what it has.

@@ -15,7 +15,10 @@ def print_table(result: dict[str, Any], device: torch.device) -> None:
     table = Table(title=f"Speed on {device}{same}")
     for column in ("what", "ours", "others", "ratio"):
         table.add_column(column, justify="left" if column == "what" else "right")
-    parts = {"training": add_training, "control": add_control, "ssm": add_state_space, "length": add_length}
+    parts = {
+        "training": add_training, "control": add_control, "ssm": add_state_space, "length": add_length,
+        "recording": add_recording,
+    }  # fmt: skip
     for name, add in parts.items():
         if name in result:
             add(table, result[name])
@@ -73,4 +76,13 @@ def add_length(table: Table, part: dict[str, Any]) -> None:
         table.add_row(
             f"memory layers, episodes of {steps} steps", f"{row['ours']['ms_per_step']:.3f} ms/step",
             f"{row['plain']['ms_per_step']:.3f} ms/step plain", f"{row['plain']['ms'] / row['ours']['ms']:.2f} x",
+        )  # fmt: skip
+
+
+def add_recording(table: Table, part: dict[str, Any]) -> None:
+    """A training step as a CUDA graph and without."""
+    for name, row in part.items():
+        table.add_row(
+            f"recorded step, {name}, {row['episodes']} x {row['steps']} frames", f"{row['recorded_ms']:.1f} ms",
+            f"{row['not_recorded_ms']:.1f} ms not recorded", f"{row['not_recorded_ms'] / row['recorded_ms']:.2f} x",
         )  # fmt: skip

@@ -32,7 +32,7 @@ WARPS = 4
 
 
 @triton.jit
-def _forward(asked_, x_, p_, seen_, batch_size, count,
+def _one_query_forward(asked_, x_, p_, seen_, batch_size, count,
              HEADS: tl.constexpr, ROWS: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, PIECE: tl.constexpr):  # fmt: skip
     batch = tl.program_id(0).to(tl.int64)
     head, n, d = tl.arange(0, ROWS), tl.arange(0, N), tl.arange(0, PIECE)
@@ -57,7 +57,7 @@ def _forward(asked_, x_, p_, seen_, batch_size, count,
 
 
 @triton.jit
-def _backward(asked_, x_, p_, dseen_, dasked_, dx_, batch_size, count,
+def _one_query_backward(asked_, x_, p_, dseen_, dasked_, dx_, batch_size, count,
               HEADS: tl.constexpr, ROWS: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, PIECE: tl.constexpr):  # fmt: skip
     batch = tl.program_id(0).to(tl.int64)
     head, n, d = tl.arange(0, ROWS), tl.arange(0, N), tl.arange(0, PIECE)
@@ -99,7 +99,7 @@ class OneQuery(torch.autograd.Function):
         (heads, batch, _), count = asked.shape, sources.shape[1]
         weights = torch.empty(batch, heads, count, device=asked.device, dtype=torch.float32)
         seen = torch.empty_like(asked)
-        _forward[(batch,)](asked, sources, weights, seen, batch, count, **_sizes(asked, sources))
+        _one_query_forward[(batch,)](asked, sources, weights, seen, batch, count, **_sizes(asked, sources))
         ctx.save_for_backward(asked, sources, weights)
         return seen
 
@@ -107,7 +107,7 @@ class OneQuery(torch.autograd.Function):
     def backward(ctx: Any, dseen: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         asked, sources, weights = ctx.saved_tensors
         dasked, dsources = torch.empty_like(asked), torch.empty_like(sources)
-        _backward[(len(sources),)](
+        _one_query_backward[(len(sources),)](
             asked, sources, weights, dseen.contiguous(), dasked, dsources, len(sources), sources.shape[1],
             **_sizes(asked, sources),
         )  # fmt: skip

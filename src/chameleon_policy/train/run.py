@@ -149,6 +149,7 @@ def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: no GPU is available to torch; use --device cpu")
     on_cpu = device == "cpu" or not torch.cuda.is_available()
+    torch.backends.cudnn.benchmark = not on_cpu  # batches have few shapes: worth trying which algorithm is fastest
     bf16 = training.precision == "bf16" or (training.precision == "auto" and not on_cpu)
     return Accelerator(cpu=on_cpu, mixed_precision="bf16" if bf16 else "no")
 
