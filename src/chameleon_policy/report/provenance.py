@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,11 @@ def hardware() -> dict[str, Any]:
     return description
 
 
+@cache
 def git_revision() -> str:
     """The commit of the working tree, with `-dirty` behind it if files were changed; `unknown` outside a checkout.
+
+    As it was when a process asked first: the result that it writes does not count as a change.
 
     A copy without its history (a container, a cluster job) takes it from the variable GIT_REVISION.
     """
