@@ -32,6 +32,7 @@ from chameleon_policy.kernels.layer_norm import StreamNorm  # noqa: E402
 from chameleon_policy.kernels.one_query import OneQuery  # noqa: E402
 from chameleon_policy.kernels.stem import depth_weight, norm_pool, space_to_depth  # noqa: E402
 from chameleon_policy.kernels.sums import sum_rows  # noqa: E402
+from chameleon_policy.kernels.weights import converted  # noqa: E402
 from chameleon_policy.policy.action_flow import ActionFlow  # noqa: E402
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState  # noqa: E402
 from chameleon_policy.policy.visual import crop, to_unit_range  # noqa: E402
@@ -332,3 +333,24 @@ def test_euler_steps(horizon: int, action: int, robots: int, monkeypatch: pytest
         expected = flow.sample(working, 3, noise, None)
         sampled = euler.EulerSampler(flow, robots, 3, torch.float32)(working, noise.clone())
     torch.testing.assert_close(sampled, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_converted_at_once_are_those_of_autocast() -> None:
+    """Same results and gradients, of a layer that is used twice or not at all too; weights back in place, come what may."""
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6), torch.nn.Linear(6, 3)).to(DEVICE)
+    inputs = normal(5, 6, grad=False)
+    found = []
+    for at_once in (False, True):
+        model.zero_grad()
+        with torch.autocast(DEVICE, torch.bfloat16), converted([model] if at_once else [], torch.bfloat16):
+            assert model[0].weight.dtype == (torch.bfloat16 if at_once else torch.float32)
+            output = model[0](model[0](inputs)) @ model[1].weight.T
+        output.float().square().sum().backward()
+        found.append([output, *(parameter.grad for parameter in model.parameters())])
+    assert found[1][-1] is None and found[1][1].dtype == torch.float32
+    torch.testing.assert_close(
+        [t for t in found[0] if t is not None], [t for t in found[1] if t is not None], rtol=0, atol=0
+    )
+    with pytest.raises(RuntimeError), converted([model], torch.bfloat16):
+        raise RuntimeError
+    assert all(isinstance(layer.weight, torch.nn.Parameter) for layer in model)

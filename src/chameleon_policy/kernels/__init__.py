@@ -12,6 +12,7 @@
     selective_layer.py   that layer between its two projections: convolution, recurrence, gated RMSNorm
     euler.py             the action head's Euler steps for one or a few robots
     streams.py           independent work at the same time
+    weights.py           weights of many layers, converted at once
 
 They are Triton kernels for half precision (bfloat16 weights, or autocast) on a CUDA device. Everywhere else, and inside
 `plain_pytorch()` or with CHAMELEON_KERNELS=0 in the environment, the plain code runs: same function, no Triton needed.

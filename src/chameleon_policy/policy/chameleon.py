@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -24,6 +25,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from chameleon_policy import kernels
+from chameleon_policy.kernels.weights import converted
 from chameleon_policy.policy import saving
 from chameleon_policy.policy.action_flow import ActionFlow, Source
 from chameleon_policy.policy.checkpointing import run_layer
@@ -200,11 +203,12 @@ class ChameleonPolicy(nn.Module):
         if self.training and augmentation is None:
             augmentation = self.draw_augmentation(episodes)
         tokens = self.event_tokens(batch.observation, augmentation if self.training else None)
-        outputs = self._through_layers(tokens, state, keep_state=keep_state)
+        with self._weights_for(tokens):
+            outputs = self._through_layers(tokens, state, keep_state=keep_state)
+            working, bound = outputs[-1].working, outputs[-1].bound
+            action, decision = self._action_loss(working, batch)
+            alignment, variance = control_jepa(working, bound, batch.valid)
         after = self._memory_after(outputs, state).detach() if keep_state else None
-        working, bound = outputs[-1].working, outputs[-1].bound
-        action, decision = self._action_loss(working, batch)
-        alignment, variance = control_jepa(working, bound, batch.valid)
         objective = self.config.objective
         prospective = alignment + objective.variance_weight * variance
         total = action + objective.control_jepa_weight * prospective
@@ -212,6 +216,15 @@ class ChameleonPolicy(nn.Module):
         if decision is not None:
             parts["decision_loss"] = decision
         return Loss(total, {name: part.detach() for name, part in parts.items()}, after, augmentation)
+
+    def _weights_for(self, tokens: Tensor) -> AbstractContextManager[None]:
+        """Inside this block linear layers have the type that products of these tokens are computed in.
+
+        Not where activations are computed again on the way back, which is outside.
+        """
+        if not kernels.enabled(tokens) or self.forget_activations:
+            return nullcontext()
+        return converted([self.memory, self.action_flow, self._training_branch], kernels.compute_dtype(tokens))
 
     def draw_augmentation(self, episodes: int) -> Augmentation:
         """Draw what stays the same through an episode: one crop per view, one proprioceptive offset."""
