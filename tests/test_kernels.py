@@ -354,3 +354,23 @@ def test_weights_converted_at_once_are_those_of_autocast() -> None:
     with pytest.raises(RuntimeError), converted([model], torch.bfloat16):
         raise RuntimeError
     assert all(isinstance(layer.weight, torch.nn.Parameter) for layer in model)
+
+
+def test_the_loss_stays_precise_while_weights_are_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same figures as with autocast's own conversions, in float32."""
+    policy, batch = make_policy().to(DEVICE).eval(), make_batch(STATE_FEATURES, 2, 6).to(DEVICE)
+    found = []
+    for at_once in (False, True):
+        if at_once:
+            monkeypatch.setattr(
+                policy, "_weights_for", lambda _: converted([policy.memory, policy.action_flow], torch.bfloat16)
+            )
+        torch.manual_seed(0)
+        with torch.autocast(DEVICE, torch.bfloat16), kernels.plain_pytorch():
+            loss = policy.loss(batch)
+        assert {figure.dtype for figure in (loss.total, *loss.parts.values())} == {torch.float32}
+        assert loss.state.working.dtype == torch.float32
+        loss.total.backward()
+        found.append((loss.parts, {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}))
+        policy.zero_grad()
+    torch.testing.assert_close(found[0], found[1], rtol=1e-2, atol=1e-4)

@@ -18,7 +18,7 @@ class CurrentTokens(nn.Module):
         super().__init__()
         self.initial_state = replaced.initial_state
 
-    def forward(self, sequence: torch.Tensor, state: SSMState | None) -> tuple[torch.Tensor, SSMState]:
+    def forward(self, sequence: torch.Tensor, state: SSMState | None, *, keep_state: bool) -> tuple[torch.Tensor, SSMState]:
         return sequence, state or self.initial_state(*sequence.shape[:-2])
 
 

@@ -14,7 +14,7 @@
     streams.py           independent work at the same time
     weights.py           weights of many layers, converted at once
 
-They are Triton kernels for half precision (bfloat16 weights, or autocast) on a CUDA device. Everywhere else, and inside
+All but the last two are Triton kernels. They are for half precision (bfloat16 weights, or autocast) on a CUDA device. Everywhere else, and inside
 `plain_pytorch()` or with CHAMELEON_KERNELS=0 in the environment, the plain code runs: same function, no Triton needed.
 """
 
@@ -31,6 +31,8 @@ from torch import Tensor
 
 AVAILABLE = importlib.util.find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
+SHARED_MEMORY = 160 * 1024
+"""Bytes that a block of threads must be able to have."""
 
 _switched_on = os.environ.get("CHAMELEON_KERNELS", "1") != "0"
 
@@ -54,8 +56,11 @@ def compute_dtype(tensor: Tensor) -> torch.dtype:
 
 @cache
 def _new_enough(device: torch.device) -> bool:
-    """Tensor cores for bfloat16: Ampere and later."""
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+    """Tensor cores for bfloat16, and shared memory enough for the largest kernel: A100 and later, without the cards for games."""
+    if torch.version.hip is not None:
+        return False
+    properties = torch.cuda.get_device_properties(device)
+    return (properties.major, properties.minor) >= (8, 0) and properties.shared_memory_per_block_optin >= SHARED_MEMORY
 
 
 def enabled(tensor: Tensor) -> bool:

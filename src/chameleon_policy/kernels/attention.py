@@ -182,10 +182,10 @@ def _launch(
     tiles = {"M": _tile(m), "N": _tile(n), "C": _tile(c)}
     kernel[(batch, heads)](
         *pointers, m, n, c, query.stride(1), own.stride(1), context_stride, size**-0.5,
-        HEADS=heads, SIZE=size, **tiles, CONTEXT=context is not None, **flags, num_warps=warps(tiles["M"], tiles["N"]),
+        HEADS=heads, SIZE=size, **tiles, CONTEXT=context is not None, **flags, num_warps=warps(tiles["M"]),
     )  # fmt: skip
 
 
-def warps(queries: int, keys: int) -> int:
+def warps(queries: int) -> int:
     """By the size of a tile."""
     return 1 if queries <= 16 else 4

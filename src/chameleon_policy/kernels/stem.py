@@ -43,10 +43,10 @@ ROWS = 64
 
 @triton.jit
 def _space_to_depth(images_, top_, left_, cells_, steps, image_height, image_width, height, width, rows, columns,
-                    scale, shift, CHANNELS: tl.constexpr, BYTES: tl.constexpr):  # fmt: skip
+                    scale, shift, CHANNELS: tl.constexpr, NUMBERS: tl.constexpr):  # fmt: skip
     """One row of cells of one picture; one cell of zeros before the first and one behind the last.
 
-    A cell has 12 bytes of each of its four rows of pixels, the next cell the next 12.
+    A cell has 12 numbers of each of its four rows of pixels, the next cell the next 12.
     """
     frame, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top, left = tl.load(top_ + frame // steps), tl.load(left_ + frame // steps)
@@ -54,8 +54,8 @@ def _space_to_depth(images_, top_, left_, cells_, steps, image_height, image_wid
     y = (row - 1) * 4 + line
     images_ += frame * image_height * image_width * 3
     cells_ += (frame * rows + row) * columns * CHANNELS
-    for first in range(0, columns * 12, BYTES):
-        place = first + tl.arange(0, BYTES)
+    for first in range(0, columns * 12, NUMBERS):
+        place = first + tl.arange(0, NUMBERS)
         x = place // 3 - 4
         inside = (y[:, None] >= 0) & (y[:, None] < height) & (x[None, :] >= 0) & (x[None, :] < width)
         source = ((top + y[:, None]) * image_width + left - 4) * 3 + place[None, :]
@@ -75,7 +75,7 @@ def space_to_depth(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, i
     scale = 2 / 255 if images.dtype == torch.uint8 else 2.0
     _space_to_depth[(frames, rows)](
         images, top, left, cells, steps, image_height, image_width, height, width, rows, columns, scale, -1.0,
-        CHANNELS=CELL_CHANNELS, BYTES=512, num_warps=4,
+        CHANNELS=CELL_CHANNELS, NUMBERS=512, num_warps=4,
     )  # fmt: skip
     return cells.permute(0, 3, 1, 2)
 

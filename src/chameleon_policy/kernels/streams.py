@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,17 +16,14 @@ def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
     return [torch.cuda.Stream(device) for _ in range(count)]
 
 
-def side_by_side(
-    jobs: Sequence[Callable[[], Any]], inputs: Sequence[Sequence[Tensor]], *, recorded_only: bool = False
-) -> list[Any]:
+def side_by_side(jobs: Sequence[Callable[[], Tensor]], inputs: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     """Results of jobs that read their `inputs` and not one another, each on a stream of its own; the first on the current one.
 
-    All but the first return one tensor. The way back takes the same streams. Whoever called may use the results as if they
-    had been computed in order. The jobs must not share weights: one that autocast has converted for the first may not be
-    there yet when the second reads it. `recorded_only`: small jobs, where a second stream is worth it only in a CUDA graph.
+    The way back takes the same streams. Whoever called may use the results as if they had been computed in order. The jobs
+    must not share weights: one that autocast has converted for the first may not be there yet when the second reads it.
     """
     device = inputs[0][0].device
-    if device.type != "cuda" or (recorded_only and not torch.cuda.is_current_stream_capturing()):
+    if device.type != "cuda":
         return [job() for job in jobs]
     here = torch.cuda.current_stream(device)
     others = _streams(device, len(jobs) - 1)

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS, COLUMNS = 2048, 16
-"""Of a tile at most: few columns, so that there are many programs, and rows enough to wait for memory only a few times."""
+"""Of a tile at most: few columns, for many programs, and rows enough to wait for memory only a few times."""
 
 
 @triton.jit

@@ -34,6 +34,7 @@ class Attention(nn.Module):
         mixed, _ = mix(self.query(queries).flatten(0, -3), self.key_value(sources).flatten(0, -3), None, self.heads)
         return self.output(mixed.view_as(queries))
 
+    @torch.no_grad()
     def prepare(self) -> None:
         """Join once what `projections` would join every time; for weights that no longer change."""
         self.joined = self._join()
@@ -78,7 +79,7 @@ def mix(query: Tensor, key_value: Tensor | None, context: Tensor | None, heads: 
     Without `key_value`, `query` holds queries, keys and values side by side (B M 3D).
     """
     width = query.shape[-1] // (3 if key_value is None else 1)
-    counts = [len(tensor[0]) for tensor in (query, key_value, context) if tensor is not None]
+    counts = [tensor.shape[1] for tensor in (query, key_value, context) if tensor is not None]
     if kernels.enabled(query) and (key_value is None or query.dtype == key_value.dtype):
         from chameleon_policy.kernels.attention import ShortAttention, fits
 
@@ -162,6 +163,10 @@ class TransformerBlock(nn.Module):
         mixed, own = self.attention.among(self.attention.projections(normed), context)
         tokens, normed = add_and_norm(tokens, norm, self.attention.output, mixed)  # type: ignore[arg-type]
         return tokens, gelu_layer(normed, first.weight, first.bias), own  # type: ignore[arg-type]
+
+    def prepare(self) -> None:
+        """See `Attention.prepare`."""
+        self.attention.prepare()
 
     @property
     def last(self) -> nn.Linear:

@@ -242,6 +242,11 @@ class ChameleonPolicy(nn.Module):
         self.control_jepa = branch.to(weight.device, weight.dtype)
 
     @property
+    def _precision(self) -> torch.dtype:
+        """What the policy is kept in; a bias says it even while weights are converted for their products."""
+        return self.action_flow.action_out.bias.dtype
+
+    @property
     def _training_branch(self) -> ControlJEPA:
         if self.control_jepa is None:
             raise ValueError(
@@ -263,7 +268,7 @@ class ChameleonPolicy(nn.Module):
         place = torch.arange(batch.actions.shape[1] + missing, device=working.device)
         place = torch.minimum(place, actions_valid.sum(1, keepdim=True) - 1)
         actions = batch.actions.gather(1, place.unsqueeze(-1).expand(-1, -1, self.features.action))
-        actions = self.normalize_action(actions).to(self.action_flow.action_out.weight.dtype)
+        actions = self.normalize_action(actions).to(self._precision)
         actions_valid = nn.functional.pad(actions_valid, (0, missing))
         chunks = actions.unfold(1, horizon, 1)[:, :time].transpose(-1, -2)  # B T H A
         counted = actions_valid.unfold(1, horizon, 1)[:, :time] & batch.valid.unsqueeze(-1)  # B T H
@@ -317,7 +322,7 @@ class ChameleonPolicy(nn.Module):
         return MemoryState(
             layers=tuple(output.state for output in outputs),  # type: ignore[misc]
             # Copies, not views: a state must not keep the sequence it came from alive.
-            working=working[:, -1].to(self.action_flow.action_out.weight.dtype, copy=True),
+            working=working[:, -1].to(self._precision, copy=True),
             steps=torch.full((episodes,), steps, device=working.device) + (0 if before is None else before.steps),
             signature=self.signature,
         )

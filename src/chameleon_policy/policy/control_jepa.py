@@ -44,10 +44,11 @@ class ControlJEPA(nn.Module):
         self.predictor = two_layer_mlp(2 * config.width, config.width)
         self.horizon_tokens = nn.Parameter(0.02 * torch.randn(len(config.objective.horizons), config.width))
         self.target = copy.deepcopy(online).requires_grad_(False)
+        weights = torch.tensor(config.objective.horizon_weights, dtype=torch.float64)
         self.horizons: Tensor
         self.horizon_weights: Tensor
         self.register_buffer("horizons", torch.tensor(config.objective.horizons), persistent=False)
-        self.register_buffer("horizon_weights", torch.tensor(config.objective.horizon_weights), persistent=False)
+        self.register_buffer("horizon_weights", weights, persistent=False)
 
     @torch.no_grad()
     def update_target(self, online: ControlContext) -> None:

@@ -123,7 +123,7 @@ class EventTokens(nn.Module):
         else:
             instruction = self.null_instruction
         # Joining is fast where all parts lie in memory as they are.
-        tokens.append(instruction.to(tokens[-1].dtype).expand(batch, time, -1).unsqueeze(2).contiguous())
+        tokens.append(instruction.expand(batch, time, -1).unsqueeze(2).to(tokens[-1].dtype).contiguous())
         return torch.cat(tokens, dim=2)
 
     def _patches(self, observation: Observation, augmentation: Augmentation | None) -> list[Tensor]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 
 from chameleon_policy import kernels
 from chameleon_policy.policy.action_flow import Source
-from chameleon_policy.policy.attention import Attention
+from chameleon_policy.policy.attention import TransformerBlock
 from chameleon_policy.policy.chameleon import ChameleonPolicy
 from chameleon_policy.policy.observation import Observation, check_observation, check_rank
 from chameleon_policy.policy.state import MemoryState
@@ -44,7 +45,8 @@ class FastControl:
     def __init__(self, policy: ChameleonPolicy, *, batch_size: int = 1) -> None:
         if not isinstance(policy, ChameleonPolicy):
             raise ValueError(f"FastControl: expected a ChameleonPolicy, got {type(policy).__name__}")
-        self.policy = _frozen(policy)
+        with torch.cuda.device(policy.device) if policy.device.type == "cuda" else nullcontext():
+            self.policy = _frozen(policy)
         self.features, self.device = policy.features, policy.device
         self._state = self.policy.initial_state(batch_size)
         self._observed = [False] * batch_size
@@ -135,7 +137,7 @@ def _frozen(policy: ChameleonPolicy) -> ChameleonPolicy:
         if isinstance(module, nn.Conv2d):
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
     for module in frozen.modules():
-        if isinstance(module, (Attention, PatchEncoder)):
+        if isinstance(module, (TransformerBlock, PatchEncoder)):
             module.prepare()
     return frozen
 

@@ -19,13 +19,11 @@ layers see more than one time step, so a sequence of length one is a control ste
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chameleon_policy.kernels.streams import side_by_side
 from chameleon_policy.policy.attention import Attention, TransformerBlock, gelu_layer, linear, two_layer_mlp
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
@@ -161,14 +159,8 @@ class MemoryLayer(nn.Module):
         anything read the state after a whole episode: `keep_state` says whether it is wanted.
         """
         bound = self.binding(tokens)
-        (traces, slow), control_context = side_by_side(
-            [
-                partial(self.propagation, bound, state and state.slow, keep_state=keep_state),
-                partial(self.recall.control_context, bound),
-            ],
-            [[bound], [bound]],
-            recorded_only=True,
-        )
+        traces, slow = self.propagation(bound, state and state.slow, keep_state=keep_state)
+        control_context = self.recall.control_context(bound)
         recalled = self.recall(control_context, traces)
         working, fast = self.consolidation(control_context, recalled, state and state.fast, keep_state=keep_state)
         return LayerOutput(

@@ -96,6 +96,7 @@ class PatchEncoder(nn.Module):
         self.over_cells: Tensor | None = None
         """The first convolution's weight as the kernels want it, after `prepare`."""
 
+    @torch.no_grad()
     def prepare(self) -> None:
         """Rearrange the first convolution's weight once and not every time; for weights that no longer change."""
         if kernels.enabled(self.projection.weight):
