@@ -5,7 +5,7 @@
 Operations are those of matrix products and convolutions, forward, times three for the way there and back. Control context
 and recall ask one question a step, for which keys and values of all tokens are not needed: those are not counted. Bytes are
 the outputs of these layers in bfloat16, each written and read once on the way there; read again, with its gradient written
-and read, on the way back; products that are no modules of their own are left out. The two rates are what an H200 was seen
+and read, on the way back; what attention and recurrence multiply is left out. The two rates are what an H200 was seen
 to reach on large, random operands.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import tyro
-from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.performance.sizes import GPU, camera_features
@@ -32,20 +32,27 @@ OPERATIONS_PER_SECOND, BYTES_PER_SECOND = 790e12, 4.3e12
 BYTES_PER_NUMBER = 2 * 5
 
 
-def count(function: Callable[[], object], layers: nn.Module) -> dict[str, float]:
+class Outputs(TorchDispatchMode):
+    """Counts the numbers that linear layers and convolutions put out."""
+
+    LAYERS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.convolution.default)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        output = function(*arguments, **(options or {}))
+        if function in self.LAYERS:
+            self.numbers += output.numel()
+        return output
+
+
+def count(function: Callable[[], object]) -> dict[str, float]:
     """Operations and output numbers of the matrix products and convolutions that a function calls."""
-    numbers = 0
-
-    def add(_: nn.Module, __: Any, output: torch.Tensor) -> None:
-        nonlocal numbers
-        numbers += output.numel()
-
-    handles = [m.register_forward_hook(add) for m in layers.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with FlopCounterMode(display=False) as counter, Outputs() as outputs, torch.no_grad():
         function()
-    for handle in handles:
-        handle.remove()
-    return {"operations": 3 * counter.get_total_flops(), "bytes": numbers * BYTES_PER_NUMBER}
+    return {"operations": 3 * counter.get_total_flops(), "bytes": outputs.numbers * BYTES_PER_NUMBER}
 
 
 def spared_by_one_query(policy: ChameleonPolicy, tokens: int) -> dict[str, float]:
@@ -73,9 +80,9 @@ def main(out: Path | None = None) -> None:
         working = policy.remember(tokens, None)[0][-1].working.flatten(0, 1)
     chunks = torch.randn(FRAMES, features.horizon, features.action)
     parts = {
-        "encoders": count(lambda: policy.event_tokens(batch.observation), policy.event_tokens),
-        "memory": count(lambda: policy.remember(tokens, None), policy.memory),
-        "action head": count(lambda: policy.action_flow(working, chunks, 1.0), policy.action_flow),
+        "encoders": count(lambda: policy.event_tokens(batch.observation)),
+        "memory": count(lambda: policy.remember(tokens, None)),
+        "action head": count(lambda: policy.action_flow(working, chunks, 1.0)),
     }
     for name, spared in spared_by_one_query(policy, features.tokens).items():
         parts["memory"][name] -= spared * FRAMES
