@@ -142,6 +142,17 @@ def _incoming(dy_, beside_, place, inside, TWO: tl.constexpr):
 
 
 @triton.jit
+def _through_relu(dy, x, scale, shift, open_, row, block, pixels,
+                  RESIDUAL: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    """The gradient in front of the ReLU. Without a residual, x says where it was open."""
+    if RESIDUAL:
+        was_open = _was_open(open_, row, block, pixels, CHANNELS, WIDTH, ROWS)
+    else:
+        was_open = x * scale[None, :] + shift[None, :] > 0
+    return tl.where(was_open, dy, 0.0)
+
+
+@triton.jit
 def _group_norm_backward(dy_, beside_, open_, x_, weight_, bias_, mean_, rstd_, dx_, dresidual_, dparameters_, pixels,
                          WHOLE: tl.constexpr, TWO: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
                          CHANNELS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
@@ -170,11 +181,7 @@ def _group_norm_backward(dy_, beside_, open_, x_, weight_, bias_, mean_, rstd_, 
         x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
         dy = _incoming(dy_, beside_, place, inside, TWO)
         if RELU:
-            # Without a residual, x says where the ReLU was open.
-            was_open = x * scale[None, :] + shift[None, :] > 0
-            if RESIDUAL:
-                was_open = _was_open(open_, rows, block, pixels, CHANNELS, width, ROWS)
-            dy = tl.where(was_open, dy, 0.0)
+            dy = _through_relu(dy, x, scale, shift, open_, rows, block, pixels, RESIDUAL, CHANNELS, width, ROWS)
         xhat = (x - mean[None, :]) * rstd[None, :]
         dbias, dweight = tl.sum(dy, 0), tl.sum(dy * xhat, 0)
     else:
@@ -187,10 +194,7 @@ def _group_norm_backward(dy_, beside_, open_, x_, weight_, bias_, mean_, rstd_, 
             x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
             dy = _incoming(dy_, beside_, place, inside, TWO)
             if RELU:
-                was_open = x * scale[None, :] + shift[None, :] > 0
-                if RESIDUAL:
-                    was_open = _was_open(open_, row, block, pixels, CHANNELS, width, ROWS)
-                dy = tl.where(was_open, dy, 0.0)
+                dy = _through_relu(dy, x, scale, shift, open_, row, block, pixels, RESIDUAL, CHANNELS, width, ROWS)
             if RESIDUAL:
                 dy = dy.to(dresidual_.dtype.element_ty)
                 tl.store(dresidual_ + place, dy, mask=inside)
@@ -221,7 +225,7 @@ def _group_norm_backward(dy_, beside_, open_, x_, weight_, bias_, mean_, rstd_, 
             else:
                 dy = _incoming(dy_, beside_, place, inside, TWO)
                 if RELU:
-                    dy = tl.where(x * scale[None, :] + shift[None, :] > 0, dy, 0.0)
+                    dy = _through_relu(dy, x, scale, shift, open_, row, block, pixels, False, CHANNELS, width, ROWS)
             xhat = (x - mean[None, :]) * rstd[None, :]
             dx = rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :])
             tl.store(dx_ + place, dx, mask=inside)
