@@ -12,6 +12,7 @@ import torch
 import tyro
 
 from benchmarks.performance.control import ROBOT_PEERS, control
+from benchmarks.performance.kinds import kinds
 from benchmarks.performance.length import length
 from benchmarks.performance.memory import release
 from benchmarks.performance.recording import recording
@@ -22,12 +23,12 @@ from benchmarks.performance.training import training
 from chameleon_policy.report.provenance import write_result
 
 COMMAND = "python -m benchmarks.performance"
-Part = Literal["training", "control", "ssm", "length", "recording"]
+Part = Literal["training", "control", "ssm", "length", "recording", "kinds"]
 
 
 def main(
     device: Literal["cpu", "cuda"] = "cpu",
-    parts: tuple[Part, ...] = ("training", "control", "ssm", "length", "recording"),
+    parts: tuple[Part, ...] = ("training", "control", "ssm", "length", "recording", "kinds"),
     peers: Path | None = None,
     out: Path | None = None,
 ) -> None:
@@ -35,7 +36,7 @@ def main(
 
     Args:
         device: Where to run.
-        parts: What to measure; recording is for GPUs alone.
+        parts: What to measure; recording and kinds are for GPUs alone.
         peers: Folder to look for lerobot and mamba_ssm in, beside what is installed.
         out: File to write; runs/performance-<device>.json by default.
     """
@@ -54,8 +55,10 @@ def main(
     }  # fmt: skip
     if device == "cuda":
         jobs["recording"] = partial(recording, sizes, target)
+        jobs["kinds"] = partial(kinds, sizes, target)
     result: dict[str, Any] = {}
-    for name in (name for name in parts if name in jobs):
+    # In this order whatever the order asked for: kinds comes last, since a profiler slows down whatever runs after it.
+    for name in (name for name in jobs if name in parts):
         result[name] = jobs[name]()
         release(target)
         # After every part, so that a run that is cut off leaves what it has.

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.inputs import random_observation
-from benchmarks.performance.kinds import by_kind
 from benchmarks.performance.memory import peak_memory, release
 from benchmarks.performance.sizes import SEED, Sizes, camera_features
 from benchmarks.timing import measure, synchronize
@@ -40,10 +39,6 @@ def training(sizes: Sizes, device: torch.device) -> dict[str, Any]:
             "step_ms": 1e3 * step, "frames_per_second": sizes.episodes * sizes.steps / step,
             "peak_memory_bytes": peak_memory(device), "first_step_s": first,
         }  # fmt: skip
-        if name == "ours" and device.type == "cuda":
-            stepper.graphed = None
-            release(device)
-            rows[name]["by_kind_ms"] = by_kind(lambda s=stepper: s.step(batch, 3))
         print(json.dumps({name: rows[name]}), flush=True)
         del stepper
     curves = loss_curves(features, sizes, device)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from chameleon_policy.kernels.sums import sum_rows
 
-PROGRAMS = 1056
+PROGRAMS = 2112
 """Of the backward pass, where the bias is that of a layer; each adds up its gradient over its rows."""
-TILE = {"ROWS": 4, "num_warps": 4}
+TILE = {"ROWS": 2, "num_warps": 2}
 WIDEST = 512
 """Of a tile."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from chameleon_policy.kernels.sums import sum_rows
 
 TILE = 4096
-PROGRAMS = 1056
+PROGRAMS = 528
 """Of the backward pass; each adds up the weights' gradients over its rows."""
 
 
