@@ -45,9 +45,8 @@ def main(
     if peers is not None:
         sys.path.append(str(peers))
     path = out or Path("runs") / f"performance-{device}.json"
-    kept = [
-        argument for before, argument in zip(["", *sys.argv], sys.argv, strict=False) if "--out" not in (before, argument)
-    ]
+    places = {"--out", "--peers"}  # where files lie on this machine
+    kept = [argument for before, argument in zip(["", *sys.argv], sys.argv, strict=False) if not places & {before, argument}]
     command = " ".join([COMMAND, *kept[1:]])
     jobs: dict[str, Callable[[], dict[str, Any]]] = {
         "training": partial(training, sizes, target), "control": partial(control, sizes, target, tuple(ROBOT_PEERS)),
