@@ -172,16 +172,18 @@ def test_training_is_watched_on_its_own_seeds(tmp_path: Path) -> None:
     recording = Recording(task="clean-plate", episodes=3, observation="state", retention_steps=(3, 4))
     record(recording, tmp_path / "data")
     policy = clean_plate_policy()
-    figures = watch_training_seeds(tmp_path / "data", 2, 0, policy)(policy)
+    figures = watch_training_seeds([tmp_path / "data"], 2, 0, policy)(policy)
     assert set(figures) == {"train_msr", "train_dsr", "train_sr"}
+    both = watch_training_seeds([tmp_path / "data"] * 2, 1, 0, policy)(policy)
+    assert set(both) == {"train_msr_clean-plate", "train_dsr_clean-plate", "train_sr_clean-plate"}
     with pytest.raises(ValueError, match="no recording of Camo"):
-        watch_training_seeds(tmp_path, 2, 0, policy)
+        watch_training_seeds([tmp_path], 2, 0, policy)
     other = ChameleonPolicy(nano(), Features(objects=ObjectSlots(count=6, size=7), proprioception=10, action=10, horizon=4))
     with pytest.raises(ValueError, match="trained on another task"):
-        watch_training_seeds(tmp_path / "data", 2, 0, other)
+        watch_training_seeds([tmp_path / "data"], 2, 0, other)
     (tmp_path / "data/camo/recording.json").write_text("{}")
     with pytest.raises(ValueError, match=r"recording\.json is damaged"):
-        watch_training_seeds(tmp_path / "data", 2, 0, policy)
+        watch_training_seeds([tmp_path / "data"], 2, 0, policy)
 
 
 def test_training_seeds_are_refused() -> None:

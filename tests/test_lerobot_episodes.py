@@ -97,9 +97,13 @@ def test_a_recording_of_camo(tmp_path: Path) -> None:
         stored = np.array(rows["observation.environment_state"].to_pylist(), np.float32)
         np.testing.assert_array_equal(episode.objects.reshape(episode.length, -1), stored)
         assert episode.decision_steps == tuple(table[index]["decision_steps"]) != ()
+        assert episode.answers == tuple(table[index]["z"]) and len(episode.answers) == 1
         # The first number of a slot says whether the object is seen.
         assert set(np.unique(episode.objects[..., 0])) <= {0.0, 1.0}
 
+    pq.write_table(pa.Table.from_pylist([{**row, "z": [0, 1]} for row in table]), out / "camo/episodes.parquet")
+    with pytest.raises(ValueError, match=r"z: expected an answer for each of the decisions \(\d+,\), got \(0, 1\)"):
+        open_episodes(out)
     pq.write_table(pa.Table.from_pylist(table[:2]), out / "camo/episodes.parquet")
     with pytest.raises(ValueError, match=r"camo/episodes.parquet: expected the episodes 0 to 2, got 2 rows"):
         open_episodes(out)

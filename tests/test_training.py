@@ -291,7 +291,7 @@ class TestLoop:
             looks.append((run.progress.step, averaged and not method.training))
             return {"train_dsr": 1.0}
 
-        run.watch = watch
+        run.watches = [watch]
         run.train([], Console(quiet=True))
         assert looks == [(2, True), (4, True), (6, True)]
         assert not torch.equal(policy.state_dict()[name], run.average.weights[name])

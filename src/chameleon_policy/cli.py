@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.recipes import RecipeName, with_recipe
 
 app = tyro.extras.SubcommandApp()
 Preset = Literal["paper", "small", "nano"]
@@ -189,11 +190,14 @@ class DataKeys:
 
 @app.command(name="train")
 def train(
-    data: tyro.conf.Positional[Path],
+    data: tyro.conf.Positional[tuple[Path, ...]],
     out: Path,
     training: Annotated[TrainingConfig, tyro.conf.OmitArgPrefixes],
     policy: Annotated[PolicyOptions, tyro.conf.OmitArgPrefixes] = PolicyOptions(),  # noqa: B008
     keys: Annotated[DataKeys, tyro.conf.OmitArgPrefixes] = DataKeys(),  # noqa: B008
+    recipe: RecipeName | None = None,
+    held_out: tuple[Path, ...] = (),
+    tell_answer: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     log: tuple[Literal["tensorboard", "wandb"], ...] = (),
     device: Literal["auto", "cpu", "cuda"] = "auto",
     workers: int = 2,
@@ -203,11 +207,15 @@ def train(
     On several GPUs: accelerate launch -m chameleon_policy.cli train ... with the same options.
 
     Args:
-        data: LeRobot v3 folder, robomimic HDF5 file, or Diffusion Policy zarr.
+        data: LeRobot v3 folders, robomimic HDF5 files, or Diffusion Policy zarrs; several are trained on together.
         out: Folder of the run.
         training: The recipe; the defaults are the paper's.
         policy: The policy and its objective.
         keys: Arrays of the dataset.
+        recipe: Start from the options of a recipe (camo: what Camo is learned with); options beside it count more.
+        held_out: Demonstrations that are not trained on: their losses, and how well a linear probe reads from the memory
+            what decisions ask for, are written to metrics.jsonl --watch-times times.
+        tell_answer: Give the policy the answer, to see what it fails at besides remembering (recordings of Camo).
         log: Where figures go beside metrics.jsonl.
         device: Where to compute (default: a GPU if there is one).
         workers: Threads that read the dataset, and processes for rollouts that watch the training.
@@ -230,12 +238,13 @@ def train(
         options = ", ".join(f"--{name}" for name in given)
         raise ValueError(f"--start-from decides {', '.join(architecture)} of the policy; leave out {options}")
     run = RunConfig(
-        data=data, objective=objective, language=policy.language, start_from=policy.start_from, training=training,
+        data=data, held_out=held_out, tell_answer=tell_answer, objective=objective, language=policy.language,
+        start_from=policy.start_from, training=training,
         keys=Keys(state=keys.state_keys, action=keys.action_key, views=keys.view_keys, objects=keys.objects_key),
         **given,
     )  # fmt: skip
     watch = None
-    if training.watch_times:
+    if training.watch_times and training.watch_episodes:
         with _extra("camo"):
             from chameleon_policy.evaluate.watch import watch_training_seeds
 
@@ -410,7 +419,9 @@ def _extra(name: str) -> Iterator[None]:
 def main() -> None:
     """Run the command line; what the user did wrong is said in one line, without a traceback."""
     try:
-        app.cli(prog="chameleon", description="Chameleon: a visuomotor policy that remembers.")
+        app.cli(
+            prog="chameleon", description="Chameleon: a visuomotor policy that remembers.", args=with_recipe(sys.argv[1:])
+        )
     except (ValueError, OSError, ImportError) as error:
         print(f"chameleon: {error}", file=sys.stderr)
         sys.exit(2)

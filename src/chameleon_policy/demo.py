@@ -106,7 +106,7 @@ def _record(config: DemoConfig, folder: Path, bar: Bar) -> Path:
 
 def _train(config: DemoConfig, method: str, minutes: float, data: Path, run: Path, console: Console) -> None:
     settings = RunConfig(
-        data=data,
+        data=(data,),
         method=method,
         preset="nano",
         horizon=8,

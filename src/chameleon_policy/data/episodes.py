@@ -35,6 +35,8 @@ class EpisodeArrays:
     instruction: str
     decision_steps: tuple[int, ...] = ()
     """Time steps at which a Camo episode asks for a decision; empty for other datasets."""
+    answers: tuple[int, ...] = ()
+    """What each of these decisions asks for: the number of a plate, a cup or a shaker."""
 
     @property
     def length(self) -> int:
@@ -133,6 +135,7 @@ class Episodes(ABC):
         if not 0 <= index < len(self):
             raise IndexError(f"{self.source} has the episodes 0 to {len(self) - 1}, got {index}")
         layout = self.layout
+        decision_steps, answers = self._decisions(index)
         state = [self._numbers(index, key, (size,)) for key, size in layout.state.items()]
         return EpisodeArrays(
             state=np.concatenate(state, axis=1),
@@ -140,7 +143,8 @@ class Episodes(ABC):
             images={view: self._pictures(index, layout.view_keys[view], size) for view, size in layout.views.items()},
             objects=self._numbers(index, *layout.objects) if layout.objects else None,
             instruction=self.instructions[index],
-            decision_steps=self._decision_steps(index),
+            decision_steps=decision_steps,
+            answers=answers,
         )
 
     @abstractmethod
@@ -151,8 +155,9 @@ class Episodes(ABC):
     def _place(self, index: int, key: str) -> str:
         """File and place of that array, for messages."""
 
-    def _decision_steps(self, index: int) -> tuple[int, ...]:
-        return ()
+    def _decisions(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Time steps of an episode's decisions, and their answers."""
+        return (), ()
 
     def _numbers(self, index: int, key: str, shape: tuple[int, ...]) -> np.ndarray:
         stored = self._array(index, key)

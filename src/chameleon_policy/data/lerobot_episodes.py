@@ -32,7 +32,7 @@ class LeRobotEpisodes(Episodes):
             fps=self.dataset.schema.fps,
         )
         self._check_files()
-        self._decisions = _decisions(path, self.lengths)
+        self._decided = _decisions(path, self.lengths)
 
     def _choose(self, keys: Keys) -> Layout:
         path, vectors = self.dataset.path, self.dataset.schema.vectors
@@ -86,8 +86,8 @@ class LeRobotEpisodes(Episodes):
     def _place(self, index: int, key: str) -> str:
         return f"{self.dataset.file_of(index, key)}, {key}"
 
-    def _decision_steps(self, index: int) -> tuple[int, ...]:
-        return self._decisions.get(index, ())
+    def _decisions(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return self._decided.get(index, ((), ()))
 
 
 def _slots(names: tuple[str, ...]) -> tuple[int, int]:
@@ -102,23 +102,28 @@ def _slots(names: tuple[str, ...]) -> tuple[int, int]:
     return 1, len(names)
 
 
-def _decisions(path: Path, lengths: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """Episode -> time steps of its decisions, where a dataset is a recording of Camo."""
+def _decisions(path: Path, lengths: tuple[int, ...]) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Episode -> time steps of its decisions and their answers, where a dataset is a recording of Camo."""
     table = path / CAMO_TABLE
     if not table.is_file():
         return {}
     try:
-        rows = pq.read_table(table, columns=["episode_index", "decision_steps"], partitioning=None).to_pylist()
+        rows = pq.read_table(table, columns=["episode_index", "decision_steps", "z"], partitioning=None).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{table} is damaged ({error}); record or copy the dataset again") from error
-    decisions = {row["episode_index"]: tuple(row["decision_steps"]) for row in rows}
+    decisions = {row["episode_index"]: (tuple(row["decision_steps"]), tuple(row["z"])) for row in rows}
     if decisions.keys() != set(range(len(lengths))):
         raise ValueError(
             f"{table}: expected the episodes 0 to {len(lengths) - 1}, got {len(rows)} rows; record or copy the dataset again"
         )
-    for index, steps in decisions.items():
+    for index, (steps, answers) in decisions.items():
         if any(not 0 <= step < lengths[index] for step in steps):
             raise ValueError(
                 f"{table}, episode {index}, decision_steps: expected time steps from 0 to {lengths[index] - 1}, got {steps}"
+            )
+        if len(answers) != len(steps):
+            raise ValueError(
+                f"{table}, episode {index}, z: expected an answer for each of the decisions {steps}, got {answers}; "
+                "record or copy the dataset again"
             )
     return decisions

@@ -13,13 +13,16 @@ from chameleon_policy.camo.env import SLOT_NAMES, Mode
 from chameleon_policy.camo.nuisance import Level
 from chameleon_policy.camo.recording import SETTINGS
 from chameleon_policy.camo.tasks import Span
+from chameleon_policy.camo.told import CHOICES, ToldEnv
 from chameleon_policy.evaluate.oracle_env import GuessingEnv, OracleEnv
 
 if TYPE_CHECKING:  # the processes of the environments start without torch
     from chameleon_policy.policy import Features
 
-Kind = Literal["policy", "oracle", "guess"]
-ENVIRONMENTS: dict[Kind, type[CamoEnv]] = {"policy": CamoEnv, "oracle": OracleEnv, "guess": GuessingEnv}
+Kind = Literal["policy", "told", "oracle", "guess"]
+ENVIRONMENTS: dict[Kind, type[CamoEnv]] = {
+    "policy": CamoEnv, "told": ToldEnv, "oracle": OracleEnv, "guess": GuessingEnv
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +52,10 @@ class CamoSettings:
 
 
 def observation_of(features: Features, task: str) -> dict[str, Any]:
-    """`observation` and `image_size` for a policy with these features, or a ValueError if it was made for something else."""
+    """What the environment must show to a policy with these features, or a ValueError if it was made for something else."""
     kind = task_named(task)
-    if (features.proprioception, features.action) != (10, 10):
+    told = features.proprioception == 10 + CHOICES
+    if features.action != 10 or not (told or features.proprioception == 10):
         raise ValueError(
             f"Camo has 10 numbers of proprioception and 10 of action; this policy has {features.proprioception} and "
             f"{features.action}: it was trained for another robot"
@@ -63,12 +67,12 @@ def observation_of(features: Features, task: str) -> dict[str, Any]:
                 f"{task} has {slots} object slots of {len(SLOT_NAMES)} numbers; this policy has {features.objects.count} of "
                 f"{features.objects.size}: it was trained on another task"
             )
-        return {"observation": "state"}
+        return {"observation": "state", "kind": "told" if told else "policy"}
     sizes = {(view.height, view.width) for view in features.views}
     if {view.name for view in features.views} != set(VIEWS) or len(sizes) != 1 or len(set(next(iter(sizes)))) != 1:
         shown = ", ".join(f"{view.name} {view.height} x {view.width}" for view in features.views)
         raise ValueError(f"Camo has the square views {' and '.join(VIEWS)}; this policy has {shown}")
-    return {"observation": "rgb", "image_size": features.views[0].height}
+    return {"observation": "rgb", "image_size": features.views[0].height, "kind": "told" if told else "policy"}
 
 
 def settings_of_recording(dataset: Path) -> CamoSettings:

@@ -5,7 +5,8 @@ A loss can be small while the policy reads its own jitter as evidence. If DSR is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -21,22 +22,31 @@ SAMPLING_STEPS = 8
 """Euler steps of a chunk: enough to watch."""
 
 
-def watch_training_seeds(dataset: Path, episodes: int, workers: int, policy: ChameleonPolicy) -> Watch:
-    """Scores a policy on the first episodes that a recording was made from, in the environment it was made in."""
-    settings = settings_of_recording(dataset)
-    observation_of(policy.features, settings.task)  # better refused now than at the first look
-    seeds = pq.read_table(dataset / TABLE, columns=["seed"], partitioning=None)["seed"].to_pylist()[:episodes]
+def watch_training_seeds(datasets: Sequence[Path], episodes: int, workers: int, policy: ChameleonPolicy) -> Watch:
+    """Scores a policy on the first episodes that recordings were made from, in the environments they were made in.
+
+    With several recordings the names of the figures end in the task's.
+    """
+    settings = [settings_of_recording(dataset) for dataset in datasets]
+    for each in settings:
+        observation_of(policy.features, each.task)  # better refused now than at the first look
+    tables = [pq.read_table(dataset / TABLE, columns=["seed"], partitioning=None) for dataset in datasets]
+    seeds = [table["seed"].to_pylist()[:episodes] for table in tables]
 
     def watch(policy: nn.Module) -> Mapping[str, float]:
-        evaluation = evaluate(
-            policy,  # type: ignore[arg-type]
-            settings,
-            seeds,
-            steps=SAMPLING_STEPS,
-            workers=workers,
-            training_seeds=True,
-        )
-        summary = evaluation.summary
-        return {"train_msr": summary.msr.value, "train_dsr": summary.dsr.value, "train_sr": summary.sr.value}
+        figures = {}
+        for each, chosen in zip(settings, seeds, strict=True):
+            evaluation = evaluate(
+                policy,  # type: ignore[arg-type]
+                replace(each, **observation_of(policy.features, each.task)),  # type: ignore[arg-type]
+                chosen,
+                steps=SAMPLING_STEPS,
+                workers=workers,
+                training_seeds=True,
+            )
+            end = f"_{each.task}" if len(settings) > 1 else ""
+            for name in ("msr", "dsr", "sr"):
+                figures[f"train_{name}{end}"] = getattr(evaluation.summary, name).value
+        return figures
 
     return watch

@@ -171,6 +171,14 @@ class ChameleonPolicy(nn.Module):
         )
         return self.normalize_action.inverse(chunk)
 
+    @torch.no_grad()
+    def working_states(self, observation: Observation) -> Tensor:
+        """h of every time step (B T D) of whole episodes, from their beginning: what probes look at."""
+        check_rank("proprioception", observation.proprioception, 3)
+        check_observation(observation, self.features, tuple(observation.proprioception.shape[:2]))
+        tokens = self.event_tokens(observation.to(self.device))
+        return self._through_layers(tokens, None, keep_state=False)[-1].working
+
     # Training
 
     def loss(

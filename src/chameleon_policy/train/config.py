@@ -60,18 +60,19 @@ class TrainingConfig:
     log_steps: int = 10
     """Steps between two lines of metrics.jsonl."""
     watch_times: int = 0
-    """How often, spread evenly over the budget, closed-loop rollouts on training seeds are scored."""
+    """How often, spread evenly over the budget, closed-loop rollouts on training seeds and demonstrations that are held out
+    are looked at."""
     watch_episodes: int = 24
-    """Episodes of each such look."""
+    """Rollouts of each such look; 0: none."""
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give the budget as --steps or as --minutes, one of the two")
-        for name in ("batch", "accumulate", "keep_checkpoints", "log_steps", "watch_episodes"):
+        for name in ("batch", "accumulate", "keep_checkpoints", "log_steps"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         for name in ("steps", "window", "checkpoint_steps"):
             _require(name, getattr(self, name), getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
-        for name in ("warmup_steps", "watch_times", "seed", "weight_decay"):
+        for name in ("warmup_steps", "watch_times", "watch_episodes", "seed", "weight_decay"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
         for name in ("learning_rate", "gradient_clip", "decision_emphasis", "rest_emphasis", "checkpoint_minutes"):
             _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "positive")

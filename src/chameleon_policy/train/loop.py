@@ -28,7 +28,7 @@ from chameleon_policy.train.stopping import StopRequest
 from chameleon_policy.train.store import EpisodeStore
 
 Watch = Callable[[nn.Module], Mapping[str, float]]
-"""Scores the policy in closed loop while it is being trained."""
+"""Scores the policy while it is being trained: in closed loop, or on demonstrations that are held out."""
 
 
 class StepLoss(Protocol):
@@ -93,7 +93,7 @@ class Trainer:
         run: Path,
         accelerator: Accelerator,
         *,
-        watch: Watch | None = None,
+        watches: Sequence[Watch] = (),
     ) -> None:
         parts = accelerator.num_processes * config.accumulate
         if config.batch % parts:
@@ -104,7 +104,7 @@ class Trainer:
         if config.window is not None and config.window < max(store.lengths) and not hasattr(method, "initial_state"):
             raise ValueError(f"{type(method).__name__} carries no memory from window to window; leave out --window")
         self.method, self.store, self.config, self.accelerator = method, store, config, accelerator
-        self.run, self.watch = run, watch
+        self.run, self.watches = run, watches
         if config.forget_activations:
             if not hasattr(method, "forget_activations"):
                 raise ValueError(f"{type(method).__name__} always keeps its activations; leave out --forget-activations")
@@ -138,8 +138,8 @@ class Trainer:
             while True:
                 share, signal = self._agree(self.share_of_budget, stop.signal)
                 looks = int(share * config.watch_times)
-                if self.watch is not None and self.progress.watched < looks:
-                    started += self._look(self.watch, sinks, display)  # time that does not count
+                if self.watches and self.progress.watched < looks:
+                    started += self._look(sinks, display)  # time that does not count
                     self.progress = replace(self.progress, watched=looks)
                     feeder.restart_clock()
                 if share >= 1 or signal is not None:
@@ -277,15 +277,19 @@ class Trainer:
         due = self.progress.seconds - saved_at >= 60 * config.checkpoint_minutes
         return self._agree(float(due), None)[0] > 0
 
-    def _look(self, watch: Watch, sinks: Sequence[Sink], display: Display) -> float:
-        """Score the averaged weights in closed loop; returns the seconds it took."""
+    def _look(self, sinks: Sequence[Sink], display: Display) -> float:
+        """Let the watches score the averaged weights; returns the seconds it took."""
         started = time.perf_counter()
         if self.accelerator.is_main_process:
             with self.average.applied(self.method):
-                figures = dict(watch(self.method))
+                figures = {name: value for watch in self.watches for name, value in watch(self.method).items()}
+                figures["seconds"] = self.progress.seconds
             for sink in sinks:
                 sink.write(self.progress.step, figures)
-            display.say(f"step {self.progress.step}: " + ", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
+            display.say(
+                f"step {self.progress.step}: "
+                + ", ".join(f"{name} {value:.3g}" for name, value in figures.items() if name != "seconds")
+            )
         return time.perf_counter() - started
 
 

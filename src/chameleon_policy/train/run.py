@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from chameleon_policy.baselines import load_policy, method_named
-from chameleon_policy.data.episodes import EpisodeArrays, Episodes, Keys, load_episodes, open_episodes
+from chameleon_policy.data.episodes import EpisodeArrays, Episodes, Keys, load_episodes
+from chameleon_policy.data.joined_episodes import open_datasets
 from chameleon_policy.locking import only_process
 from chameleon_policy.policy import ChameleonPolicy, InstructionEncoder, ObjectiveConfig, preset
 from chameleon_policy.policy.config import to_json
@@ -26,6 +28,7 @@ from chameleon_policy.report.provenance import git_revision
 from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.graphs import LENGTH_MULTIPLE
+from chameleon_policy.train.held_out import decisions_of, watch_held_out
 from chameleon_policy.train.loop import Trainer, Watch
 from chameleon_policy.train.metrics import Logger, open_sinks
 from chameleon_policy.train.order import seed_weights
@@ -49,8 +52,12 @@ class AlreadyTrainedError(FileExistsError):
 class RunConfig:
     """What to train on what."""
 
-    data: Path
-    """LeRobot v3 folder, robomimic HDF5 file or Diffusion Policy zarr."""
+    data: tuple[Path, ...]
+    """LeRobot v3 folders, robomimic HDF5 files or Diffusion Policy zarrs; several are trained on together."""
+    held_out: tuple[Path, ...] = ()
+    """Demonstrations that are only looked at, `training.watch_times` times."""
+    tell_answer: bool = False
+    """Give the policy what it should remember, to see what else it fails at (recordings of Camo only)."""
     method: str = "chameleon"
     preset: str = "small"
     horizon: int = 16
@@ -77,13 +84,15 @@ def train(
     """Train, or go on; returns None when the budget is spent, or the signal that asked to stop."""
     if config.training.emphasis is not None and config.objective.action_steps is None:
         raise ValueError("--decision-emphasis and --rest-emphasis choose among time steps: say how many with --action-steps")
+    if config.held_out and not config.training.watch_times:
+        raise ValueError("--held-out is looked at from time to time: say how often with --watch-times")
     console = console or Console(stderr=True)
     accelerator = _accelerator(config.training, device)
     first = accelerator.is_main_process
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; choose another --out")
     refusal = f"another process is training in {out}; wait for it, or choose another --out"
-    episodes = open_episodes(config.data, config.keys)
+    episodes = _open(config, config.data)
     if first:
         out.mkdir(parents=True, exist_ok=True)
     with only_process(out / LOCK, refusal) if first else nullcontext():
@@ -95,17 +104,21 @@ def train(
             _claim(out, settings)
         recorded = config.training.graphs and config.training.window is None and config.training.accumulate == 1
         recorded = recorded and accelerator.device.type == "cuda"
-        store = EpisodeStore(
-            arrays,
-            policy.features,
-            policy.statistics,
-            device=accelerator.device,
-            encoder=encoder,
-            multiple=LENGTH_MULTIPLE if recorded else 1,
-        )
+        put_away = partial(
+            EpisodeStore, features=policy.features, statistics=policy.statistics, device=accelerator.device,
+            encoder=encoder, multiple=LENGTH_MULTIPLE if recorded else 1,
+        )  # fmt: skip
+        store = put_away(arrays)
+        looks = [watch(policy)] if watch is not None else []
+        if config.held_out:
+            others = _open(config, config.held_out)
+            check_fit(others, policy.features, "this training")
+            kept = _load(others, workers, console, show=first)
+            known, asked = ([decisions_of(episode) for episode in each] for each in (arrays, kept))
+            looks.append(watch_held_out(store, known, put_away(kept), asked))
+            del kept
         del arrays
-        looking = watch(policy) if watch is not None else None
-        trainer = Trainer(policy, store, config.training, out, accelerator, watch=looking)
+        trainer = Trainer(policy, store, config.training, out, accelerator, watches=looks)
         progress = trainer.restore()
         if trainer.share_of_budget >= 1:
             if first:
@@ -121,6 +134,15 @@ def train(
         finally:
             for sink in sinks:
                 sink.close()
+
+
+def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
+    episodes = open_datasets(paths, config.keys)
+    if not config.tell_answer:
+        return episodes
+    from chameleon_policy.camo.told import ToldEpisodes  # the only part of training that knows the simulator
+
+    return ToldEpisodes(episodes)
 
 
 def build_policy(
@@ -170,7 +192,9 @@ def _settings(config: RunConfig, policy: ChameleonPolicy, episodes: Episodes) ->
         "statistics": to_json(policy.statistics),
         "training": asdict(config.training),
         "start_from": config.start_from,
-        "data": {"path": str(config.data), "episodes": len(episodes), "frames": sum(episodes.lengths)},
+        "held_out": [str(path) for path in config.held_out],
+        "tell_answer": config.tell_answer,
+        "data": {"paths": [str(path) for path in config.data], "episodes": len(episodes), "frames": sum(episodes.lengths)},
         "git_revision": git_revision(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(settings))

@@ -1,0 +1,185 @@
+"""Looks at demonstrations that are not trained on: the probe, the answer that is told, joined datasets, recipes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from camo_episodes import WAIT, wait_until_decision
+from chameleon_policy import ChameleonPolicy
+from chameleon_policy.camo import CamoEnv
+from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.told import ToldEnv, ToldEpisodes, told
+from chameleon_policy.cli import main
+from chameleon_policy.data.episodes import load_episodes, open_episodes
+from chameleon_policy.data.joined_episodes import open_datasets
+from chameleon_policy.evaluate.loading import load_for_evaluation
+from chameleon_policy.policy.presets import nano
+from chameleon_policy.train.held_out import Decisions, decisions_of, probe, watch_held_out
+from chameleon_policy.train.recipes import RECIPES, with_recipe
+from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.store import EpisodeStore, features_of
+from training_data import lines, make_episodes, write_hdf5
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    out = tmp_path_factory.mktemp("recordings")
+    return [
+        record(Recording(task="clean-plate", episodes=count, seed=seed, observation="state"), out / str(seed))
+        for seed, count in enumerate((6, 3))
+    ]
+
+
+class TestProbe:
+    def test_reads_what_a_linear_classifier_can_read_and_nothing_else(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        answers = torch.arange(3).repeat(40)
+        rows = torch.randn(120, 64, generator=generator) + 4 * torch.randn(3, 64, generator=generator)[answers]
+        # On an offset and scales that are its own business, with a number that never changes.
+        rows = torch.cat([100 + rows * torch.logspace(-3, 3, 64), torch.ones(120, 1)], 1)
+        assert probe(rows[:60], answers[:60], rows[60:], answers[60:]) == 1.0
+        noise = torch.randn(1200, 64, generator=generator)
+        labels = torch.randint(3, (1200,), generator=generator)
+        assert abs(probe(noise[:600], labels[:600], noise[600:], labels[600:]) - 1 / 3) < 0.08
+
+    def test_looks_at_the_working_state_of_the_decision(self, recordings: list[Path]) -> None:
+        arrays = [load_episodes(open_episodes(path)) for path in recordings]
+        features = features_of(open_episodes(recordings[0]), horizon=4)
+        statistics = statistics_of(arrays[0])
+        stores = [EpisodeStore(each, features, statistics) for each in arrays]
+        decisions = [[decisions_of(episode) for episode in each] for each in arrays]
+        torch.manual_seed(0)
+        policy = ChameleonPolicy(nano(), features, statistics).eval()
+        seen: list[int] = []
+
+        def answers_written_into_the_state(observation):
+            states = torch.zeros(*observation.proprioception.shape[:2], 8)
+            for row in states:
+                number = len(seen)
+                episode = (decisions[0] + decisions[1])[number]
+                row[episode.steps[0], episode.answers[0]] = 1.0
+                seen.append(number)
+            return states
+
+        policy.working_states = answers_written_into_the_state  # type: ignore[method-assign]
+        figures = watch_held_out(stores[0], decisions[0], stores[1], decisions[1])(policy)
+        assert figures["held_out_probe"] == 1.0 and len(seen) == 9
+        assert set(figures) == {"held_out_action", "held_out_decision_loss", "held_out_probe"}
+        unknown = [Decisions((), ())] * 6
+        assert "held_out_probe" not in watch_held_out(stores[0], unknown, stores[1], decisions[1])(policy)
+
+    def test_working_states_are_those_of_control(self, recordings: list[Path]) -> None:
+        arrays = load_episodes(open_episodes(recordings[1]))
+        features, statistics = features_of(open_episodes(recordings[1]), horizon=4), statistics_of(arrays)
+        torch.manual_seed(0)
+        policy = ChameleonPolicy(nano(), features, statistics).eval()
+        batch = EpisodeStore(arrays, features, statistics).batch([0])
+        states, memory = policy.working_states(batch.observation), policy.initial_state(1)
+        for step in range(5):
+            memory = policy.observe(batch.observation.map(lambda tensor, step=step: tensor[:, step]), memory)
+            torch.testing.assert_close(states[:, step], memory.working, rtol=1e-4, atol=1e-4)
+
+
+class TestTold:
+    def test_the_answer_of_the_decision_that_is_due(self) -> None:
+        expected = {0: [0, 0, 1], 1: [0, 0, 1], 2: [1, 0, 0], 3: [0, 1, 0]}
+        for decisions, numbers in expected.items():
+            assert told((2, 0, 1), decisions).tolist() == numbers
+
+    def test_environment_and_recording_tell_the_same(self, recordings: list[Path]) -> None:
+        episodes = ToldEpisodes(open_episodes(recordings[0]))
+        assert episodes.state_size == 13
+        plain, more = open_episodes(recordings[0]).read(2), episodes.read(2)
+        np.testing.assert_array_equal(more.state[:, :10], plain.state)
+        env = ToldEnv("clean-plate", observation="state")
+        first, info = env.reset(seed=5, options={"z": plain.answers[0]})
+        assert first["proprioception"].shape == (13,) and first["proprioception"].dtype == np.float32
+        assert np.unique(more.state[:, 10:], axis=0).tolist() == [first["proprioception"][10:].tolist()]
+        assert wait_until_decision(env)["proprioception"][10:].tolist() == told(plain.answers, 1).tolist()
+        assert info["z"] == plain.answers[0]
+
+    def test_seasonings_are_told_one_at_a_time(self) -> None:
+        env = ToldEnv("seasonings", observation="state", retention_steps=3)
+        env.reset(seed=3, options={"z": (2, 0, 1)})
+        assert wait_until_decision(env)["proprioception"][10:].tolist() == [0, 0, 1]
+        env.decisions.append(env.step_index)  # as if the first shaker had been put back
+        assert env.step(WAIT)[0]["proprioception"][10:].tolist() == [1, 0, 0]
+
+    def test_it_is_no_way_to_cheat(self, tmp_path: Path) -> None:
+        assert CamoEnv("clean-plate", observation="state").reset(seed=1)[0]["proprioception"].shape == (10,)
+        path = write_hdf5(tmp_path / "demos.hdf5", make_episodes([5, 6]))
+        with pytest.raises(ValueError, match="no recording of Camo: there are no answers to tell"):
+            ToldEpisodes(open_episodes(path))
+
+
+class TestJoined:
+    def test_episodes_come_one_behind_the_other(self, recordings: list[Path]) -> None:
+        joined, parts = open_datasets(recordings), [open_episodes(path) for path in recordings]
+        assert joined.lengths == (*parts[0].lengths, *parts[1].lengths)
+        for index, (part, place) in {0: (0, 0), 5: (0, 5), 6: (1, 0), 8: (1, 2)}.items():
+            here, there = joined.read(index), parts[part].read(place)
+            np.testing.assert_array_equal(here.actions, there.actions)
+            assert (here.decision_steps, here.answers) == (there.decision_steps, there.answers)
+
+    def test_what_does_not_fit_is_refused(self, recordings: list[Path], tmp_path: Path) -> None:
+        other = record(Recording(task="shell-game", episodes=1, observation="state"), tmp_path / "shell-game")
+        with pytest.raises(ValueError, match=r"cannot be joined with .*: it has no views, \d object slots"):
+            open_datasets([recordings[0], other])
+        with pytest.raises(ValueError, match="at least one dataset"):
+            open_datasets([])
+
+
+class TestRecipe:
+    def test_options_beside_it_count_more(self) -> None:
+        arguments = with_recipe(["train", "data", "--recipe", "camo", "--optimizer", "adamw", "--steps", "3"])
+        assert arguments[0] == "train" and arguments[-7:] == [
+            "data",
+            "--recipe",
+            "camo",
+            "--optimizer",
+            "adamw",
+            "--steps",
+            "3",
+        ]
+        assert arguments.index("muon") < arguments.index("adamw") and "--minutes" not in arguments
+        for untouched in (["train", "data"], ["eval", "run", "--recipe", "camo"], ["train", "--recipe", "none"], []):
+            assert with_recipe(untouched) == untouched
+
+    def test_from_the_command_line(self, recordings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = tmp_path / "run"
+        options = ["--preset", "nano", "--batch", "2", "--steps", "2", "--device", "cpu", "--workers", "1", "--tell-answer"]
+        options += ["--held-out", str(recordings[1]), "--watch-times", "1", "--watch-episodes", "0", "--log-steps", "1"]
+        arguments = ["train", *map(str, recordings), "--out", str(run), "--recipe", "camo", *options]
+        monkeypatch.setattr("sys.argv", ["chameleon", *arguments])
+        main()
+        training = json.loads((run / "run.json").read_text())["training"]
+        assert training["batch"] == 2 and training["minutes"] is None
+        assert training["optimizer"] == RECIPES["camo"]["optimizer"] and training["beta2"] == 0.99
+        look = lines(run)[-1]
+        assert 0 <= look["held_out_probe"] <= 1 and look["held_out_action"] > 0 and "train_msr" not in look
+        policy, settings = load_for_evaluation(run, "clean-plate", "cpu")
+        assert settings.kind == "told" and policy.features.proprioception == 13
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--recipe", "soup"], "recipe"),
+            (["--recipe", "camo", "--held-out", "nowhere"], "--watch-times"),
+            (["--recipe", "camo", "--held-out", "nowhere", "--watch-times", "1"], "nowhere does not exist"),
+        ],
+    )
+    def test_mistakes(
+        self, recordings: list[Path], tmp_path: Path, options: list[str], message: str,
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        arguments = ["train", str(recordings[0]), "--out", str(tmp_path / "run"), "--preset", "nano", "--steps", "1"]
+        monkeypatch.setattr("sys.argv", ["chameleon", *arguments, "--watch-episodes", "0", "--device", "cpu", *options])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        assert message in " ".join(capsys.readouterr().err.split())
