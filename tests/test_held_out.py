@@ -159,7 +159,7 @@ class TestRecipe:
         main()
         training = json.loads((run / "run.json").read_text())["training"]
         assert training["batch"] == 2 and training["minutes"] is None
-        assert training["optimizer"] == RECIPES["camo"]["optimizer"] and training["beta2"] == 0.99
+        assert training["optimizer"] == RECIPES["camo"].training["optimizer"] and training["beta2"] == 0.99
         look = lines(run)[-1]
         assert 0 <= look["held_out_probe"] <= 1 and look["held_out_action"] > 0 and "train_msr" not in look
         policy, settings = load_for_evaluation(run, "clean-plate", "cpu")

@@ -6,6 +6,7 @@ Each command imports what it needs: recording does not wait for torch, and the p
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -321,6 +322,50 @@ def evaluate(
         with _bar("drawing the failures", failures) as advance:
             save_failures(settings, evaluation.rollouts, videos, progress=advance)
         print(f"{failures} failures in {videos}")
+
+
+@app.command(name="reproduce")
+def reproduce(
+    benchmark: tyro.conf.Positional[Literal["camo"]],
+    task: str,
+    out: Path | None = None,
+    minutes: float = 20.0,
+    demonstrations: int = 600,
+    preset: Preset = "small",
+    image_size: int = 128,
+    episodes: int = 200,
+    seed: int = 0,
+    workers: int | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> None:
+    """From nothing to a score: record demonstrations, train by the recipe, score held-out episodes, compare.
+
+    Args:
+        benchmark: What to reproduce.
+        task: clean-plate, shell-game or seasonings.
+        out: Folder for everything that is made; what is there already is kept (default: runs/reproduce-<task>).
+        minutes: Training.
+        demonstrations: Expert episodes to learn from; 120 is the paper's track.
+        preset: Size of the policy.
+        image_size: Height and width of the pictures.
+        episodes: Held-out episodes.
+        seed: Of demonstrations and training; held-out episodes stay the same.
+        workers: Processes that record and evaluate (default: one for each core).
+        device: Where to train (default: a GPU if there is one).
+    """
+    with _extra("camo,train"):
+        from chameleon_policy.reproduce import Reproduction
+        from chameleon_policy.reproduce import reproduce as run_reproduction
+
+    config = Reproduction(
+        task=task, minutes=minutes, demonstrations=demonstrations, preset=preset, image_size=image_size, episodes=episodes,
+        seed=seed,
+    )  # fmt: skip
+    folder = out or Path("runs") / f"reproduce-{task}"
+    command = " ".join(["chameleon", *sys.argv[1:]])
+    workers = workers or os.cpu_count() or 1
+    run_reproduction(config, folder, _bar, Console(), command=command, device=device, workers=workers)
+    print(f"Scores of every episode: {folder}/scores.json. Policy: {folder}/run/policy")
 
 
 @app.command(name="data")

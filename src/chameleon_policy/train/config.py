@@ -49,6 +49,11 @@ class TrainingConfig:
     action_steps)."""
     rest_emphasis: float = 1.0
     """The same for time steps at which it only waits."""
+    uneven_pace: float = 0.0
+    """Probability that a time step before the first decision is left out, and that it is shown twice, drawn anew each time:
+    what is seen then passes at another pace (recordings of Camo)."""
+    longer_retention: int = 0
+    """The wait before the first decision becomes up to so many steps longer, drawn anew each time."""
     seed: int = 0
     """Weights, order of the episodes and all noise follow from it."""
     checkpoint_minutes: float = 5.0
@@ -72,13 +77,14 @@ class TrainingConfig:
             _require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         for name in ("steps", "window", "checkpoint_steps"):
             _require(name, getattr(self, name), getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
-        for name in ("warmup_steps", "watch_times", "watch_episodes", "seed", "weight_decay"):
+        for name in ("warmup_steps", "watch_times", "watch_episodes", "seed", "weight_decay", "longer_retention"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
         for name in ("learning_rate", "gradient_clip", "decision_emphasis", "rest_emphasis", "checkpoint_minutes"):
             _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "positive")
         for name, choices in (("optimizer", get_args(OptimizerName)), ("precision", get_args(Precision))):
             _require(name, getattr(self, name), getattr(self, name) in choices, f"one of {', '.join(choices)}")
         _require("minutes", self.minutes, self.minutes is None or 0 < self.minutes < math.inf, "positive")
+        _require("uneven_pace", self.uneven_pace, 0 <= self.uneven_pace <= 0.5, "between 0 and 0.5")
         for name in ("ema_decay", "beta2"):
             _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
 

@@ -15,8 +15,9 @@ from accelerate import Accelerator
 
 from chameleon_policy.policy import EpisodeBatch
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.order import episodes_of_step
+from chameleon_policy.train.order import episodes_of_step, pace_of
 from chameleon_policy.train.store import EpisodeStore
+from chameleon_policy.train.timeline import Timeline, as_it_was, at_another_pace
 
 AHEAD = 2
 """Steps that are prepared while the GPU is busy, when the data do not fit on it; their batches, uint8, wait there."""
@@ -139,7 +140,18 @@ class Feeder:
         config = self._config
         chosen = episodes_of_step(config.seed, step, config.batch, self._store.lengths)
         size = config.batch // self._parts
-        return [Part(number, list(self._windows(chosen[number * size : (number + 1) * size]))) for number in self._mine]
+        return [
+            Part(number, list(self._windows([self._shown(step, place, chosen[place]) for place in _share(number, size)])))
+            for number in self._mine
+        ]
+
+    def _shown(self, step: int, place: int, episode: int) -> Timeline:
+        """How the episode at this place of a step's batch is shown."""
+        config, length = self._config, self._store.lengths[episode]
+        if not config.uneven_pace and not config.longer_retention:
+            return as_it_was(episode, length)
+        rng, decisions = pace_of(config.seed, step, place), self._store.decisions[episode]
+        return at_another_pace(episode, length, decisions, rng, config.uneven_pace, config.longer_retention)
 
     def _ship(self, parts: list[Part], stream: torch.cuda.Stream) -> _Shipment:
         with torch.cuda.stream(stream):
@@ -149,14 +161,16 @@ class Feeder:
             ]
             return _Shipment(sent, stream.record_event())
 
-    def _windows(self, episodes: list[int]) -> Iterator[Window]:
-        lengths = self._store.lengths
-        longest, frames = max(lengths[episode] for episode in episodes), sum(lengths[episode] for episode in episodes)
+    def _windows(self, shown: list[Timeline]) -> Iterator[Window]:
+        longest, frames = max(map(len, shown)), sum(map(len, shown))
         stride = self._config.window or longest
-        present = episodes
         for first in range(0, longest, stride):
-            survivors = [row for row, episode in enumerate(present) if lengths[episode] > first]
-            present = [present[row] for row in survivors]
-            batch = self._store.batch(present, first, stride, self._config.emphasis)
-            valid = sum(min(stride, lengths[episode] - first) for episode in present)
+            survivors = [row for row, each in enumerate(shown) if len(each) > first]
+            shown = [shown[row] for row in survivors]
+            batch = self._store.batch(shown, first, stride, self._config.emphasis)
+            valid = sum(min(stride, len(each) - first) for each in shown)
             yield Window(batch, survivors, valid / frames, first + stride >= longest)
+
+
+def _share(number: int, size: int) -> range:
+    return range(number * size, (number + 1) * size)

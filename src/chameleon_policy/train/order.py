@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-ORDER, NOISE, WEIGHTS = range(3)
+ORDER, NOISE, WEIGHTS, PACE = range(4)
 """Independent sources of randomness."""
 GROUPED = 8
 """Batches that are sorted by length together."""
@@ -24,6 +24,11 @@ def seed_weights(seed: int) -> None:
 def seed_noise(seed: int, step: int, part: int) -> None:
     """Before a part of a step's batch: crops, noise and flow times do not depend on which process computes it."""
     torch.manual_seed(_number(seed, NOISE, step, part))
+
+
+def pace_of(seed: int, step: int, place: int) -> np.random.Generator:
+    """Decides at which pace the episode at a place of a step's batch is shown."""
+    return np.random.default_rng([seed, PACE, step, place])
 
 
 def episodes_of_step(seed: int, step: int, batch: int, lengths: Sequence[int]) -> list[int]:

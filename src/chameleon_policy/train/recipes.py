@@ -1,38 +1,51 @@
-"""Recipes: options of `chameleon train` under a name. Options that are given beside a recipe count more than its own.
+"""Recipes: settings of a training under a name. Options that are given beside a recipe count more than its own.
 
 Where a recipe leaves the paper's settings, docs/deviations.md names the measurement that speaks for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 RecipeName = Literal["camo"]
-RECIPES: dict[RecipeName, dict[str, str]] = {
-    "camo": {
-        "minutes": "20",
-        "batch": "32",
-        "optimizer": "muon",
-        "learning-rate": "1e-3",
-        "beta2": "0.99",
-        "gradient-clip": "1",
-        "horizon": "8",
-        "action-steps": "32",
-        "flow-time-power": "2",
-        "rest-emphasis": "0.1",
-        "proprioception-noise": "0.03",
-    }
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What differs from the defaults of `TrainingConfig` and `ObjectiveConfig`."""
+
+    horizon: int
+    objective: Mapping[str, float | int]
+    training: Mapping[str, float | int | str]
+
+    def options(self) -> dict[str, str]:
+        """The same as options of the command line."""
+        settings = {**self.training, "horizon": self.horizon, **self.objective}
+        return {f"--{name.replace('_', '-')}": str(value) for name, value in settings.items()}
+
+
+RECIPES: dict[RecipeName, Recipe] = {
+    "camo": Recipe(
+        horizon=8,
+        objective={"action_steps": 32, "flow_time_power": 2, "proprioception_noise": 0.03},
+        training={
+            "minutes": 20, "batch": 32, "optimizer": "muon", "learning_rate": 1e-3, "beta2": 0.99, "gradient_clip": 1,
+            "rest_emphasis": 0.1,
+        },
+    )
+}  # fmt: skip
 
 
 def with_recipe(arguments: list[str]) -> list[str]:
     """The arguments of a command line, with the options of the recipe that they name in front of their own."""
     named = {value for option, value in pairwise(arguments) if option == "--recipe"}
-    recipe = next((options for name, options in RECIPES.items() if name in named), None)
+    recipe = next((recipe for name, recipe in RECIPES.items() if name in named), None)
     if arguments[:1] != ["train"] or recipe is None:
         return arguments
-    options = dict(recipe)
+    options = recipe.options()
     if "--steps" in arguments:
-        del options["minutes"]  # the budget is given one way or the other
-    return [arguments[0], *(word for key, value in options.items() for word in (f"--{key}", value)), *arguments[1:]]
+        del options["--minutes"]  # the budget is given one way or the other
+    return [arguments[0], *(word for option in options.items() for word in option), *arguments[1:]]

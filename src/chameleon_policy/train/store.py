@@ -24,6 +24,7 @@ from chameleon_policy.policy import (
     View,
 )
 from chameleon_policy.train.moments import DECIDING, moments
+from chameleon_policy.train.timeline import Rows, Timeline, as_it_was
 
 Emphasis = tuple[float, float, float]
 
@@ -100,8 +101,8 @@ class EpisodeStore:
             raise ValueError("expected at least one episode to train on, got none")
         self.features, self.multiple = features, multiple
         self.lengths = [episode.length for episode in episodes]
+        self.decisions = [episode.decision_steps for episode in episodes]
         self._first = torch.tensor([0, *np.cumsum(self.lengths)[:-1].tolist()])
-        self._length = torch.tensor(self.lengths)
 
         def joined(arrays: list[np.ndarray]) -> Tensor:
             return torch.from_numpy(np.concatenate(arrays))
@@ -139,23 +140,34 @@ class EpisodeStore:
         return len(self.lengths)
 
     def batch(
-        self, chosen: Sequence[int], first: int = 0, window: int | None = None, emphasis: Emphasis | None = None
+        self,
+        chosen: Sequence[int | Timeline],
+        first: int = 0,
+        window: int | None = None,
+        emphasis: Emphasis | None = None,
     ) -> EpisodeBatch:
-        """Episodes by number, from the time step `first` on and at most `window` long; the longest decides the length.
+        """Episodes, by number or as they are to be shown, from their time step `first` on and at most `window` long; the
+        longest decides the length.
 
         `emphasis` says how often moving, resting and deciding steps carry the action loss, relative to one another.
         """
-        rows, place = self._rows, torch.tensor(list(chosen))
-        begin, left = self._first[place], self._length[place] - first
+        shown = [as_it_was(each, self.lengths[each]) if isinstance(each, int) else each for each in chosen]
+        rows, place = self._rows, torch.tensor([each.episode for each in shown])
+        left = torch.tensor([len(each) for each in shown]) - first
         assert int(left.min()) > 0, "an episode that is over before the window has no place in it"
         time = int(left.max()) if window is None else min(window, int(left.max()))
         time = -(-time // self.multiple) * self.multiple
-        last = begin + self._length[place] - 1
-        steps = torch.arange(time + self.features.horizon - 1)
-        index = self._send(torch.minimum(begin[:, None] + first + steps, last[:, None]))
+        steps = np.arange(time + self.features.horizon - 1)
+        within = [np.minimum(first + steps, len(each) - 1) for each in shown]  # behind its end, the last step again
+
+        def places(rows: list[Rows]) -> Tensor:
+            return self._send(self._first[place][:, None] + torch.from_numpy(np.stack(rows)))
+
+        index = places([each.rows[now] for each, now in zip(shown, within, strict=True)])
+        valid = self._send(torch.from_numpy(steps) < left[:, None])
+        kinds = places([each.kinds[now] for each, now in zip(shown, within, strict=True)])
+        moment = self._take(rows.moment, kinds[:, :time])
         seen = index[:, :time]
-        valid = self._send(steps < left[:, None])
-        moment = self._take(rows.moment, seen)
         batch = EpisodeBatch(
             observation=Observation(
                 proprioception=self._take(rows.observation.proprioception, seen),

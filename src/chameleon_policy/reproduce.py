@@ -1,0 +1,137 @@
+"""`chameleon reproduce`: from nothing to a score, and that score beside the one that is published.
+
+Demonstrations, training by the recipe, rollouts on held-out seeds. What is already in the folder is kept, so that the same
+command goes on after an interruption.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from chameleon_policy.camo.recording import SETTINGS, Recording, record
+from chameleon_policy.camo.scoring import Rate
+from chameleon_policy.data.schema import INFO_PATH
+from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.loading import load_for_evaluation
+from chameleon_policy.policy import ObjectiveConfig
+from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.report.provenance import write_result
+from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.metrics import METRICS, read_metrics
+from chameleon_policy.train.recipes import RECIPES
+from chameleon_policy.train.run import AlreadyTrainedError, Device, RunConfig, train
+
+PUBLISHED = Path(__file__).parents[2] / "docs/results/camo-chameleon.json"
+LOOKS = 10
+"""At the demonstrations that are held out, during training."""
+HELD_OUT = 60
+RATES = ("msr", "dsr", "sr")
+
+Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """What is made from nothing."""
+
+    task: str
+    minutes: float = 20.0
+    """Of training."""
+    demonstrations: int = 600
+    """120 is the paper's track."""
+    preset: str = "small"
+    image_size: int = 128
+    episodes: int = 200
+    """Rollouts on held-out seeds."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise ValueError(f"--episodes must be at least 1, got {self.episodes}")
+
+
+def reproduce(
+    config: Reproduction, out: Path, bar: Bar, console: Console, *, command: str, device: Device, workers: int
+) -> dict[str, Any]:
+    """Record, train, evaluate and compare; returns the scores, which also stand in out/scores.json."""
+    recipe = RECIPES["camo"]
+    settings: dict[str, Any] = {**recipe.training, "minutes": config.minutes, "seed": config.seed}
+    training = TrainingConfig(**settings, watch_times=LOOKS, watch_episodes=0)  # refused, if at all, before the long work
+    objective: dict[str, Any] = dict(recipe.objective)
+    demonstrations = _record(config, config.demonstrations, config.seed, out / "data", bar, workers)
+    held_out = _record(config, HELD_OUT, config.seed + 1, out / "held-out", bar, workers)
+    run = RunConfig(
+        data=(demonstrations,), held_out=(held_out,), preset=config.preset, horizon=recipe.horizon,
+        objective=ObjectiveConfig(**objective), training=training,
+    )  # fmt: skip
+    try:
+        if train(run, out / "run", device=device, workers=workers, console=console) is not None:
+            raise KeyboardInterrupt
+    except AlreadyTrainedError:
+        console.print(f"{out / 'run'} is trained already.", soft_wrap=True)
+    policy, environment = load_for_evaluation(out / "run", config.task, device)
+    seeds = evaluation_seeds(FIRST_SEED, config.episodes)
+    with bar("rollouts", config.episodes) as advance:
+        evaluation = evaluate(policy, environment, seeds, workers=workers, progress=advance)
+    result = {**_training(config, out / "run", demonstrations), **evaluation.as_dict()}
+    write_result(out / "scores.json", result, command=command, seeds=seeds)
+    console.print(_comparison(config.task, evaluation, published(config.task)))
+    return result
+
+
+def published(task: str) -> dict[str, Any] | None:
+    """The scores of a task that are published with the project; None where there are none."""
+    if not PUBLISHED.is_file():
+        return None
+    found: dict[str, Any] | None = json.loads(PUBLISHED.read_text())["result"]["tasks"].get(task)
+    return found
+
+
+def _record(config: Reproduction, episodes: int, seed: int, folder: Path, bar: Bar, workers: int) -> Path:
+    recording = Recording(task=config.task, episodes=episodes, seed=seed, image_size=config.image_size)
+    if (folder / INFO_PATH).exists():
+        then = json.loads((folder / SETTINGS).read_text())
+        if then != recording.as_dict():
+            raise ValueError(f"{folder} holds other demonstrations ({then}); give the same options, or another --out")
+    else:
+        with bar(f"demonstrations in {folder.name}", episodes) as advance:
+            record(recording, folder, workers=workers, progress=advance)
+    return folder
+
+
+def _training(config: Reproduction, run: Path, demonstrations: Path) -> dict[str, Any]:
+    """What the policy cost."""
+    steps = [line for line in read_metrics(run / METRICS) if "loss" in line]
+    looks = [line for line in read_metrics(run / METRICS) if "held_out_action" in line]
+    info = json.loads((demonstrations / INFO_PATH).read_text())
+    batch = RECIPES["camo"].training["batch"]
+    assert isinstance(batch, int)
+    return {
+        "preset": config.preset,
+        "demonstrations": config.demonstrations,
+        "training_seed": config.seed,
+        "steps": steps[-1]["step"],
+        "minutes": steps[-1]["seconds"] / 60,
+        "frames_seen": round(steps[-1]["step"] * batch * info["total_frames"] / info["total_episodes"]),
+        "looks": looks,
+    }
+
+
+def _comparison(task: str, evaluation: Evaluation, before: dict[str, Any] | None) -> Table:
+    table = Table(title=f"{task}, {len(evaluation.rollouts)} held-out episodes")
+    for column in ("", "MSR %", "DSR %", "SR %"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row("here", *(interval(getattr(evaluation.summary, name)) for name in RATES))
+    if before is None:
+        table.add_row("published", *["-"] * len(RATES))
+    else:
+        table.add_row("published", *(interval(Rate(**before[name])) for name in RATES))
+    return table

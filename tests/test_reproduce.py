@@ -1,0 +1,66 @@
+"""From nothing to a score in one command, in miniature; and again, from what is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chameleon_policy import reproduce
+from chameleon_policy.cli import main
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(reproduce, "HELD_OUT", 2)
+    monkeypatch.setattr(reproduce, "PUBLISHED", tmp_path / "published.json")
+    monkeypatch.chdir(tmp_path)
+    words = "reproduce camo --task clean-plate --minutes 0.02 --demonstrations 3 --preset nano --image-size 32 --episodes 2"
+    return ["chameleon", *words.split(), "--workers", "2", "--device", "cpu"]
+
+
+def test_from_nothing_to_a_score_and_again(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", command)
+    main()
+    said = capsys.readouterr().out
+    assert "published" in said and "reproduce-clean-plate/scores.json" in said
+    document = json.loads((tmp_path / "runs/reproduce-clean-plate/scores.json").read_text())
+    scores = document["result"]
+    assert document["seeds"] == [1_000_000_000, 1_000_000_001] and document["command"].startswith("chameleon reproduce camo")
+    assert scores["episodes"] == 2 and scores["demonstrations"] == 3 and scores["preset"] == "nano"
+    assert 0 < scores["minutes"] < 1 and scores["frames_seen"] >= 32 * scores["steps"] and scores["looks"]
+    # Told what is published, and with nothing left to do but the rollouts.
+    rate = {"value": 0.5, "low": 0.1, "high": 0.9, "count": 10}
+    published = {"result": {"tasks": {"clean-plate": {"msr": rate, "dsr": rate, "sr": rate}}}}
+    (tmp_path / "published.json").write_text(json.dumps(published))
+    main()
+    said = capsys.readouterr().out
+    assert "50 [10, 90]" in said and "is trained already" in said
+    again = json.loads((tmp_path / "runs/reproduce-clean-plate/scores.json").read_text())["result"]
+    assert again["rollouts"] == scores["rollouts"]
+    monkeypatch.setattr("sys.argv", [*command, "--demonstrations", "6"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "holds other demonstrations" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--task", "soup"], "soup"),
+        (["--episodes", "0"], "--episodes must be at least 1"),
+        (["--minutes", "0"], "--minutes must be positive"),
+        (["--image-size", "33"], "image_size must be even"),
+    ],
+)
+def test_mistakes(
+    command: list[str], wrong: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [*command, *wrong])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
+    assert not list(Path("runs").rglob("*.parquet"))

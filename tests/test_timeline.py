@@ -1,0 +1,93 @@
+"""Episodes at another pace: nothing but time before the decision changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from chameleon_policy import Features, ObjectSlots
+from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.feeder import Feeder
+from chameleon_policy.train.moments import DECIDING, RESTING
+from chameleon_policy.train.order import pace_of
+from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.store import EpisodeStore
+from chameleon_policy.train.timeline import as_it_was, at_another_pace
+from training_data import make_episodes
+
+LENGTH, DECISIONS = 40, (25, 33)
+FEATURES = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
+
+
+def drawn(uneven: float, longer: int, count: int = 300):
+    return [at_another_pace(0, LENGTH, DECISIONS, np.random.default_rng(n), uneven, longer) for n in range(count)]
+
+
+def test_before_the_decision_steps_are_left_out_and_repeated_in_order() -> None:
+    timelines = drawn(0.25, 0)
+    shown = np.zeros(LENGTH)
+    for each in timelines:
+        assert (np.diff(each.rows) >= 0).all() and each.rows[0] == 0
+        np.testing.assert_array_equal(each.rows[-15:], np.arange(25, 40))  # from the decision on, as it was
+        assert np.bincount(each.rows, minlength=LENGTH).max() <= 2
+        shown += np.bincount(each.rows, minlength=LENGTH)
+    assert len({len(each) for each in timelines}) > 5
+    np.testing.assert_allclose(shown[1:24] / len(timelines), 1.0, atol=0.2)  # no slower and no faster on average
+
+
+def test_the_wait_becomes_longer() -> None:
+    waits = [int((each.rows == 24).sum()) for each in drawn(0.0, 10)]
+    assert set(waits) == set(range(1, 12))
+
+
+def test_nothing_is_asked_nothing_changes() -> None:
+    for each in (*drawn(0.0, 0, 3), at_another_pace(0, LENGTH, (), np.random.default_rng(0), 0.5, 9)):
+        np.testing.assert_array_equal(each.rows, np.arange(LENGTH))
+        np.testing.assert_array_equal(each.kinds, np.arange(LENGTH))
+
+
+def test_batches_show_observations_actions_and_kinds_of_the_same_moments() -> None:
+    (plain,) = make_episodes([LENGTH])
+    episode = EpisodeArrays(**{**vars(plain), "decision_steps": DECISIONS})
+    store = EpisodeStore([episode], FEATURES, statistics_of([episode]))
+    timeline = at_another_pace(0, LENGTH, DECISIONS, np.random.default_rng(1), 0.3, 6)
+    batch = store.batch([timeline], emphasis=(0.0, 1.0, 2.0))
+    time = len(timeline)
+    assert int(batch.valid.sum()) == time != LENGTH
+    np.testing.assert_array_equal(batch.actions[0, :time], plain.actions[timeline.rows])
+    np.testing.assert_array_equal(batch.observation.proprioception[0, :time], plain.state[timeline.rows])
+    assert batch.emphasis is not None and batch.deciding is not None
+    decision = int(np.flatnonzero(timeline.rows == DECISIONS[0])[0])
+    expected = np.full(decision + 1, float(RESTING))
+    expected[decision + 1 - FEATURES.horizon :] = float(DECIDING)  # chunks from here on reach beyond the decision
+    np.testing.assert_array_equal(batch.emphasis[0, : decision + 1], expected)
+    # Windows of it are pieces of the whole.
+    second = store.batch([timeline], first=10, window=7)
+    torch.testing.assert_close(second.observation.proprioception[0], batch.observation.proprioception[0, 10:17])
+    whole = store.batch([as_it_was(0, LENGTH)])
+    torch.testing.assert_close(whole.actions, store.batch([0]).actions)
+
+
+def test_the_pace_follows_from_seed_step_and_place() -> None:
+    assert pace_of(1, 2, 3).random() == pace_of(1, 2, 3).random()
+    assert len({pace_of(seed, step, place).random() for seed in (0, 1) for step in (0, 1) for place in (0, 1)}) == 8
+
+
+def test_the_feeder_draws_anew_for_every_step() -> None:
+    from accelerate import Accelerator
+
+    episodes = [EpisodeArrays(**{**vars(each), "decision_steps": (15,)}) for each in make_episodes([20, 20])]
+    store = EpisodeStore(episodes, FEATURES, statistics_of(episodes))
+    config = TrainingConfig(steps=9, batch=2, uneven_pace=0.4)
+    feeders = [Feeder(store, config, Accelerator(cpu=True), first) for first in (0, 0, 1)]
+    first, again, second = (feeder.next_step()[0].windows[0].batch for feeder in feeders)
+    torch.testing.assert_close(first.actions, again.actions)
+    assert first.actions.shape != second.actions.shape or not torch.equal(first.actions, second.actions)
+
+
+@pytest.mark.parametrize(("option", "value"), [("uneven_pace", 0.6), ("uneven_pace", -0.1), ("longer_retention", -1)])
+def test_mistakes(option: str, value: float) -> None:
+    with pytest.raises(ValueError, match=option.replace("_", "-")):
+        TrainingConfig(steps=1, **{option: value})  # type: ignore[arg-type]
