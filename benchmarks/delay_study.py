@@ -1,0 +1,95 @@
+"""How long, and through how much, does a policy remember? Scores against the dials that no real robot has.
+
+    python -m benchmarks.delay_study runs/shell --task shell-game --out docs/results/delay-shell-game.json
+
+Every point is a set of held-out episodes of its own difficulty; the policy was trained on the default range. Beside the JSON
+file lies a figure for each dial.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from chameleon_policy.camo import task_named
+from chameleon_policy.camo.scoring import Rate
+from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
+from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.report.interval_chart import Point, interval_chart
+from chameleon_policy.report.provenance import write_result
+
+COMMAND = "python -m benchmarks.delay_study"
+RETENTION = (3, 10, 30, 100, 300)
+SWAPS = (0, 1, 2, 3, 4, 5, 6)
+TRAINED = {"retention_steps": (3, 10), "swaps": (1, 2)}
+LABELS = {"retention_steps": "control steps between evidence and decision", "swaps": "swaps of cups"}
+
+
+def main(
+    run: tyro.conf.Positional[Path],
+    task: Literal["clean-plate", "shell-game", "seasonings"],
+    out: Path,
+    episodes: int = 100,
+    retention: tuple[int, ...] = RETENTION,
+    swaps: tuple[int, ...] = SWAPS,
+    steps: int | None = None,
+    workers: int = 2,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> None:
+    """Measure, print, draw, and write the result.
+
+    Args:
+        run: Folder of a run or of a saved policy.
+        task: What it was trained on.
+        out: JSON file to write; figures lie beside it.
+        episodes: Held-out episodes for every point.
+        retention: Steps between evidence and decision to try.
+        swaps: Numbers of swaps to try (shell-game).
+        steps: Euler steps of a chunk (default: the policy's own, 50).
+        workers: Processes for the environments.
+        device: Where the policy computes.
+    """
+    seeds = evaluation_seeds(FIRST_SEED, episodes)
+    points: list[tuple[str, int]] = [("retention_steps", value) for value in retention]
+    if task == "shell-game":
+        points += [("swaps", value) for value in swaps]
+    result: dict[str, Any] = {"task": task, "policy": str(run), "training": training_of(run), "episodes": episodes}
+    for dial, value in points:
+        dials: dict[str, Any] = {dial: (value, value)} if dial == "retention_steps" else {"difficulty": {dial: value}}
+        policy, settings = load_for_evaluation(run, task, device, **dials)
+        summary = evaluate(policy, settings, seeds, steps=steps, workers=workers).summary
+        print(f"{dial} {value}: DSR {interval(summary.dsr)}, SR {interval(summary.sr)}", flush=True)
+        result.setdefault(dial, {})[str(value)] = summary.as_dict()
+        # After every point, so that a study that is cut off leaves what it has.
+        write_result(out, result, command=" ".join([COMMAND, *sys.argv[1:]]), seeds=seeds)
+    for dial in TRAINED:
+        if dial in result:
+            path = out.with_name(f"{out.stem}-{dial.replace('_', '-')}.svg")
+            path.write_text(figure(task, dial, result[dial]))
+            print(f"Figure: {path}")
+
+
+def figure(task: str, dial: str, rows: dict[str, Any]) -> str:
+    """DSR and SR over one dial."""
+    lines = {
+        name.upper(): [_point(value, row[name]) for value, row in rows.items() if row[name]["count"]]
+        for name in ("dsr", "sr")
+    }
+    return interval_chart(
+        lines, title=f"{task}: remembering against {dial.replace('_', ' ')}", x_label=LABELS[dial],
+        logarithmic=dial == "retention_steps" and "0" not in rows, levels={"a guess": task_named(task)().chance},
+        shaded=TRAINED[dial],
+    )  # fmt: skip
+
+
+def _point(value: str, rate: dict[str, Any]) -> Point:
+    known = Rate(**rate)
+    return float(value), known.value, known.low, known.high
+
+
+if __name__ == "__main__":
+    tyro.cli(main, prog=COMMAND)
