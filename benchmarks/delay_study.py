@@ -63,18 +63,25 @@ def main(
         policy, settings = load_for_evaluation(run, task, device, **dials)
         summary = evaluate(policy, settings, seeds, steps=steps, workers=workers).summary
         print(f"{dial} {value}: DSR {interval(summary.dsr)}, SR {interval(summary.sr)}", flush=True)
-        result.setdefault(dial, {})[str(value)] = summary.as_dict()
+        result.setdefault(dial, {})[str(value)] = {"environment": settings.as_dict(), **summary.as_dict()}
         # After every point, so that a study that is cut off leaves what it has.
         write_result(out, result, command=" ".join([COMMAND, *sys.argv[1:]]), seeds=seeds)
     for dial in TRAINED:
         if dial in result:
             path = out.with_name(f"{out.stem}-{dial.replace('_', '-')}.svg")
-            path.write_text(figure(task, dial, result[dial]))
+            path.write_text(figure(task, dial, result[dial], trained_on(dial, result["training"])))
             print(f"Figure: {path}")
 
 
-def figure(task: str, dial: str, rows: dict[str, Any]) -> str:
-    """DSR and SR over one dial."""
+def trained_on(dial: str, training: dict[str, Any] | None) -> tuple[int, int]:
+    """The range of a dial in training: the benchmark's, and what the training added."""
+    low, high = TRAINED[dial]
+    added = training["training"].get("longer_retention", 0) if training and dial == "retention_steps" else 0
+    return low, high + added
+
+
+def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int]) -> str:
+    """DSR and SR over one dial; `trained` is the range trained on."""
     lines = {
         name.upper(): [_point(value, row[name]) for value, row in rows.items() if row[name]["count"]]
         for name in ("dsr", "sr")
@@ -82,7 +89,7 @@ def figure(task: str, dial: str, rows: dict[str, Any]) -> str:
     return interval_chart(
         lines, title=f"{task}: remembering against {dial.replace('_', ' ')}", x_label=LABELS[dial],
         logarithmic=dial == "retention_steps" and "0" not in rows, levels={"a guess": task_named(task)().chance},
-        shaded=TRAINED[dial],
+        shaded=trained,
     )  # fmt: skip
 
 

@@ -19,6 +19,9 @@ def test_every_point_is_an_evaluation_at_that_difficulty(tmp_path: Path) -> None
     )
     result = json.loads(out.read_text())["result"]
     assert list(result["retention_steps"]) == ["0", "12"] and list(result["swaps"]) == ["0", "3"]
+    for dial, value in (("retention_steps", 0), ("retention_steps", 12)):
+        assert result[dial][str(value)]["environment"][dial] == [value, value]
+    assert [row["environment"]["difficulty"] for row in result["swaps"].values()] == [{"swaps": 0}, {"swaps": 3}]
     for row in (*result["retention_steps"].values(), *result["swaps"].values()):
         assert row["msr"] == {"value": 1.0, "low": pytest.approx(0.34, abs=0.01), "high": 1.0, "count": 2}
     for dial in ("retention-steps", "swaps"):
@@ -30,6 +33,12 @@ def test_other_tasks_have_no_swaps(tmp_path: Path) -> None:
     delay_study.main(Path("oracle"), "clean-plate", out, episodes=1, retention=(3,), steps=1, workers=0, device="cpu")
     result = json.loads(out.read_text())["result"]
     assert "swaps" not in result and result["retention_steps"]["3"]["sr"]["value"] == 1.0
+
+
+def test_the_range_trained_on() -> None:
+    assert delay_study.trained_on("retention_steps", None) == (3, 10)
+    assert delay_study.trained_on("retention_steps", {"training": {"longer_retention": 30}}) == (3, 40)
+    assert delay_study.trained_on("swaps", {"training": {"longer_retention": 30}}) == (1, 2)
 
 
 def test_rates_lie_where_they_belong() -> None:
@@ -45,5 +54,9 @@ def test_rates_lie_where_they_belong() -> None:
     assert float(dashed.attrib["y1"]) == pytest.approx(rows[0], abs=0.2)
     texts = [each.text for each in root.iter(f"{space}text")]
     assert {"a & b", "DSR <1>", "a guess", "1", "10", "100", "50%"} <= set(texts)
+    assert not list(root.iter(f"{space}rect"))
+    for shaded, bands in (((1, 10), 1), ((0.1, 0.5), 0), ((200, 300), 0)):
+        svg = interval_chart({"DSR": points}, title="t", x_label="x", logarithmic=True, shaded=shaded)
+        assert len(list(ElementTree.fromstring(svg).iter(f"{space}rect"))) == bands
     with pytest.raises(ValueError, match="nothing to draw"):
         interval_chart({}, title="empty", x_label="x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -175,7 +176,10 @@ def test_training_is_watched_on_its_own_seeds(tmp_path: Path) -> None:
     figures = watch_training_seeds([tmp_path / "data"], 2, 0, policy)(policy)
     assert set(figures) == {"train_msr", "train_dsr", "train_sr"}
     both = watch_training_seeds([tmp_path / "data"] * 2, 1, 0, policy)(policy)
-    assert set(both) == {"train_msr_clean-plate", "train_dsr_clean-plate", "train_sr_clean-plate"}
+    assert len(both) == 3 and all(name.endswith(f"_{tmp_path / 'data'}") for name in both)  # twice the same one
+    record(replace(recording, seed=1, episodes=1), tmp_path / "more")
+    both = watch_training_seeds([tmp_path / "data", tmp_path / "more"], 1, 0, policy)(policy)
+    assert {"train_msr_data", "train_msr_more"} <= set(both) and len(both) == 6
     with pytest.raises(ValueError, match="no recording of Camo"):
         watch_training_seeds([tmp_path], 2, 0, policy)
     other = ChameleonPolicy(nano(), Features(objects=ObjectSlots(count=6, size=7), proprioception=10, action=10, horizon=4))

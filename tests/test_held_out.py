@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,8 @@ import pytest
 import torch
 
 from camo_episodes import WAIT, wait_until_decision
-from chameleon_policy import ChameleonPolicy
-from chameleon_policy.camo import CamoEnv
+from chameleon_policy import ChameleonPolicy, ObjectiveConfig
+from chameleon_policy.camo import CamoEnv, task_named
 from chameleon_policy.camo.recording import Recording, record
 from chameleon_policy.camo.told import ToldEnv, ToldEpisodes, told
 from chameleon_policy.cli import main
@@ -19,10 +21,10 @@ from chameleon_policy.data.episodes import load_episodes, open_episodes
 from chameleon_policy.data.joined_episodes import open_datasets
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy.presets import nano
-from chameleon_policy.train.held_out import Decisions, decisions_of, probe, watch_held_out
+from chameleon_policy.train.held_out import _by_task, probe, watch_held_out
 from chameleon_policy.train.recipes import RECIPES, with_recipe
 from chameleon_policy.train.statistics import statistics_of
-from chameleon_policy.train.store import EpisodeStore, features_of
+from chameleon_policy.train.store import Decisions, EpisodeStore, features_of
 from training_data import lines, make_episodes, write_hdf5
 
 
@@ -35,6 +37,31 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
 
 
+def looked_at(recordings: list[Path], **objective: int) -> tuple[list[EpisodeStore], ChameleonPolicy]:
+    """A store for each recording, and a policy that fits."""
+    arrays = [load_episodes(open_episodes(path)) for path in recordings]
+    features, statistics = features_of(open_episodes(recordings[0]), horizon=4), statistics_of(arrays[0])
+    torch.manual_seed(0)
+    policy = ChameleonPolicy(replace(nano(), objective=ObjectiveConfig(**objective)), features, statistics).eval()  # type: ignore[arg-type]
+    return [EpisodeStore(each, features, statistics) for each in arrays], policy
+
+
+def writes_answers(policy: ChameleonPolicy, decisions: list[Decisions]) -> list[int]:
+    """Answers, and nothing else, into the working states of the episodes that are asked for one after the other."""
+    seen: list[int] = []
+
+    def working_states(observation):
+        states = torch.zeros(*observation.proprioception.shape[:2], 8)
+        for row in states:
+            episode = decisions[len(seen) % len(decisions)]
+            row[episode.steps[0], episode.answers[0]] = 1.0
+            seen.append(len(seen))
+        return states
+
+    policy.working_states = working_states  # type: ignore[method-assign]
+    return seen
+
+
 class TestProbe:
     def test_reads_what_a_linear_classifier_can_read_and_nothing_else(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -42,36 +69,44 @@ class TestProbe:
         rows = torch.randn(120, 64, generator=generator) + 4 * torch.randn(3, 64, generator=generator)[answers]
         # On an offset and scales that are its own business, with a number that never changes.
         rows = torch.cat([100 + rows * torch.logspace(-3, 3, 64), torch.ones(120, 1)], 1)
-        assert probe(rows[:60], answers[:60], rows[60:], answers[60:]) == 1.0
+        assert bool(probe(rows[:60], answers[:60], rows[60:], answers[60:]).all())
         noise = torch.randn(1200, 64, generator=generator)
         labels = torch.randint(3, (1200,), generator=generator)
-        assert abs(probe(noise[:600], labels[:600], noise[600:], labels[600:]) - 1 / 3) < 0.08
+        told_right = probe(noise[:600], labels[:600], noise[600:], labels[600:])
+        assert abs(told_right.float().mean() - 1 / 3) < 0.08
+        assert probe(noise[:1], labels[:1], noise[:1], labels[:1]).tolist() == [True]
 
     def test_looks_at_the_working_state_of_the_decision(self, recordings: list[Path]) -> None:
-        arrays = [load_episodes(open_episodes(path)) for path in recordings]
-        features = features_of(open_episodes(recordings[0]), horizon=4)
-        statistics = statistics_of(arrays[0])
-        stores = [EpisodeStore(each, features, statistics) for each in arrays]
-        decisions = [[decisions_of(episode) for episode in each] for each in arrays]
-        torch.manual_seed(0)
-        policy = ChameleonPolicy(nano(), features, statistics).eval()
-        seen: list[int] = []
-
-        def answers_written_into_the_state(observation):
-            states = torch.zeros(*observation.proprioception.shape[:2], 8)
-            for row in states:
-                number = len(seen)
-                episode = (decisions[0] + decisions[1])[number]
-                row[episode.steps[0], episode.answers[0]] = 1.0
-                seen.append(number)
-            return states
-
-        policy.working_states = answers_written_into_the_state  # type: ignore[method-assign]
-        figures = watch_held_out(stores[0], decisions[0], stores[1], decisions[1])(policy)
+        stores, policy = looked_at(recordings)
+        seen = writes_answers(policy, [*stores[0].decisions, *stores[1].decisions])
+        figures = watch_held_out(*stores, nullcontext)(policy)
         assert figures["held_out_probe"] == 1.0 and len(seen) == 9
         assert set(figures) == {"held_out_action", "held_out_decision_loss", "held_out_probe"}
-        unknown = [Decisions((), ())] * 6
-        assert "held_out_probe" not in watch_held_out(stores[0], unknown, stores[1], decisions[1])(policy)
+        for store in stores:
+            store.decisions = [Decisions(each.instruction, (), ()) for each in store.decisions]
+        assert "held_out_probe" not in watch_held_out(*stores, nullcontext)(policy)
+
+    def test_every_task_has_a_probe_of_its_own(self, recordings: list[Path]) -> None:
+        # Two tasks in whose working states the answers stand the other way round: one probe could not read both.
+        stores, policy = looked_at(recordings)
+        for store in stores:
+            store.decisions = [replace(each, instruction=str(n % 2)) for n, each in enumerate(store.decisions)]
+        turned = [
+            replace(each, answers=(2 - each.answers[0],)) if each.instruction == "1" else each
+            for task in "01" for store in stores for each in store.decisions if each.instruction == task
+        ]  # fmt: skip
+        writes_answers(policy, turned)
+        assert watch_held_out(*stores, nullcontext)(policy)["held_out_probe"] == 1.0
+
+    def test_a_probe_is_fitted_to_all_of_a_large_store(self, recordings: list[Path], monkeypatch) -> None:
+        monkeypatch.setattr("chameleon_policy.train.held_out.LARGEST_FIT", 3)
+        assert _by_task(looked_at(recordings)[0][0]) == {task_named("clean-plate").instruction: [0, 2, 5]}
+
+    def test_losses_have_the_emphasis_of_the_training(self, recordings: list[Path]) -> None:
+        stores, policy = looked_at(recordings, action_steps=8)
+        plain, moving = (watch_held_out(*stores, nullcontext, emphasis)(policy) for emphasis in (None, (1.0, 1e-9, 1e-9)))
+        assert plain["held_out_action"] != moving["held_out_action"]
+        assert "held_out_decision_loss" in plain and "held_out_decision_loss" not in moving
 
     def test_working_states_are_those_of_control(self, recordings: list[Path]) -> None:
         arrays = load_episodes(open_episodes(recordings[1]))
@@ -98,7 +133,8 @@ class TestTold:
         np.testing.assert_array_equal(more.state[:, :10], plain.state)
         env = ToldEnv("clean-plate", observation="state")
         first, info = env.reset(seed=5, options={"z": plain.answers[0]})
-        assert first["proprioception"].shape == (13,) and first["proprioception"].dtype == np.float32
+        assert first["proprioception"].dtype == np.float32 and env.observation_space.contains(first)
+        assert first["proprioception"].shape == (13,)
         assert np.unique(more.state[:, 10:], axis=0).tolist() == [first["proprioception"][10:].tolist()]
         assert wait_until_decision(env)["proprioception"][10:].tolist() == told(plain.answers, 1).tolist()
         assert info["z"] == plain.answers[0]
@@ -116,6 +152,16 @@ class TestTold:
         with pytest.raises(ValueError, match="no recording of Camo: there are no answers to tell"):
             ToldEpisodes(open_episodes(path))
 
+    def test_another_pace_needs_decisions(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = write_hdf5(tmp_path / "demos.hdf5", make_episodes([5, 6]))
+        words = f"chameleon train {path} --out {tmp_path / 'run'} --preset nano --steps 1 --batch 2 --uneven-pace 0.2"
+        monkeypatch.setattr("sys.argv", [*words.split(), "--device", "cpu"])
+        with pytest.raises(SystemExit):
+            main()
+        assert "do not say where one is" in capsys.readouterr().err
+
 
 class TestJoined:
     def test_episodes_come_one_behind_the_other(self, recordings: list[Path]) -> None:
@@ -130,6 +176,9 @@ class TestJoined:
         other = record(Recording(task="shell-game", episodes=1, observation="state"), tmp_path / "shell-game")
         with pytest.raises(ValueError, match=r"cannot be joined with .*: it has no views, \d object slots"):
             open_datasets([recordings[0], other])
+        files = [write_hdf5(tmp_path / f"{size}.hdf5", make_episodes([5], state=size)) for size in (3, 4)]
+        with pytest.raises(ValueError, match="state of 4, actions of 2"):
+            open_datasets(files)
         with pytest.raises(ValueError, match="at least one dataset"):
             open_datasets([])
 
@@ -147,14 +196,18 @@ class TestRecipe:
             "3",
         ]
         assert arguments.index("muon") < arguments.index("adamw") and "--minutes" not in arguments
+        assert with_recipe(["train", "data", "--recipe=camo", "--steps=3"])[1:3] == ["--batch", "32"]
+        assert "--horizon" not in with_recipe(["train", "data", "--recipe", "camo", "--start-from", "policy"])
         for untouched in (["train", "data"], ["eval", "run", "--recipe", "camo"], ["train", "--recipe", "none"], []):
             assert with_recipe(untouched) == untouched
 
-    def test_from_the_command_line(self, recordings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_from_the_command_line(
+        self, recordings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         run = tmp_path / "run"
         options = ["--preset", "nano", "--batch", "2", "--steps", "2", "--device", "cpu", "--workers", "1", "--tell-answer"]
         options += ["--held-out", str(recordings[1]), "--watch-times", "1", "--watch-episodes", "0", "--log-steps", "1"]
-        arguments = ["train", *map(str, recordings), "--out", str(run), "--recipe", "camo", *options]
+        arguments = ["train", *[str(recordings[0])] * 2, "--out", str(run), "--recipe", "camo", *options]
         monkeypatch.setattr("sys.argv", ["chameleon", *arguments])
         main()
         training = json.loads((run / "run.json").read_text())["training"]
@@ -164,6 +217,11 @@ class TestRecipe:
         assert 0 <= look["held_out_probe"] <= 1 and look["held_out_action"] > 0 and "train_msr" not in look
         policy, settings = load_for_evaluation(run, "clean-plate", "cpu")
         assert settings.kind == "told" and policy.features.proprioception == 13
+        monkeypatch.setattr(
+            "sys.argv", ["chameleon", "eval", str(run), "--task", "clean-plate", "--episodes", "1", "--steps", "1"]
+        )
+        main()
+        assert "and told the answer" in " ".join(capsys.readouterr().out.split())
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -171,15 +229,19 @@ class TestRecipe:
             (["--recipe", "soup"], "recipe"),
             (["--recipe", "camo", "--held-out", "nowhere"], "--watch-times"),
             (["--recipe", "camo", "--held-out", "nowhere", "--watch-times", "1"], "nowhere does not exist"),
+            (["--watch-times", "1"], "there is nothing to look at"),
+            (["--held-out", "DATA", "--watch-times", "1"], "is trained on; hold out other demonstrations"),
         ],
     )
     def test_mistakes(
         self, recordings: list[Path], tmp_path: Path, options: list[str], message: str,
         monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     ) -> None:  # fmt: skip
+        options = [str(recordings[0]) if option == "DATA" else option for option in options]
         arguments = ["train", str(recordings[0]), "--out", str(tmp_path / "run"), "--preset", "nano", "--steps", "1"]
         monkeypatch.setattr("sys.argv", ["chameleon", *arguments, "--watch-episodes", "0", "--device", "cpu", *options])
         with pytest.raises(SystemExit) as stopped:
             main()
         assert stopped.value.code == 2
         assert message in " ".join(capsys.readouterr().err.split())
+        assert not (tmp_path / "run/run.json").exists()  # the corrected command is not told that the folder is taken

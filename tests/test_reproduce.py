@@ -54,6 +54,8 @@ def test_from_nothing_to_a_score_and_again(
         (["--episodes", "0"], "--episodes must be at least 1"),
         (["--minutes", "0"], "--minutes must be positive"),
         (["--image-size", "33"], "image_size must be even"),
+        (["--seed", "9999"], "seed"),
+        (["--workers", "0"], "workers must be at least 1"),
     ],
 )
 def test_mistakes(

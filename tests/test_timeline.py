@@ -78,13 +78,18 @@ def test_the_pace_follows_from_seed_step_and_place() -> None:
 def test_the_feeder_draws_anew_for_every_step() -> None:
     from accelerate import Accelerator
 
-    episodes = [EpisodeArrays(**{**vars(each), "decision_steps": (15,)}) for each in make_episodes([20, 20])]
-    store = EpisodeStore(episodes, FEATURES, statistics_of(episodes))
-    config = TrainingConfig(steps=9, batch=2, uneven_pace=0.4)
-    feeders = [Feeder(store, config, Accelerator(cpu=True), first) for first in (0, 0, 1)]
-    first, again, second = (feeder.next_step()[0].windows[0].batch for feeder in feeders)
-    torch.testing.assert_close(first.actions, again.actions)
-    assert first.actions.shape != second.actions.shape or not torch.equal(first.actions, second.actions)
+    (plain,) = make_episodes([20])
+    episode = EpisodeArrays(**{**vars(plain), "decision_steps": (15,)})
+    store = EpisodeStore([episode], FEATURES, statistics_of([episode]))
+
+    def shown(step: int, **options: float) -> torch.Tensor:
+        feeder = Feeder(store, TrainingConfig(steps=99, batch=1, **options), Accelerator(cpu=True), step)  # type: ignore[arg-type]
+        return feeder.next_step()[0].windows[0].batch.actions[0]
+
+    waits = {len(shown(step, longer_retention=5)) for step in range(40)}
+    assert len(waits) == 6 and max(waits) - min(waits) == 5
+    torch.testing.assert_close(shown(3, uneven_pace=0.4), shown(3, uneven_pace=0.4))
+    assert any(not torch.equal(shown(step, uneven_pace=0.4)[:20], shown(step)[:20]) for step in range(3))
 
 
 @pytest.mark.parametrize(("option", "value"), [("uneven_pace", 0.6), ("uneven_pace", -0.1), ("longer_retention", -1)])

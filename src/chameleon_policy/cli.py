@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from chameleon_policy.report.progress_bar import progress_bar
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.recipes import RecipeName, with_recipe
 
@@ -101,7 +101,7 @@ def demo(
 
     given = {"demonstrations": demonstrations, "minutes": minutes, "twin_minutes": twin_minutes, "episodes": episodes}
     config = DemoConfig(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    page = run_demo(config, out, _bar, Console(), command=" ".join(["chameleon", *sys.argv[1:]]))
+    page = run_demo(config, out, progress_bar, Console(), command=" ".join(["chameleon", *sys.argv[1:]]))
     print(f"Look at it in a browser: {page.resolve().as_uri()}")
 
 
@@ -138,7 +138,7 @@ def record(
         task=task, episodes=episodes, seed=seed, observation=observation, image_size=size, noise=noise,
         nuisance=dials.nuisance, retention_steps=dials.retention, difficulty=dials.difficulty,
     )  # fmt: skip
-    with _bar(f"recording {task}", episodes) as advance:
+    with progress_bar(f"recording {task}", episodes) as advance:
         try:
             record_dataset(recording, out, workers=workers, progress=advance)
         except KeyboardInterrupt:
@@ -304,7 +304,7 @@ def evaluate(
     policy, settings = load_for_evaluation(
         run, task, device, nuisance=dials.nuisance, retention_steps=dials.retention, difficulty=dials.difficulty
     )
-    with _bar(f"evaluating {run}", episodes) as advance:
+    with progress_bar(f"evaluating {run}", episodes) as advance:
         evaluation = camo.evaluate(
             policy, settings, seeds, steps=steps, executed=executed, parallel=parallel, workers=workers, progress=advance
         )
@@ -319,7 +319,7 @@ def evaluate(
         print(f"Scores: {json_file}")
     if videos is not None:
         failures = episodes - round(evaluation.summary.sr.value * episodes)
-        with _bar("drawing the failures", failures) as advance:
+        with progress_bar("drawing the failures", failures) as advance:
             save_failures(settings, evaluation.rollouts, videos, progress=advance)
         print(f"{failures} failures in {videos}")
 
@@ -335,7 +335,7 @@ def reproduce(
     image_size: int = 128,
     episodes: int = 200,
     seed: int = 0,
-    workers: int | None = None,
+    workers: int = os.cpu_count() or 1,
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:
     """From nothing to a score: record demonstrations, train by the recipe, score held-out episodes, compare.
@@ -350,7 +350,7 @@ def reproduce(
         image_size: Height and width of the pictures.
         episodes: Held-out episodes.
         seed: Of demonstrations and training; held-out episodes stay the same.
-        workers: Processes that record and evaluate (default: one for each core).
+        workers: Processes that record and evaluate.
         device: Where to train (default: a GPU if there is one).
     """
     with _extra("camo,train"):
@@ -363,8 +363,7 @@ def reproduce(
     )  # fmt: skip
     folder = out or Path("runs") / f"reproduce-{task}"
     command = " ".join(["chameleon", *sys.argv[1:]])
-    workers = workers or os.cpu_count() or 1
-    run_reproduction(config, folder, _bar, Console(), command=command, device=device, workers=workers)
+    run_reproduction(config, folder, progress_bar, Console(), command=command, device=device, workers=workers)
     print(f"Scores of every episode: {folder}/scores.json. Policy: {folder}/run/policy")
 
 
@@ -427,21 +426,6 @@ def play(
         save_clip(moments, out)
         save_sheet(moments, env, sheet)
     print(f"z = {env.z}, chosen: {result.choice}, {result.reason}. Video: {out}, contact sheet: {sheet}")
-
-
-@contextmanager
-def _bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar with a rate; yields the function to call with the number of things done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        line = bar.add_task(description, total=total, rate="")
-
-        def advance(done: int) -> None:
-            bar.update(line, completed=done)
-            speed = bar.tasks[0].speed
-            bar.update(line, rate=f"{60 * speed:.0f}/min" if speed else "")
-
-        yield advance
 
 
 def _span(name: str, text: str) -> int | tuple[int, int]:

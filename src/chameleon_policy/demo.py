@@ -7,8 +7,6 @@ command goes on after an interruption.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -27,6 +25,7 @@ from chameleon_policy.evaluate.videos import replay
 from chameleon_policy.policy import ObjectiveConfig
 from chameleon_policy.report.demo_page import Clip, Contender, demo_page
 from chameleon_policy.report.evaluation_table import evaluation_table
+from chameleon_policy.report.progress_bar import Bar
 from chameleon_policy.report.provenance import write_result
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.metrics import METRICS, read_metrics
@@ -36,8 +35,6 @@ TASK = "clean-plate"
 NAMES = {"chameleon": "Chameleon", "no-memory": "its memoryless twin"}
 SAMPLING_STEPS = 4
 CLIP_SIZE = 200
-
-Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True, kw_only=True)

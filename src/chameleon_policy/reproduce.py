@@ -7,8 +7,6 @@ command goes on after an interruption.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,19 +21,19 @@ from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluate, eva
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ObjectiveConfig
 from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.report.progress_bar import Bar
 from chameleon_policy.report.provenance import write_result
 from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.recipes import RECIPES
-from chameleon_policy.train.run import AlreadyTrainedError, Device, RunConfig, train
+from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
 PUBLISHED = Path(__file__).parents[2] / "docs/results/camo-chameleon.json"
 LOOKS = 10
 """At the demonstrations that are held out, during training."""
 HELD_OUT = 60
 RATES = ("msr", "dsr", "sr")
-
-Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,24 +62,32 @@ def reproduce(
     """Record, train, evaluate and compare; returns the scores, which also stand in out/scores.json."""
     recipe = RECIPES["camo"]
     settings: dict[str, Any] = {**recipe.training, "minutes": config.minutes, "seed": config.seed}
-    training = TrainingConfig(**settings, watch_times=LOOKS, watch_episodes=0)  # refused, if at all, before the long work
     objective: dict[str, Any] = dict(recipe.objective)
-    demonstrations = _record(config, config.demonstrations, config.seed, out / "data", bar, workers)
-    held_out = _record(config, HELD_OUT, config.seed + 1, out / "held-out", bar, workers)
+    # Everything that can be refused is made before the long work.
     run = RunConfig(
-        data=(demonstrations,), held_out=(held_out,), preset=config.preset, horizon=recipe.horizon,
-        objective=ObjectiveConfig(**objective), training=training,
+        data=(out / "data",), held_out=(out / "held-out",), preset=config.preset, horizon=recipe.horizon,
+        objective=ObjectiveConfig(**objective),
+        training=TrainingConfig(**settings, watch_times=LOOKS, watch_episodes=0),
     )  # fmt: skip
+    check_device(device)
+    recordings = {
+        "data": _recording(config, config.demonstrations, config.seed),
+        "held-out": _recording(config, HELD_OUT, config.seed + 1),
+    }
+    for name, recording in recordings.items():
+        _record(recording, out / name, bar, workers)
     try:
-        if train(run, out / "run", device=device, workers=workers, console=console) is not None:
-            raise KeyboardInterrupt
+        stopped_by = train(run, out / "run", device=device, workers=workers, console=console)
+        if stopped_by is not None:
+            console.print(f"stopped and saved; the same command goes on with {out}", soft_wrap=True)
+            raise SystemExit(128 + stopped_by)
     except AlreadyTrainedError:
         console.print(f"{out / 'run'} is trained already.", soft_wrap=True)
     policy, environment = load_for_evaluation(out / "run", config.task, device)
     seeds = evaluation_seeds(FIRST_SEED, config.episodes)
     with bar("rollouts", config.episodes) as advance:
         evaluation = evaluate(policy, environment, seeds, workers=workers, progress=advance)
-    result = {**_training(config, out / "run", demonstrations), **evaluation.as_dict()}
+    result = {**_training(config, out), **evaluation.as_dict()}
     write_result(out / "scores.json", result, command=command, seeds=seeds)
     console.print(_comparison(config.task, evaluation, published(config.task)))
     return result
@@ -95,23 +101,26 @@ def published(task: str) -> dict[str, Any] | None:
     return found
 
 
-def _record(config: Reproduction, episodes: int, seed: int, folder: Path, bar: Bar, workers: int) -> Path:
-    recording = Recording(task=config.task, episodes=episodes, seed=seed, image_size=config.image_size)
+def _recording(config: Reproduction, episodes: int, seed: int) -> Recording:
+    return Recording(task=config.task, episodes=episodes, seed=seed, image_size=config.image_size)
+
+
+def _record(recording: Recording, folder: Path, bar: Bar, workers: int) -> None:
     if (folder / INFO_PATH).exists():
         then = json.loads((folder / SETTINGS).read_text())
         if then != recording.as_dict():
             raise ValueError(f"{folder} holds other demonstrations ({then}); give the same options, or another --out")
-    else:
-        with bar(f"demonstrations in {folder.name}", episodes) as advance:
-            record(recording, folder, workers=workers, progress=advance)
-    return folder
+        return
+    with bar(f"demonstrations in {folder.name}", recording.episodes) as advance:
+        record(recording, folder, workers=workers, progress=advance)
 
 
-def _training(config: Reproduction, run: Path, demonstrations: Path) -> dict[str, Any]:
+def _training(config: Reproduction, out: Path) -> dict[str, Any]:
     """What the policy cost."""
-    steps = [line for line in read_metrics(run / METRICS) if "loss" in line]
-    looks = [line for line in read_metrics(run / METRICS) if "held_out_action" in line]
-    info = json.loads((demonstrations / INFO_PATH).read_text())
+    lines = read_metrics(out / "run" / METRICS)
+    steps = [line for line in lines if "loss" in line]
+    looks = [line for line in lines if "held_out_action" in line]
+    info = json.loads((out / "data" / INFO_PATH).read_text())
     batch = RECIPES["camo"].training["batch"]
     assert isinstance(batch, int)
     return {

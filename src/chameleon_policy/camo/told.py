@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
@@ -28,6 +29,15 @@ def told(answers: Sequence[int], decisions: int) -> npt.NDArray[np.float32]:
 
 class ToldEnv(CamoEnv):
     """Shows three more numbers of proprioception."""
+
+    def _make_observation_space(self) -> gym.spaces.Dict:
+        spaces = super()._make_observation_space().spaces
+        pose = spaces["proprioception"]
+        assert isinstance(pose, gym.spaces.Box)
+        low, high = (
+            np.concatenate([end, np.full(CHOICES, rest, np.float32)]) for end, rest in ((pose.low, 0), (pose.high, 1))
+        )
+        return gym.spaces.Dict({**spaces, "proprioception": gym.spaces.Box(low, high)})
 
     def _observation(self) -> dict[str, Any]:
         observation = super()._observation()

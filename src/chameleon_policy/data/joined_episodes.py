@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chameleon_policy.data.episodes import DEFAULT_KEYS, Episodes, Keys, Layout, open_episodes
+from chameleon_policy.data.episodes import DEFAULT_KEYS, Episodes, Keys, open_episodes
 
 
 def open_datasets(paths: Sequence[Path | str], keys: Keys = DEFAULT_KEYS) -> Episodes:
@@ -26,10 +26,10 @@ class JoinedEpisodes(Episodes):
     def __init__(self, datasets: Sequence[Episodes]) -> None:
         first = datasets[0]
         for other in datasets[1:]:
-            if other.layout != first.layout:
+            if (other.layout, other.fps) != (first.layout, first.fps):
                 raise ValueError(
-                    f"{other.source} cannot be joined with {first.source}: it has {_described(other.layout)}, not "
-                    f"{_described(first.layout)}. Train on datasets that were recorded alike"
+                    f"{other.source} cannot be joined with {first.source}: it has {_described(other)}, not "
+                    f"{_described(first)}. Train on datasets that were recorded alike"
                 )
         super().__init__(
             first.source,
@@ -58,7 +58,9 @@ class JoinedEpisodes(Episodes):
         return dataset._decisions(place)
 
 
-def _described(layout: Layout) -> str:
+def _described(episodes: Episodes) -> str:
+    layout = episodes.layout
     views = ", ".join(f"{name} {height} x {width}" for name, (height, width) in layout.views.items()) or "no views"
     objects = f", {layout.objects[1][0]} object slots" if layout.objects else ""
-    return f"{views}{objects}, {sum(layout.state.values())} numbers of state and {layout.action[1]} of action"
+    state = " and ".join(f"{key} of {size}" for key, size in layout.state.items())
+    return f"{views}{objects}, {state}, {layout.action[0]} of {layout.action[1]} at {episodes.fps} fps"

@@ -13,6 +13,7 @@ from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.evaluate.settings import CamoSettings, observation_of
 from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
+from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 EXPERTS = ("oracle", "guess")
@@ -28,12 +29,11 @@ def training_of(run: Path | str) -> dict[str, Any] | None:
     return {**{name: settings.get(name) for name in ("method", "training", "data", "git_revision")}, "last": trained[-1:]}
 
 
-def load_for_evaluation(run: Path | str, task: str, device: str = "auto", **dials: Any) -> tuple[Policy, CamoSettings]:
+def load_for_evaluation(run: Path | str, task: str, device: Device = "auto", **dials: Any) -> tuple[Policy, CamoSettings]:
     """The policy of a run (or a saved policy, or an expert) and the environment that shows what it expects to see."""
     if str(run) in EXPERTS:
         return OraclePolicy(), CamoSettings(task=task, observation="state", kind=str(run), **dials)  # type: ignore[arg-type]
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: no GPU is available to torch; use --device cpu")
+    check_device(device)
     where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     place = policy_folder(run)
     policy = load_policy(place if Path(place).exists() else str(run), device=where)

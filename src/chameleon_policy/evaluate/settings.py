@@ -80,7 +80,8 @@ def settings_of_recording(dataset: Path) -> CamoSettings:
     path = dataset / SETTINGS
     if not path.is_file():
         raise ValueError(
-            f"{dataset} is no recording of Camo ({SETTINGS} is missing): there is no environment to watch it in"
+            f"{dataset} is no recording of Camo ({SETTINGS} is missing): there is no environment to watch it in. Leave out "
+            "--watch-times, or look at --held-out demonstrations only: --watch-episodes 0"
         )
     names = ("task", "observation", "image_size", "retention_steps", "nuisance", "difficulty")
     try:

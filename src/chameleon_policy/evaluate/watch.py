@@ -25,7 +25,7 @@ SAMPLING_STEPS = 8
 def watch_training_seeds(datasets: Sequence[Path], episodes: int, workers: int, policy: ChameleonPolicy) -> Watch:
     """Scores a policy on the first episodes that recordings were made from, in the environments they were made in.
 
-    With several recordings the names of the figures end in the task's.
+    With several recordings the names of the figures end in those of their folders.
     """
     settings = [settings_of_recording(dataset) for dataset in datasets]
     for each in settings:
@@ -33,9 +33,11 @@ def watch_training_seeds(datasets: Sequence[Path], episodes: int, workers: int, 
     tables = [pq.read_table(dataset / TABLE, columns=["seed"], partitioning=None) for dataset in datasets]
     seeds = [table["seed"].to_pylist()[:episodes] for table in tables]
 
+    ambiguous = len({dataset.name for dataset in datasets}) < len(datasets)
+
     def watch(policy: nn.Module) -> Mapping[str, float]:
         figures = {}
-        for each, chosen in zip(settings, seeds, strict=True):
+        for dataset, each, chosen in zip(datasets, settings, seeds, strict=True):
             evaluation = evaluate(
                 policy,  # type: ignore[arg-type]
                 replace(each, **observation_of(policy.features, each.task)),  # type: ignore[arg-type]
@@ -44,7 +46,7 @@ def watch_training_seeds(datasets: Sequence[Path], episodes: int, workers: int, 
                 workers=workers,
                 training_seeds=True,
             )
-            end = f"_{each.task}" if len(settings) > 1 else ""
+            end = f"_{dataset if ambiguous else dataset.name}" if len(datasets) > 1 else ""
             for name in ("msr", "dsr", "sr"):
                 figures[f"train_{name}{end}"] = getattr(evaluation.summary, name).value
         return figures

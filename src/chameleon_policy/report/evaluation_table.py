@@ -13,9 +13,9 @@ from chameleon_policy.evaluate.camo import Evaluation
 def evaluation_table(evaluation: Evaluation, name: str) -> Table:
     """MSR, DSR and SR with their 95 % intervals in brackets."""
     summary = evaluation.summary
-    title = (
-        f"{name} on {evaluation.settings.task}, {len(evaluation.rollouts)} episodes (a guess has DSR {summary.chance:.0%})"
-    )
+    told = " and told the answer" if evaluation.settings.kind == "told" else ""
+    episodes = f"{len(evaluation.rollouts)} episodes (a guess has DSR {summary.chance:.0%})"
+    title = f"{name} on {evaluation.settings.task}{told}, {episodes}"
     table = Table(title=title)
     for column in ("", "episodes", "MSR %", "DSR %", "SR %"):
         table.add_column(column, justify="right" if column else "left")

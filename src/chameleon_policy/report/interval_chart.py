@@ -43,7 +43,7 @@ def interval_chart(
         return HEIGHT - BOTTOM - rate * (HEIGHT - TOP - BOTTOM)
 
     parts = [f'<text x="{LEFT}" y="20" font-size="15" font-weight="600" fill="{INK}">{escape(title)}</text>']
-    if shaded is not None:
+    if shaded is not None and shaded[0] <= xs[-1] and shaded[1] >= xs[0]:
         low, high = (across(min(max(x, xs[0]), xs[-1])) for x in shaded)
         parts.append(
             f'<rect x="{low - 6:.1f}" y="{TOP}" width="{high - low + 12:.1f}" height="{HEIGHT - TOP - BOTTOM}" '

@@ -38,7 +38,7 @@ class Progress:
     seconds: float
     """Time spent training, over all sittings."""
     watched: int = 0
-    """Looks at closed-loop rollouts taken."""
+    """Looks at rollouts and at held-out demonstrations taken."""
 
 
 def policy_folder(run: Path | str) -> Path | str:

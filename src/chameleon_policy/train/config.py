@@ -89,6 +89,11 @@ class TrainingConfig:
             _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
 
     @property
+    def another_pace(self) -> bool:
+        """Whether episodes are shown otherwise than they were."""
+        return bool(self.uneven_pace or self.longer_retention)
+
+    @property
     def emphasis(self) -> tuple[float, float, float] | None:
         """Weights of moving, resting and deciding steps; None: all alike."""
         weights = (1.0, self.rest_emphasis, self.decision_emphasis)

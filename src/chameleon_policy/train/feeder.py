@@ -108,7 +108,8 @@ class Feeder:
         return parts
 
     def figures(self, steps: int) -> dict[str, float]:
-        """Frames a second and the share of time spent waiting for data, since the last call, `steps` ago."""
+        """Frames a second (of the demonstrations as they were, at whatever pace they are shown) and the share of time spent
+        waiting for data, since the last call, `steps` ago."""
         passed = max(time.perf_counter() - self._since, 1e-9)
         result = {
             "frames_per_second": self._frames / passed,
@@ -148,9 +149,9 @@ class Feeder:
     def _shown(self, step: int, place: int, episode: int) -> Timeline:
         """How the episode at this place of a step's batch is shown."""
         config, length = self._config, self._store.lengths[episode]
-        if not config.uneven_pace and not config.longer_retention:
+        if not config.another_pace:
             return as_it_was(episode, length)
-        rng, decisions = pace_of(config.seed, step, place), self._store.decisions[episode]
+        rng, decisions = pace_of(config.seed, step, place), self._store.decisions[episode].steps
         return at_another_pace(episode, length, decisions, rng, config.uneven_pace, config.longer_retention)
 
     def _ship(self, parts: list[Part], stream: torch.cuda.Stream) -> _Shipment:

@@ -7,61 +7,58 @@ memory holds nothing that the action head could act on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chameleon_policy.data.episodes import EpisodeArrays
 from chameleon_policy.policy import ChameleonPolicy, EpisodeBatch
 from chameleon_policy.train.loop import Watch
 from chameleon_policy.train.order import seed_noise
-from chameleon_policy.train.store import EpisodeStore
+from chameleon_policy.train.store import Emphasis, EpisodeStore
 
 BATCH = 16
 LARGEST_FIT = 256
-"""Demonstrations of the training that the probe is fitted to."""
+"""Demonstrations of one task in the training that a probe is fitted to."""
 PENALTY = 1e-2
 """Of squared weights; h has more numbers than there may be demonstrations."""
 
 
-@dataclass(frozen=True)
-class Decisions:
-    """When an episode asks for decisions, and what for; empty where a dataset does not say."""
-
-    steps: tuple[int, ...]
-    answers: tuple[int, ...]
-
-
-def decisions_of(episode: EpisodeArrays) -> Decisions:
-    """Those of one episode."""
-    return Decisions(episode.decision_steps, episode.answers)
-
-
 def watch_held_out(
-    trained: EpisodeStore, known: Sequence[Decisions], held_out: EpisodeStore, asked: Sequence[Decisions]
+    trained: EpisodeStore,
+    held_out: EpisodeStore,
+    autocast: Callable[[], AbstractContextManager[object]],
+    emphasis: Emphasis | None = None,
 ) -> Watch:
-    """Losses over the episodes that are held out, and the accuracy of a probe that was fitted to the trained ones."""
+    """Losses over the episodes that are held out, with the training's emphasis, and how many of their answers a probe reads.
+
+    Every task, told by its instruction, has a probe of its own.
+    """
+    known, asked = _by_task(trained), _by_task(held_out)
+    probed = [task for task in asked if task in known]
 
     @torch.no_grad()
     def watch(policy: nn.Module) -> Mapping[str, float]:
         assert isinstance(policy, ChameleonPolicy)
-        kind = policy.device.type
-        with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
-            figures = _losses(policy, held_out)
-            if all(each.steps for each in (*known, *asked)):
-                fitted = _decided(policy, trained, known[:LARGEST_FIT])
-                figures["held_out_probe"] = probe(*fitted, *_decided(policy, held_out, asked))
+        with autocast():
+            figures = _losses(policy, held_out, emphasis)
+            right: list[Tensor] = []
+            for task in probed:
+                fitted = _decided(policy, trained, known[task])
+                right.append(probe(*fitted, *_decided(policy, held_out, asked[task])))
+        if right:
+            figures["held_out_probe"] = float(torch.cat(right).float().mean())
         return figures
 
     return watch
 
 
-def probe(known: Tensor, answers: Tensor, asked: Tensor, right: Tensor) -> float:
-    """Share of the rows of `asked` (N D) of which a linear classifier tells the answer; fitted to `known` (M D)."""
-    mean, spread = known.mean(0), known.std(0).clamp(min=1e-6)
+def probe(known: Tensor, answers: Tensor, asked: Tensor, right: Tensor) -> Tensor:
+    """Of which rows of `asked` (N D) a linear classifier that was fitted to `known` (M D) tells the answer."""
+    mean, spread = known.mean(0), known.std(0, correction=0).clamp(min=1e-6)
     known, asked = (known - mean) / spread, (asked - mean) / spread
     classes = int(max(answers.max(), right.max())) + 1
     weight = torch.zeros(classes, known.shape[1], device=known.device, requires_grad=True)
@@ -74,16 +71,28 @@ def probe(known: Tensor, answers: Tensor, asked: Tensor, right: Tensor) -> float
         loss.backward()
         return loss
 
-    with torch.enable_grad(), torch.autocast(known.device.type, enabled=False):
-        optimizer.step(closure)
-    told = (asked @ weight.T + bias).argmax(1)
-    return float((told == right).float().mean())
+    with torch.autocast(known.device.type, enabled=False):
+        with torch.enable_grad():
+            optimizer.step(closure)
+        return (asked @ weight.T + bias).argmax(1) == right
 
 
-def _losses(policy: ChameleonPolicy, store: EpisodeStore) -> dict[str, float]:
+def _by_task(store: EpisodeStore) -> dict[str, list[int]]:
+    """Episodes with answers, by instruction; at most LARGEST_FIT, from everywhere in the store."""
+    found: dict[str, list[int]] = {}
+    for episode, decisions in enumerate(store.decisions):
+        if decisions.answers:
+            found.setdefault(decisions.instruction, []).append(episode)
+    for task, episodes in found.items():
+        places = np.linspace(0, len(episodes) - 1, min(LARGEST_FIT, len(episodes))).astype(int)
+        found[task] = [episodes[place] for place in places]
+    return found
+
+
+def _losses(policy: ChameleonPolicy, store: EpisodeStore, emphasis: Emphasis | None) -> dict[str, float]:
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for number, batch in enumerate(_batches(policy, store, len(store))):
+    for number, batch in enumerate(_batches(policy, store, range(len(store)), emphasis)):
         seed_noise(0, number, 0)  # the same noise and flow times at every look
         for name, value in policy.loss(batch, keep_state=False).parts.items():
             if name in ("action", "decision_loss") and bool(value.isfinite()):
@@ -92,16 +101,18 @@ def _losses(policy: ChameleonPolicy, store: EpisodeStore) -> dict[str, float]:
     return {f"held_out_{name}": total / counts[name] for name, total in sums.items()}
 
 
-def _decided(policy: ChameleonPolicy, store: EpisodeStore, decisions: Sequence[Decisions]) -> tuple[Tensor, Tensor]:
-    """h at every decision of the first episodes of a store (N D), and the answers (N)."""
-    working = [
-        states for batch in _batches(policy, store, len(decisions)) for states in policy.working_states(batch.observation)
-    ]
+def _decided(policy: ChameleonPolicy, store: EpisodeStore, chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """h at every decision of the chosen episodes (N D), and the answers (N)."""
+    decisions = [store.decisions[episode] for episode in chosen]
+    batches = _batches(policy, store, chosen)
+    working = [states for batch in batches for states in policy.working_states(batch.observation)]
     rows = [states[list(each.steps)].float() for states, each in zip(working, decisions, strict=True)]
     answers = torch.tensor([answer for each in decisions for answer in each.answers], device=policy.device)
     return torch.cat(rows), answers
 
 
-def _batches(policy: ChameleonPolicy, store: EpisodeStore, count: int) -> Iterator[EpisodeBatch]:
-    for first in range(0, count, BATCH):
-        yield store.batch(range(first, min(first + BATCH, count))).to(policy.device)
+def _batches(
+    policy: ChameleonPolicy, store: EpisodeStore, chosen: Sequence[int], emphasis: Emphasis | None = None
+) -> Iterator[EpisodeBatch]:
+    for first in range(0, len(chosen), BATCH):
+        yield store.batch(chosen[first : first + BATCH], emphasis=emphasis).to(policy.device)

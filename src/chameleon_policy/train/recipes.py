@@ -41,11 +41,15 @@ RECIPES: dict[RecipeName, Recipe] = {
 
 def with_recipe(arguments: list[str]) -> list[str]:
     """The arguments of a command line, with the options of the recipe that they name in front of their own."""
-    named = {value for option, value in pairwise(arguments) if option == "--recipe"}
+    # --name=value is --name value.
+    words = [word for each in arguments for word in (each.split("=", 1) if each.startswith("--") else [each])]
+    named = {value for option, value in pairwise(words) if option == "--recipe"}
     recipe = next((recipe for name, recipe in RECIPES.items() if name in named), None)
     if arguments[:1] != ["train"] or recipe is None:
         return arguments
     options = recipe.options()
-    if "--steps" in arguments:
+    if "--steps" in words:
         del options["--minutes"]  # the budget is given one way or the other
+    if "--start-from" in words:
+        del options["--horizon"]  # the policy decides it
     return [arguments[0], *(word for option in options.items() for word in option), *arguments[1:]]

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -27,8 +27,9 @@ from chameleon_policy.policy.config import to_json
 from chameleon_policy.report.provenance import git_revision
 from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
 from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.graphs import LENGTH_MULTIPLE
-from chameleon_policy.train.held_out import decisions_of, watch_held_out
+from chameleon_policy.train.held_out import watch_held_out
 from chameleon_policy.train.loop import Trainer, Watch
 from chameleon_policy.train.metrics import Logger, open_sinks
 from chameleon_policy.train.order import seed_weights
@@ -39,7 +40,6 @@ LOCK = "lock"
 NOT_COMPARED = ("git_revision",)
 """A run may go on with newer code."""
 
-Device = Literal["auto", "cpu", "cuda"]
 WatchMaker = Callable[[ChameleonPolicy], Watch]
 """Prepares the look at a policy in closed loop, or refuses one that does not fit, before the first step."""
 
@@ -86,6 +86,11 @@ def train(
         raise ValueError("--decision-emphasis and --rest-emphasis choose among time steps: say how many with --action-steps")
     if config.held_out and not config.training.watch_times:
         raise ValueError("--held-out is looked at from time to time: say how often with --watch-times")
+    if config.training.watch_times and not config.held_out and watch is None:
+        raise ValueError("--watch-times: there is nothing to look at; give --held-out, or --watch-episodes above 0")
+    for path in config.held_out:
+        if path.resolve() in {data.resolve() for data in config.data}:
+            raise ValueError(f"--held-out {path} is trained on; hold out other demonstrations")
     console = console or Console(stderr=True)
     accelerator = _accelerator(config.training, device)
     first = accelerator.is_main_process
@@ -99,9 +104,6 @@ def train(
         encoder = InstructionEncoder(config.language, accelerator.device) if config.language else None
         arrays = _load(episodes, workers, console, show=first)
         policy = build_policy(config, episodes, arrays, encoder).to(accelerator.device)
-        settings = _settings(config, policy, episodes)
-        if first:
-            _claim(out, settings)
         recorded = config.training.graphs and config.training.window is None and config.training.accumulate == 1
         recorded = recorded and accelerator.device.type == "cuda"
         put_away = partial(
@@ -109,14 +111,20 @@ def train(
             encoder=encoder, multiple=LENGTH_MULTIPLE if recorded else 1,
         )  # fmt: skip
         store = put_away(arrays)
+        if config.training.another_pace and not any(each.steps for each in store.decisions):
+            raise ValueError(
+                "--uneven-pace and --longer-retention change what comes before a decision, and the data do not say where "
+                "one is (recordings of Camo do); leave them out"
+            )
         looks = [watch(policy)] if watch is not None else []
-        if config.held_out:
+        if config.held_out and first:
             others = _open(config, config.held_out)
             check_fit(others, policy.features, "this training")
-            kept = _load(others, workers, console, show=first)
-            known, asked = ([decisions_of(episode) for episode in each] for each in (arrays, kept))
-            looks.append(watch_held_out(store, known, put_away(kept), asked))
-            del kept
+            kept = put_away(_load(others, workers, console, show=True))
+            looks.append(watch_held_out(store, kept, accelerator.autocast, config.training.emphasis))
+        settings = _settings(config, policy, episodes)
+        if first:
+            _claim(out, settings)  # from here on the folder is this run's: what can be refused has been
         del arrays
         trainer = Trainer(policy, store, config.training, out, accelerator, watches=looks)
         progress = trainer.restore()
@@ -168,8 +176,7 @@ def build_policy(
 
 
 def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: no GPU is available to torch; use --device cpu")
+    check_device(device)
     on_cpu = device == "cpu" or not torch.cuda.is_available()
     torch.backends.cudnn.benchmark = not on_cpu  # batches have few shapes: worth trying which algorithm is fastest
     bf16 = training.precision == "bf16" or (training.precision == "auto" and not on_cpu)
@@ -194,7 +201,7 @@ def _settings(config: RunConfig, policy: ChameleonPolicy, episodes: Episodes) ->
         "start_from": config.start_from,
         "held_out": [str(path) for path in config.held_out],
         "tell_answer": config.tell_answer,
-        "data": {"paths": [str(path) for path in config.data], "episodes": len(episodes), "frames": sum(episodes.lengths)},
+        "data": {"path": " ".join(map(str, config.data)), "episodes": len(episodes), "frames": sum(episodes.lengths)},
         "git_revision": git_revision(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(settings))
@@ -228,6 +235,8 @@ def _claim(out: Path, settings: dict[str, Any]) -> None:
 
 
 def _differences(then: Any, now: Any, where: str = "") -> list[tuple[str, Any, Any]]:
+    if then is None and not now:
+        return []  # a setting that came later, and is off
     if isinstance(then, dict) and isinstance(now, dict):
         keys = list(dict.fromkeys([*then, *now]))
         return [each for key in keys for each in _differences(then.get(key), now.get(key), f"{where}.{key}".lstrip("."))]

@@ -83,6 +83,15 @@ class _Rows:
         return [self.observation.proprioception, *self.observation.images.values(), *objects, self.actions, self.moment]
 
 
+@dataclass(frozen=True)
+class Decisions:
+    """When an episode asks for decisions, and what for; empty where a dataset does not say."""
+
+    instruction: str
+    steps: tuple[int, ...]
+    answers: tuple[int, ...]
+
+
 class EpisodeStore:
     """All episodes of a dataset in memory, ready to be batched."""
 
@@ -101,7 +110,7 @@ class EpisodeStore:
             raise ValueError("expected at least one episode to train on, got none")
         self.features, self.multiple = features, multiple
         self.lengths = [episode.length for episode in episodes]
-        self.decisions = [episode.decision_steps for episode in episodes]
+        self.decisions = [Decisions(episode.instruction, episode.decision_steps, episode.answers) for episode in episodes]
         self._first = torch.tensor([0, *np.cumsum(self.lengths)[:-1].tolist()])
 
         def joined(arrays: list[np.ndarray]) -> Tensor:
