@@ -68,6 +68,8 @@ class RunConfig:
     start_from: str | None = None
     """A saved policy to go on from, in place of random weights; it decides method, preset and horizon."""
     keys: Keys = field(default_factory=Keys)
+    mirror: bool = False
+    """Train on the mirror images of the demonstrations as well (recordings of Camo with pictures)."""
     training: TrainingConfig
 
 
@@ -97,7 +99,7 @@ def train(
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; choose another --out")
     refusal = f"another process is training in {out}; wait for it, or choose another --out"
-    episodes = _open(config, config.data)
+    episodes = _open(config, config.data, mirror=config.mirror)
     if first:
         out.mkdir(parents=True, exist_ok=True)
     with only_process(out / LOCK, refusal) if first else nullcontext():
@@ -144,13 +146,18 @@ def train(
                 sink.close()
 
 
-def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
+def _open(config: RunConfig, paths: tuple[Path, ...], *, mirror: bool = False) -> Episodes:
+    """The datasets, and what is done to recordings of Camo: the only part of training that knows the benchmark."""
     episodes = open_datasets(paths, config.keys)
-    if not config.tell_answer:
-        return episodes
-    from chameleon_policy.camo.told import ToldEpisodes  # the only part of training that knows the simulator
+    if mirror:
+        from chameleon_policy.camo.mirrored import MirroredEpisodes
 
-    return ToldEpisodes(episodes)
+        episodes = MirroredEpisodes(episodes)
+    if config.tell_answer:
+        from chameleon_policy.camo.told import ToldEpisodes
+
+        episodes = ToldEpisodes(episodes)
+    return episodes
 
 
 def build_policy(
@@ -201,6 +208,7 @@ def _settings(config: RunConfig, policy: ChameleonPolicy, episodes: Episodes) ->
         "start_from": config.start_from,
         "held_out": [str(path) for path in config.held_out],
         "tell_answer": config.tell_answer,
+        "mirror": config.mirror,
         "data": {"path": " ".join(map(str, config.data)), "episodes": len(episodes), "frames": sum(episodes.lengths)},
         "git_revision": git_revision(),
     }
