@@ -161,6 +161,16 @@ def test_initialisation_table(document: str) -> None:
         assert f"| {variant} | {len(learned)} of {len(seeds)} | {steps} |" in text, variant
 
 
+def test_trials_table() -> None:
+    rows = []
+    for row in result("camo-trials.json").values():
+        probes = [f"{100 * look['held_out_probe']:.0f}" for look in row["looks"] if "held_out_probe" in look]
+        rates = [f"{100 * row[name]['value']:.0f}" if name in row else "-" for name in ("msr", "dsr", "sr")]
+        policy = f"{row['preset']}, {row['observations']}"
+        rows.append([policy, row["task"], row["what"], f"{row['steps']:,}", probes[-1] if probes else "-", *rates])
+    assert table_below("trials", (ROOT / "LOG.md").read_text()) == rows
+
+
 def test_links_lead_somewhere() -> None:
     for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "LOG.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):

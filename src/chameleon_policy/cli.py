@@ -211,7 +211,7 @@ def train(
     Args:
         data: LeRobot v3 folders, robomimic HDF5 files, or Diffusion Policy zarrs; several are trained on together.
         out: Folder of the run.
-        training: The recipe; the defaults are the paper's.
+        training: How to train; the defaults are the paper's.
         policy: The policy and its objective.
         keys: Arrays of the dataset.
         recipe: Start from the options of a recipe (camo: what Camo is learned with); options beside it count more.

@@ -1,6 +1,6 @@
 """Recipes: settings of a training under a name. Options that are given beside a recipe count more than its own.
 
-Where a recipe leaves the paper's settings, docs/deviations.md names the measurement that speaks for it.
+Where a recipe leaves the paper's settings, docs/deviations.md says what was measured and what was not.
 """
 
 from __future__ import annotations
