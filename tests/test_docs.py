@@ -171,6 +171,12 @@ def test_trials_table() -> None:
     assert table_below("trials", (ROOT / "LOG.md").read_text()) == rows
 
 
+def test_no_page_says_the_same_twice() -> None:
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        headings = re.findall(r"^## .*", document.read_text(), re.MULTILINE)
+        assert document.name == "CHANGELOG.md" or len(set(headings)) == len(headings), document.name
+
+
 def test_links_lead_somewhere() -> None:
     for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "LOG.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):

@@ -58,6 +58,8 @@ class RunConfig:
     """Demonstrations that are only looked at, `training.watch_times` times."""
     tell_answer: bool = False
     """Give the policy what it should remember, to see what else it fails at (recordings of Camo only)."""
+    mirror: bool = False
+    """Train on the mirror images of the demonstrations as well (recordings of Camo with pictures)."""
     method: str = "chameleon"
     preset: str = "small"
     horizon: int = 16
@@ -68,8 +70,6 @@ class RunConfig:
     start_from: str | None = None
     """A saved policy to go on from, in place of random weights; it decides method, preset and horizon."""
     keys: Keys = field(default_factory=Keys)
-    mirror: bool = False
-    """Train on the mirror images of the demonstrations as well (recordings of Camo with pictures)."""
     training: TrainingConfig
 
 
