@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,15 @@ import pytest
 
 from camo_episodes import TASK_NAMES
 from chameleon_policy.camo import CamoEnv
-from chameleon_policy.camo.controller import pose_to_action, read_action
+from chameleon_policy.camo.controller import ACTION_NAMES, pose_to_action, read_action
 from chameleon_policy.camo.geometry import Pose, rotation_about
-from chameleon_policy.camo.mirrored import MirroredEpisodes, mirrored_poses
+from chameleon_policy.camo.mirrored import SIGNS, mirror_of
 from chameleon_policy.camo.recording import Recording, record
-from chameleon_policy.data.episodes import open_episodes
+from chameleon_policy.data.episodes import load_episodes, open_episodes
+from chameleon_policy.train.appearance import Appearance
+from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.store import EpisodeStore, features_of
+from chameleon_policy.train.timeline import as_it_was
 
 MIRROR = np.diag([1.0, -1.0, 1.0])
 
@@ -45,27 +50,37 @@ def test_poses_are_those_of_the_mirrored_tool() -> None:
         rotation = np.diag([1.0, -1.0, -1.0]) @ rotation_about(rng.normal(size=3), rng.uniform(0, 1))
         pose = Pose(rng.uniform((0.3, -0.3, 0.1), (0.7, 0.3, 0.4)), rotation)
         numbers = pose_to_action(pose, 0.3).astype(np.float32)
-        seen = read_action(mirrored_poses(numbers[None])[0])
+        seen = read_action(numbers * np.array(SIGNS, np.float32))
         np.testing.assert_allclose(seen.pose.position, MIRROR @ pose.position, atol=1e-6)
         np.testing.assert_allclose(seen.pose.rotation, MIRROR @ pose.rotation @ MIRROR, atol=1e-5)
-        np.testing.assert_array_equal(mirrored_poses(mirrored_poses(numbers[None])), numbers[None])
 
 
-def test_a_recording_and_its_mirror_images(tmp_path: Path) -> None:
-    plain = open_episodes(record(Recording(task="seasonings", episodes=2, image_size=32), tmp_path / "rgb"))
-    both = MirroredEpisodes(plain)
-    assert both.lengths == plain.lengths * 2 and both.instructions == plain.instructions * 2
-    for index in range(2):
-        real, same, mirrored = plain.read(index), both.read(index), both.read(index + 2)
-        np.testing.assert_array_equal(same.actions, real.actions)
-        np.testing.assert_array_equal(same.images["third"], real.images["third"])
-        assert same.answers == real.answers and mirrored.decision_steps == real.decision_steps
-        assert mirrored.answers == tuple(2 - answer for answer in real.answers)
-        np.testing.assert_array_equal(mirrored.state[:, 1], -real.state[:, 1])
-        np.testing.assert_array_equal(mirrored.images["wrist"][:, :, 5], real.images["wrist"][:, :, 26])
+def test_some_episodes_of_a_batch_are_shown_in_the_mirror(tmp_path: Path) -> None:
+    recording = open_episodes(record(Recording(task="seasonings", episodes=2, image_size=32), tmp_path / "rgb"))
+    arrays, mirror = load_episodes(recording), mirror_of(recording)
+    statistics = statistics_of(arrays, mirror)
+    side = ACTION_NAMES.index("y")
+    for span in (statistics.proprioception, statistics.action):
+        assert span is not None and span.low[side] == pytest.approx(-span.high[side])  # both sides count alike
+    store = EpisodeStore(arrays, features_of(recording, 4), statistics, mirror=mirror)
+    first, second = (as_it_was(index, recording.lengths[index]) for index in range(2))
+    plain = store.batch([first, second])
+    batch = store.batch([first, replace(second, appearance=Appearance(mirrored=True))])
+    for name, frames in batch.observation.images.items():
+        np.testing.assert_array_equal(frames[0], plain.observation.images[name][0])
+        np.testing.assert_array_equal(frames[1], plain.observation.images[name][1].numpy()[:, :, ::-1])
+    signs = np.array(SIGNS, np.float32)
+    for numbers, before in (
+        (batch.actions, plain.actions),
+        (batch.observation.proprioception, plain.observation.proprioception),
+    ):
+        np.testing.assert_array_equal(numbers[0], before[0])
+        np.testing.assert_array_equal(numbers[1], before[1].numpy() * signs)
+    again = store.batch([first, second])  # what lies in the store has not changed
+    np.testing.assert_array_equal(again.observation.images["wrist"], plain.observation.images["wrist"])
 
 
 def test_states_have_none(tmp_path: Path) -> None:
     recording = record(Recording(task="clean-plate", episodes=1, observation="state"), tmp_path / "state")
     with pytest.raises(ValueError, match="only recordings of Camo with pictures"):
-        MirroredEpisodes(open_episodes(recording))
+        mirror_of(open_episodes(recording))

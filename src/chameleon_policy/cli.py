@@ -199,7 +199,6 @@ def train(
     recipe: RecipeName | None = None,
     held_out: tuple[Path, ...] = (),
     tell_answer: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
-    mirror: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     log: tuple[Literal["tensorboard", "wandb"], ...] = (),
     device: Literal["auto", "cpu", "cuda"] = "auto",
     workers: int = 2,
@@ -218,7 +217,6 @@ def train(
         held_out: Demonstrations that are not trained on: their losses, and how well a linear probe reads from the memory
             what decisions ask for, are written to metrics.jsonl --watch-times times.
         tell_answer: Give the policy the answer, to see what it fails at besides remembering (recordings of Camo).
-        mirror: Train on the mirror images of the demonstrations as well (recordings of Camo with pictures).
         log: Where figures go beside metrics.jsonl.
         device: Where to compute (default: a GPU if there is one).
         workers: Threads that read the dataset, and processes for rollouts that watch the training.
@@ -241,7 +239,7 @@ def train(
         options = ", ".join(f"--{name}" for name in given)
         raise ValueError(f"--start-from decides {', '.join(architecture)} of the policy; leave out {options}")
     run = RunConfig(
-        data=data, held_out=held_out, tell_answer=tell_answer, mirror=mirror, objective=objective, language=policy.language,
+        data=data, held_out=held_out, tell_answer=tell_answer, objective=objective, language=policy.language,
         start_from=policy.start_from, training=training,
         keys=Keys(state=keys.state_keys, action=keys.action_key, views=keys.view_keys, objects=keys.objects_key),
         **given,

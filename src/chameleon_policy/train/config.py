@@ -54,6 +54,11 @@ class TrainingConfig:
     what is seen then passes at another pace (recordings of Camo)."""
     longer_retention: int = 0
     """The wait before the first decision becomes up to so many steps longer, drawn anew each time."""
+    mirror: bool = False
+    """Show every other episode in a mirror, drawn anew each time (recordings of Camo with pictures)."""
+    tint: float = 0.0
+    """Red, green and blue of an episode's pictures are multiplied with factors that differ from 1 by up to this much, drawn
+    anew each time."""
     seed: int = 0
     """Weights, order of the episodes and all noise follow from it."""
     checkpoint_minutes: float = 5.0
@@ -85,6 +90,7 @@ class TrainingConfig:
             _require(name, getattr(self, name), getattr(self, name) in choices, f"one of {', '.join(choices)}")
         _require("minutes", self.minutes, self.minutes is None or 0 < self.minutes < math.inf, "positive")
         _require("uneven_pace", self.uneven_pace, 0 <= self.uneven_pace <= 0.5, "between 0 and 0.5")
+        _require("tint", self.tint, 0 <= self.tint < 1, "in [0, 1)")
         for name in ("ema_decay", "beta2"):
             _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
 

@@ -14,8 +14,9 @@ import torch
 from accelerate import Accelerator
 
 from chameleon_policy.policy import EpisodeBatch
+from chameleon_policy.train.appearance import draw_appearance
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.order import episodes_of_step, pace_of
+from chameleon_policy.train.order import appearance_of, episodes_of_step, pace_of
 from chameleon_policy.train.store import EpisodeStore
 from chameleon_policy.train.timeline import Timeline, as_it_was, at_another_pace
 
@@ -149,10 +150,14 @@ class Feeder:
     def _shown(self, step: int, place: int, episode: int) -> Timeline:
         """How the episode at this place of a step's batch is shown."""
         config, length = self._config, self._store.lengths[episode]
-        if not config.another_pace:
-            return as_it_was(episode, length)
-        rng, decisions = pace_of(config.seed, step, place), self._store.decisions[episode].steps
-        return at_another_pace(episode, length, decisions, rng, config.uneven_pace, config.longer_retention)
+        timeline = as_it_was(episode, length)
+        if config.another_pace:
+            rng, decisions = pace_of(config.seed, step, place), self._store.decisions[episode].steps
+            timeline = at_another_pace(episode, length, decisions, rng, config.uneven_pace, config.longer_retention)
+        if config.mirror or config.tint:
+            rng = appearance_of(config.seed, step, place)
+            timeline = replace(timeline, appearance=draw_appearance(rng, config.mirror, config.tint))
+        return timeline
 
     def _ship(self, parts: list[Part], stream: torch.cuda.Stream) -> _Shipment:
         with torch.cuda.stream(stream):

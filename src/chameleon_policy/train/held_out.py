@@ -35,7 +35,7 @@ def watch_held_out(
 ) -> Watch:
     """Losses over the episodes that are held out, with the training's emphasis, and how many of their answers a probe reads.
 
-    Every task, told by its instruction, has a probe of its own.
+    Every task, told by its instruction, has a probe of its own, and where there are several a figure of its own too.
     """
     known, asked = _by_task(trained), _by_task(held_out)
     probed = [task for task in asked if task in known]
@@ -45,12 +45,14 @@ def watch_held_out(
         assert isinstance(policy, ChameleonPolicy)
         with autocast():
             figures = _losses(policy, held_out, emphasis)
-            right: list[Tensor] = []
-            for task in probed:
-                fitted = _decided(policy, trained, known[task])
-                right.append(probe(*fitted, *_decided(policy, held_out, asked[task])))
+            right = {
+                task: probe(*_decided(policy, trained, known[task]), *_decided(policy, held_out, asked[task])).float()
+                for task in probed
+            }
         if right:
-            figures["held_out_probe"] = float(torch.cat(right).float().mean())
+            figures["held_out_probe"] = float(torch.cat(list(right.values())).mean())
+        if len(right) > 1:
+            figures |= {f"held_out_probe: {task}": float(each.mean()) for task, each in right.items()}
         return figures
 
     return watch

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-ORDER, NOISE, WEIGHTS, PACE = range(4)
+ORDER, NOISE, WEIGHTS, PACE, APPEARANCE = range(5)
 """Independent sources of randomness."""
 GROUPED = 8
 """Batches that are sorted by length together."""
@@ -29,6 +29,11 @@ def seed_noise(seed: int, step: int, part: int) -> None:
 def pace_of(seed: int, step: int, place: int) -> np.random.Generator:
     """Decides at which pace the episode at a place of a step's batch is shown."""
     return np.random.default_rng([seed, PACE, step, place])
+
+
+def appearance_of(seed: int, step: int, place: int) -> np.random.Generator:
+    """Decides what the episode at a place of a step's batch looks like."""
+    return np.random.default_rng([seed, APPEARANCE, step, place])
 
 
 def episodes_of_step(seed: int, step: int, batch: int, lengths: Sequence[int]) -> list[int]:

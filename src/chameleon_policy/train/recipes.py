@@ -19,12 +19,12 @@ class Recipe:
 
     horizon: int
     objective: Mapping[str, float | int]
-    training: Mapping[str, float | int | str]
+    training: Mapping[str, float | int | str | bool]
 
-    def options(self) -> dict[str, str]:
-        """The same as options of the command line."""
+    def options(self) -> dict[str, list[str]]:
+        """The same as options of the command line, each with its values; a switch has none."""
         settings = {**self.training, "horizon": self.horizon, **self.objective}
-        return {f"--{name.replace('_', '-')}": str(value) for name, value in settings.items()}
+        return {f"--{name.replace('_', '-')}": [] if value is True else [str(value)] for name, value in settings.items()}
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -52,4 +52,4 @@ def with_recipe(arguments: list[str]) -> list[str]:
         del options["--minutes"]  # the budget is given one way or the other
     if "--start-from" in words:
         del options["--horizon"]  # the policy decides it
-    return [arguments[0], *(word for option in options.items() for word in option), *arguments[1:]]
+    return [arguments[0], *(word for option, values in options.items() for word in (option, *values)), *arguments[1:]]

@@ -25,6 +25,7 @@ from chameleon_policy.locking import only_process
 from chameleon_policy.policy import ChameleonPolicy, InstructionEncoder, ObjectiveConfig, preset
 from chameleon_policy.policy.config import to_json
 from chameleon_policy.report.provenance import git_revision
+from chameleon_policy.train.appearance import Mirror
 from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.devices import Device, check_device
@@ -58,8 +59,6 @@ class RunConfig:
     """Demonstrations that are only looked at, `training.watch_times` times."""
     tell_answer: bool = False
     """Give the policy what it should remember, to see what else it fails at (recordings of Camo only)."""
-    mirror: bool = False
-    """Train on the mirror images of the demonstrations as well (recordings of Camo with pictures)."""
     method: str = "chameleon"
     preset: str = "small"
     horizon: int = 16
@@ -99,20 +98,21 @@ def train(
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; choose another --out")
     refusal = f"another process is training in {out}; wait for it, or choose another --out"
-    episodes = _open(config, config.data, mirror=config.mirror)
+    episodes = _open(config, config.data)
+    mirror = _mirror(config, episodes)
     if first:
         out.mkdir(parents=True, exist_ok=True)
     with only_process(out / LOCK, refusal) if first else nullcontext():
         encoder = InstructionEncoder(config.language, accelerator.device) if config.language else None
         arrays = _load(episodes, workers, console, show=first)
-        policy = build_policy(config, episodes, arrays, encoder).to(accelerator.device)
+        policy = build_policy(config, episodes, arrays, encoder, mirror).to(accelerator.device)
         recorded = config.training.graphs and config.training.window is None and config.training.accumulate == 1
         recorded = recorded and accelerator.device.type == "cuda"
         put_away = partial(
             EpisodeStore, features=policy.features, statistics=policy.statistics, device=accelerator.device,
             encoder=encoder, multiple=LENGTH_MULTIPLE if recorded else 1,
         )  # fmt: skip
-        store = put_away(arrays)
+        store = put_away(arrays, mirror=mirror)
         if config.training.another_pace and not any(each.steps for each in store.decisions):
             raise ValueError(
                 "--uneven-pace and --longer-retention change what comes before a decision, and the data do not say where "
@@ -146,13 +146,9 @@ def train(
                 sink.close()
 
 
-def _open(config: RunConfig, paths: tuple[Path, ...], *, mirror: bool = False) -> Episodes:
-    """The datasets, and what is done to recordings of Camo: the only part of training that knows the benchmark."""
+def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
+    """The datasets; only here and in `_mirror` does training know the benchmark."""
     episodes = open_datasets(paths, config.keys)
-    if mirror:
-        from chameleon_policy.camo.mirrored import MirroredEpisodes
-
-        episodes = MirroredEpisodes(episodes)
     if config.tell_answer:
         from chameleon_policy.camo.told import ToldEpisodes
 
@@ -160,8 +156,20 @@ def _open(config: RunConfig, paths: tuple[Path, ...], *, mirror: bool = False) -
     return episodes
 
 
+def _mirror(config: RunConfig, episodes: Episodes) -> Mirror | None:
+    if not config.training.mirror:
+        return None
+    from chameleon_policy.camo.mirrored import mirror_of
+
+    return mirror_of(episodes)
+
+
 def build_policy(
-    config: RunConfig, episodes: Episodes, arrays: list[EpisodeArrays], encoder: InstructionEncoder | None = None
+    config: RunConfig,
+    episodes: Episodes,
+    arrays: list[EpisodeArrays],
+    encoder: InstructionEncoder | None = None,
+    mirror: Mirror | None = None,
 ) -> ChameleonPolicy:
     """The policy before its first step: new, or a saved one that the data fit."""
     seed_weights(config.training.seed)
@@ -179,7 +187,8 @@ def build_policy(
         trained.add_control_jepa()
         return trained
     architecture = replace(preset(config.preset), objective=config.objective)
-    return method_named(config.method)(architecture, features_of(episodes, config.horizon, encoder), statistics_of(arrays))
+    features = features_of(episodes, config.horizon, encoder)
+    return method_named(config.method)(architecture, features, statistics_of(arrays, mirror))
 
 
 def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
@@ -208,7 +217,6 @@ def _settings(config: RunConfig, policy: ChameleonPolicy, episodes: Episodes) ->
         "start_from": config.start_from,
         "held_out": [str(path) for path in config.held_out],
         "tell_answer": config.tell_answer,
-        "mirror": config.mirror,
         "data": {"path": " ".join(map(str, config.data)), "episodes": len(episodes), "frames": sum(episodes.lengths)},
         "git_revision": git_revision(),
     }

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from chameleon_policy.data.episodes import EpisodeArrays
 from chameleon_policy.policy import Range, Statistics
+from chameleon_policy.train.appearance import Mirror
 
 UNIT_LENGTH = 1e-3
 """How far from 1 the length of a direction may be."""
@@ -31,14 +32,20 @@ SLOT_REACH = 3.0
 Array = npt.NDArray[np.floating]
 
 
-def statistics_of(episodes: Sequence[EpisodeArrays]) -> Statistics:
-    """Ranges of state, actions and object slots."""
+def statistics_of(episodes: Sequence[EpisodeArrays], mirror: Mirror | None = None) -> Statistics:
+    """Ranges of state, actions and object slots; of both sides where a mirror stands."""
     objects = [episode.objects for episode in episodes if episode.objects is not None]
     return Statistics(
-        proprioception=_range_of_vectors(np.concatenate([episode.state for episode in episodes])),
-        action=_spread_of_vectors(np.concatenate([episode.actions for episode in episodes])),
+        proprioception=_range_of_vectors(_both([episode.state for episode in episodes], mirror.state if mirror else None)),
+        action=_spread_of_vectors(_both([episode.actions for episode in episodes], mirror.action if mirror else None)),
         objects=_range_of_slots(np.concatenate(objects)) if objects else None,
     )
+
+
+def _both(parts: Sequence[Array], signs: tuple[float, ...] | None) -> Array:
+    """All rows, and their mirror images."""
+    rows = np.concatenate(parts)
+    return rows if signs is None else np.concatenate([rows, rows * np.array(signs, rows.dtype)])
 
 
 def directions(rows: Array) -> list[slice]:

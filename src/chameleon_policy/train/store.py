@@ -23,6 +23,7 @@ from chameleon_policy.policy import (
     Statistics,
     View,
 )
+from chameleon_policy.train.appearance import Mirror, tinted
 from chameleon_policy.train.moments import DECIDING, moments
 from chameleon_policy.train.timeline import Rows, Timeline, as_it_was
 
@@ -105,6 +106,7 @@ class EpisodeStore:
         encoder: InstructionEncoder | None = None,
         resident: bool | None = None,
         multiple: int = 1,
+        mirror: Mirror | None = None,
     ) -> None:
         if not episodes:
             raise ValueError("expected at least one episode to train on, got none")
@@ -137,6 +139,9 @@ class EpisodeStore:
         """Whether the data lie where the policy computes; otherwise every batch is copied there."""
         home = self._home = self.device if self.resident else torch.device("cpu")
         self._rows = _Rows(rows.observation.to(home), rows.actions.to(home), rows.moment.to(home))
+        self._signs = None
+        if mirror is not None:
+            self._signs = tuple(torch.tensor(signs).to(home) for signs in (mirror.state, mirror.action))
         self._instructions: Tensor | None = None
         if encoder is not None:
             self._instructions = encoder.embed([episode.instruction for episode in episodes]).float().to(home)
@@ -177,20 +182,34 @@ class EpisodeStore:
         kinds = places([each.kinds[now] for each, now in zip(shown, within, strict=True)])
         moment = self._take(rows.moment, kinds[:, :time])
         seen = index[:, :time]
+        state, actions = self._take(rows.observation.proprioception, seen), self._take(rows.actions, index)
+        images = {name: self._take(frames, seen) for name, frames in rows.observation.images.items()}
+        images = {name: tinted(frames, [each.appearance.tint for each in shown]) for name, frames in images.items()}
+        reflected = [row for row, each in enumerate(shown) if each.appearance.mirrored]
+        if reflected:
+            self._reflect(self._send(torch.tensor(reflected)), state, actions, images)
         batch = EpisodeBatch(
             observation=Observation(
-                proprioception=self._take(rows.observation.proprioception, seen),
-                images={name: self._take(frames, seen) for name, frames in rows.observation.images.items()},
+                proprioception=state,
+                images=images,
                 objects=None if rows.observation.objects is None else self._take(rows.observation.objects, seen),
                 instruction=None if self._instructions is None else self._take(self._instructions, self._send(place)),
             ),
-            actions=self._take(rows.actions, index),
+            actions=actions,
             valid=valid[:, :time],
             actions_valid=valid,
             emphasis=None if emphasis is None else self._send(torch.tensor(emphasis))[moment.long()],
             deciding=(moment == DECIDING) & valid[:, :time] if self.any_deciding else None,
         )
         return batch if self.resident else batch.pin_memory()
+
+    def _reflect(self, chosen: Tensor, state: Tensor, actions: Tensor, images: dict[str, Tensor]) -> None:
+        """Put the chosen episodes of a batch into the mirror, in place."""
+        assert self._signs is not None, "without knowledge of the robot there is no mirror"
+        for numbers, signs in zip((state, actions), self._signs, strict=True):
+            numbers.index_copy_(0, chosen, numbers.index_select(0, chosen) * signs)
+        for frames in images.values():
+            frames.index_copy_(0, chosen, frames.index_select(0, chosen).flip(3))
 
     def _send(self, tensor: Tensor) -> Tensor:
         """A small tensor to where the data are, without waiting for what a GPU is still busy with."""

@@ -8,10 +8,12 @@ decision on. Few demonstrations are otherwise learned by heart, each with its an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+from chameleon_policy.train.appearance import Appearance
 
 Rows = npt.NDArray[np.int64]
 
@@ -25,6 +27,7 @@ class Timeline:
     """(T,) which time step of the episode is shown at each moment."""
     kinds: Rows
     """(T,) the time step that is of the same kind (resting, deciding, moving) as this moment."""
+    appearance: Appearance = field(default_factory=Appearance)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -1,0 +1,63 @@
+"""What training shows an episode as: drawn once for all of its frames, from the seed and the step alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from chameleon_policy.train.appearance import Appearance, draw_appearance, tinted
+from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.feeder import Feeder
+from chameleon_policy.train.order import appearance_of, pace_of
+from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.store import EpisodeStore
+from test_timeline import FEATURES
+from training_data import make_episodes
+
+
+def drawn(mirror: bool, tint: float) -> list[Appearance]:
+    return [draw_appearance(np.random.default_rng(n), mirror, tint) for n in range(400)]
+
+
+def test_every_other_episode_is_mirrored_and_colours_stay_within_reach() -> None:
+    assert 160 < sum(each.mirrored for each in drawn(True, 0.0)) < 240
+    assert set(drawn(False, 0.0)) == {Appearance()}
+    factors = np.array([each.tint for each in drawn(False, 0.2)])
+    assert (np.abs(factors - 1) <= 0.2).all() and (np.ptp(factors, axis=0) > 0.38).all()
+    assert abs(np.corrcoef(factors.T)[0, 1]) < 0.2  # colours, not brightness alone
+
+
+def test_colours_are_multiplied_and_stay_within_a_byte() -> None:
+    images = torch.tensor([[100, 200, 250], [0, 50, 255]], dtype=torch.uint8).expand(2, 3, 4, 2, 3).contiguous()
+    shown = tinted(images, [(1.0, 1.0, 1.0), (0.5, 1.5, 1.1)])
+    assert shown.dtype == torch.uint8
+    assert torch.equal(shown[0], images[0])
+    assert shown[1, 0, 0].tolist() == [[50, 255, 255], [0, 75, 255]]
+    assert tinted(images, [(1.0, 1.0, 1.0)] * 2) is images
+
+
+def test_it_follows_from_seed_step_and_place() -> None:
+    assert appearance_of(1, 2, 3).random() == appearance_of(1, 2, 3).random() != pace_of(1, 2, 3).random()
+    assert len({appearance_of(seed, step, place).random() for seed in (0, 1) for step in (0, 1) for place in (0, 1)}) == 8
+
+
+def test_the_feeder_draws_anew_for_every_step_and_keeps_it_for_all_windows() -> None:
+    from accelerate import Accelerator
+
+    episodes = make_episodes([20])
+    store = EpisodeStore(episodes, FEATURES, statistics_of(episodes))
+    asked: list[list[Appearance]] = []
+    batch_of = store.batch
+    store.batch = lambda shown, *rest: asked.append([each.appearance for each in shown]) or batch_of(shown, *rest)  # type: ignore[method-assign, func-returns-value, union-attr]
+    feeder = Feeder(store, TrainingConfig(steps=9, batch=1, window=10, tint=0.3), Accelerator(cpu=True), 0)
+    for _ in range(3):
+        feeder.next_step()
+    firsts, seconds = asked[::2], asked[1::2]
+    assert firsts == seconds and len({each[0].tint for each in firsts}) == 3
+
+
+@pytest.mark.parametrize("tint", [-0.1, 1.0, float("nan")])
+def test_mistakes(tint: float) -> None:
+    with pytest.raises(ValueError, match="tint"):
+        TrainingConfig(steps=1, tint=tint)
