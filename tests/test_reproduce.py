@@ -17,7 +17,8 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(reproduce, "LOOKS", 2)
     monkeypatch.setattr(reproduce, "PUBLISHED", tmp_path / "published.json")
     monkeypatch.chdir(tmp_path)
-    words = "reproduce camo --task clean-plate --minutes 0.02 --demonstrations 3 --preset nano --image-size 32 --episodes 1"
+    words = "reproduce camo --task clean-plate shell-game --minutes 0.02 --demonstrations 3 --preset nano"
+    words += " --image-size 32 --episodes 1"
     return ["chameleon", *words.split(), "--workers", "1", "--device", "cpu"]
 
 
@@ -27,21 +28,25 @@ def test_from_nothing_to_a_score_and_again(
     monkeypatch.setattr("sys.argv", command)
     main()
     said = capsys.readouterr().out
-    assert "published" in said and "reproduce-clean-plate/scores.json" in said
-    document = json.loads((tmp_path / "runs/reproduce-clean-plate/scores.json").read_text())
+    assert "published" in said and "reproduce-clean-plate-shell-game/scores.json" in said
+    file = tmp_path / "runs/reproduce-clean-plate-shell-game/scores.json"
+    document = json.loads(file.read_text())
     scores = document["result"]
     assert document["seeds"] == [1_000_000_000] and document["command"].startswith("chameleon reproduce camo")
-    assert scores["episodes"] == 1 and scores["demonstrations"] == 3 and scores["preset"] == "nano"
+    assert list(scores["tasks"]) == ["clean-plate", "shell-game"]
+    assert [each["episodes"] for each in scores["tasks"].values()] == [1, 1]
+    assert scores["demonstrations"] == 3 and scores["preset"] == "nano"
     assert 0 < scores["minutes"] < 1 and scores["frames_seen"] >= 32 * scores["steps"] and scores["looks"]
     # Told what is published, and with nothing left to do but the rollouts.
     rate = {"value": 0.5, "low": 0.1, "high": 0.9, "count": 10}
-    published = {"result": {"tasks": {"clean-plate": {"msr": rate, "dsr": rate, "sr": rate}}}}
+    tasks = {"clean-plate": {"msr": rate, "dsr": rate, "sr": rate}}
+    published = {"result": {"tracks": {"3": {"tasks": tasks}, "600": {"tasks": {}}}}}
     (tmp_path / "published.json").write_text(json.dumps(published))
     main()
     said = capsys.readouterr().out
     assert "50 [10, 90]" in said and "is trained already" in said
-    again = json.loads((tmp_path / "runs/reproduce-clean-plate/scores.json").read_text())["result"]
-    assert again["rollouts"] == scores["rollouts"]
+    again = json.loads(file.read_text())["result"]["tasks"]
+    assert all(again[task]["rollouts"] == scores["tasks"][task]["rollouts"] for task in again)
     monkeypatch.setattr("sys.argv", [*command, "--demonstrations", "6"])
     with pytest.raises(SystemExit):
         main()
@@ -52,6 +57,7 @@ def test_from_nothing_to_a_score_and_again(
     ("wrong", "message"),
     [
         (["--task", "soup"], "soup"),
+        (["--task", "shell-game", "shell-game"], "each task once"),
         (["--episodes", "0"], "--episodes must be at least 1"),
         (["--minutes", "0"], "--minutes must be positive"),
         (["--image-size", "33"], "image_size must be even"),

@@ -327,7 +327,7 @@ def evaluate(
 @app.command(name="reproduce")
 def reproduce(
     benchmark: tyro.conf.Positional[Literal["camo"]],
-    task: str,
+    task: tuple[str, ...] = (),
     out: Path | None = None,
     minutes: float = 20.0,
     demonstrations: int = 600,
@@ -338,17 +338,18 @@ def reproduce(
     workers: int = os.cpu_count() or 1,
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:
-    """From nothing to a score: record demonstrations, train by the recipe, score held-out episodes, compare.
+    """From nothing to scores: record demonstrations, train one policy by the recipe, score held-out episodes, compare.
 
     Args:
         benchmark: What to reproduce.
-        task: clean-plate, shell-game or seasonings.
-        out: Folder for everything that is made; what is there already is kept (default: runs/reproduce-<task>).
+        task: One of clean-plate, shell-game and seasonings, or several (default: all three).
+        out: Folder for everything that is made; what is there already is kept (default: runs/reproduce-camo, or
+            runs/reproduce-<tasks>).
         minutes: Training.
-        demonstrations: Expert episodes to learn from; 120 is the paper's track.
+        demonstrations: Expert episodes of each task to learn from; 120 is the paper's track.
         preset: Size of the policy.
         image_size: Height and width of the pictures.
-        episodes: Held-out episodes.
+        episodes: Held-out episodes of each task.
         seed: Of demonstrations and training; held-out episodes stay the same.
         workers: Processes that record and evaluate.
         device: Where to train (default: a GPU if there is one).
@@ -357,11 +358,12 @@ def reproduce(
         from chameleon_policy.reproduce import Reproduction
         from chameleon_policy.reproduce import reproduce as run_reproduction
 
+    tasks = {"tasks": task} if task else {}
     config = Reproduction(
-        task=task, minutes=minutes, demonstrations=demonstrations, preset=preset, image_size=image_size, episodes=episodes,
+        **tasks, minutes=minutes, demonstrations=demonstrations, preset=preset, image_size=image_size, episodes=episodes,
         seed=seed,
     )  # fmt: skip
-    folder = out or Path("runs") / f"reproduce-{task}"
+    folder = out or Path("runs") / "-".join(("reproduce", *(task or ("camo",))))
     command = " ".join(["chameleon", *sys.argv[1:]])
     run_reproduction(config, folder, progress_bar, Console(), command=command, device=device, workers=workers)
     print(f"Scores of every episode: {folder}/scores.json. Policy: {folder}/run/policy")

@@ -1,12 +1,13 @@
-"""`chameleon reproduce`: from nothing to a score, and that score beside the one that is published.
+"""`chameleon reproduce`: from nothing to scores, and those beside the ones that are published.
 
-Demonstrations, training by the recipe, rollouts on held-out seeds. What is already in the folder is kept, so that the same
-command goes on after an interruption.
+Demonstrations, one policy for all tasks that are asked for, trained by the recipe, rollouts on held-out seeds. What is
+already in the folder is kept, so that the same command goes on after an interruption.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.camo.recording import SETTINGS, Recording, record
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.data.schema import INFO_PATH
@@ -40,18 +42,23 @@ RATES = ("msr", "dsr", "sr")
 class Reproduction:
     """What is made from nothing."""
 
-    task: str
+    tasks: tuple[str, ...] = tuple(TASKS)
+    """One policy learns all of them."""
     minutes: float = 20.0
     """Of training."""
     demonstrations: int = 600
-    """120 is the paper's track."""
+    """Of each task; 120 is the paper's track."""
     preset: str = "small"
     image_size: int = 128
     episodes: int = 200
-    """Rollouts on held-out seeds."""
+    """Rollouts of each task, on held-out seeds."""
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if not self.tasks or len(set(self.tasks)) < len(self.tasks):
+            raise ValueError(f"--task must name each task once, got {' '.join(self.tasks) or 'none'}")
+        for task in self.tasks:
+            task_named(task)  # or ValueError
         if self.episodes < 1:
             raise ValueError(f"--episodes must be at least 1, got {self.episodes}")
 
@@ -65,17 +72,20 @@ def reproduce(
     objective: dict[str, Any] = dict(recipe.objective)
     # Everything that can be refused is made before the long work.
     run = RunConfig(
-        data=(out / "data",), held_out=(out / "held-out",), preset=config.preset, horizon=recipe.horizon,
+        data=tuple(out / "data" / task for task in config.tasks),
+        held_out=tuple(out / "held-out" / task for task in config.tasks),
+        preset=config.preset, horizon=recipe.horizon,
         objective=ObjectiveConfig(**objective),
         training=TrainingConfig(**settings, watch_times=LOOKS, watch_episodes=0),
     )  # fmt: skip
     check_device(device)
     recordings = {
-        "data": _recording(config, config.demonstrations, config.seed),
-        "held-out": _recording(config, HELD_OUT, config.seed + 1),
+        out / name / task: Recording(task=task, episodes=episodes, seed=seed, image_size=config.image_size)
+        for name, episodes, seed in (("data", config.demonstrations, config.seed), ("held-out", HELD_OUT, config.seed + 1))
+        for task in config.tasks
     }
-    for name, recording in recordings.items():
-        _record(recording, out / name, bar, workers)
+    for folder, recording in recordings.items():
+        _record(recording, folder, bar, workers)
     try:
         stopped_by = train(run, out / "run", device=device, workers=workers, console=console)
         if stopped_by is not None:
@@ -83,26 +93,27 @@ def reproduce(
             raise SystemExit(128 + stopped_by)
     except AlreadyTrainedError:
         console.print(f"{out / 'run'} is trained already.", soft_wrap=True)
-    policy, environment = load_for_evaluation(out / "run", config.task, device)
     seeds = evaluation_seeds(FIRST_SEED, config.episodes)
-    with bar("rollouts", config.episodes) as advance:
-        evaluation = evaluate(policy, environment, seeds, workers=workers, progress=advance)
-    result = {**_training(config, out), **evaluation.as_dict()}
-    write_result(out / "scores.json", result, command=command, seeds=seeds)
-    console.print(_comparison(config.task, evaluation, published(config.task)))
+    result: dict[str, Any] = {**_training(config, out), "tasks": {}}
+    for task in config.tasks:
+        started = time.perf_counter()
+        policy, environment = load_for_evaluation(out / "run", task, device)
+        with bar(f"rollouts of {task}", config.episodes) as advance:
+            evaluation = evaluate(policy, environment, seeds, workers=workers, progress=advance)
+        console.print(_comparison(task, evaluation, published(task, config.demonstrations)))
+        result["tasks"][task] = {**evaluation.as_dict(), "wall_seconds": time.perf_counter() - started}
+        # After every task, so that a command that is cut off leaves what it has.
+        write_result(out / "scores.json", result, command=command, seeds=seeds)
     return result
 
 
-def published(task: str) -> dict[str, Any] | None:
-    """The scores of a task that are published with the project; None where there are none."""
+def published(task: str, demonstrations: int) -> dict[str, Any] | None:
+    """The scores that are published with the project, of a task and of so many demonstrations; None where there are none."""
     if not PUBLISHED.is_file():
         return None
-    found: dict[str, Any] | None = json.loads(PUBLISHED.read_text())["result"]["tasks"].get(task)
+    track = json.loads(PUBLISHED.read_text())["result"]["tracks"].get(str(demonstrations), {"tasks": {}})
+    found: dict[str, Any] | None = track["tasks"].get(task)
     return found
-
-
-def _recording(config: Reproduction, episodes: int, seed: int) -> Recording:
-    return Recording(task=config.task, episodes=episodes, seed=seed, image_size=config.image_size)
 
 
 def _record(recording: Recording, folder: Path, bar: Bar, workers: int) -> None:
@@ -120,16 +131,18 @@ def _training(config: Reproduction, out: Path) -> dict[str, Any]:
     lines = read_metrics(out / "run" / METRICS)
     steps = [line for line in lines if "loss" in line]
     looks = [line for line in lines if "held_out_action" in line]
-    info = json.loads((out / "data" / INFO_PATH).read_text())
+    info = [json.loads((out / "data" / task / INFO_PATH).read_text()) for task in config.tasks]
+    length = sum(each["total_frames"] for each in info) / sum(each["total_episodes"] for each in info)
     batch = RECIPES["camo"].training["batch"]
     assert isinstance(batch, int)
     return {
         "preset": config.preset,
+        "image_size": config.image_size,
         "demonstrations": config.demonstrations,
         "training_seed": config.seed,
         "steps": steps[-1]["step"],
         "minutes": steps[-1]["seconds"] / 60,
-        "frames_seen": round(steps[-1]["step"] * batch * info["total_frames"] / info["total_episodes"]),
+        "frames_seen": round(steps[-1]["step"] * batch * length),
         "looks": looks,
     }
 
