@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from chameleon_policy.policy import EpisodeBatch
 
 LENGTH_MULTIPLE = 8
-"""Batches are padded to a multiple of this many time steps, so that there are few shapes."""
-MOST_SHAPES = 16
+"""Batches are padded to a multiple of this many time steps, long ones to a larger one, so that there are few shapes."""
+MOST_SHAPES = 24
 """Shapes beyond this many run without a graph."""
 
 
