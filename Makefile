@@ -6,7 +6,7 @@ BIN := .venv/bin
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-demo: .venv/installed  ## Train a policy and its memoryless twin, score both, write a page (about six minutes)
+demo: .venv/installed  ## Train a policy and its memoryless twin, score both, play the shipped one, write a page (seven minutes)
 	$(BIN)/chameleon demo
 
 test: .venv/installed lint  ## Lint, type-check and run the tests (a few minutes)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chameleon_policy.train.appearance import Appearance, draw_appearance, tinted
+from chameleon_policy.train.appearance import Appearance, Mirror, draw_appearance, tinted
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
 from chameleon_policy.train.order import appearance_of, pace_of
@@ -46,15 +46,16 @@ def test_the_feeder_draws_anew_for_every_step_and_keeps_it_for_all_windows() -> 
     from accelerate import Accelerator
 
     episodes = make_episodes([20])
-    store = EpisodeStore(episodes, FEATURES, statistics_of(episodes))
+    store = EpisodeStore(episodes, FEATURES, statistics_of(episodes), mirror=Mirror((1.0, -1.0, 1.0), (1.0, -1.0)))
     asked: list[list[Appearance]] = []
     batch_of = store.batch
     store.batch = lambda shown, *rest: asked.append([each.appearance for each in shown]) or batch_of(shown, *rest)  # type: ignore[method-assign, func-returns-value, union-attr]
-    feeder = Feeder(store, TrainingConfig(steps=9, batch=1, window=10, tint=0.3), Accelerator(cpu=True), 0)
-    for _ in range(3):
+    feeder = Feeder(store, TrainingConfig(steps=99, batch=1, window=10, tint=0.3, mirror=True), Accelerator(cpu=True), 0)
+    for _ in range(12):
         feeder.next_step()
     firsts, seconds = asked[::2], asked[1::2]
-    assert firsts == seconds and len({each[0].tint for each in firsts}) == 3
+    assert firsts == seconds and len({each[0].tint for each in firsts}) == 12
+    assert 0 < sum(each[0].mirrored for each in firsts) < 12
 
 
 @pytest.mark.parametrize("tint", [-0.1, 1.0, float("nan")])

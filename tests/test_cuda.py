@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
 
 from chameleon_policy import ChameleonPolicy, FastControl, preset
-from chameleon_policy.policy import Features, ObjectSlots
+from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.policy import Features, ObjectSlots, View
+from chameleon_policy.train.appearance import Appearance, Mirror
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
 from chameleon_policy.train.graphs import GraphedLoss
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import EpisodeStore
+from chameleon_policy.train.timeline import as_it_was
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy
 from training_data import make_episodes
 
@@ -68,6 +72,28 @@ def test_batches_that_travel_are_those_that_lie_there() -> None:
                     sums.append((window.batch.actions.sum() + window.batch.observation.proprioception.sum()).double())
             taken[resident] = torch.stack(sums).cpu()
     torch.testing.assert_close(taken[True], taken[False], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_pictures_in_the_mirror_and_in_another_light_are_those_of_the_cpu(resident: bool) -> None:
+    rng, mirror = np.random.default_rng(0), Mirror((1.0, -1.0, 1.0), (-1.0, 1.0))
+    features = Features(views=(View(name="third", height=32, width=32),), proprioception=3, action=2, horizon=4)
+    episodes = [
+        EpisodeArrays(
+            state=rng.normal(size=(length, 3)).astype(np.float32), actions=rng.normal(size=(length, 2)).astype(np.float32),
+            images={"third": rng.integers(0, 256, (length, 32, 32, 3)).astype(np.uint8)}, objects=None, instruction="",
+        )
+        for length in (9, 6, 12)
+    ]  # fmt: skip
+    looks = (Appearance(mirrored=True, tint=(0.8, 1.1, 1.2)), Appearance(), Appearance(mirrored=True))
+    shown = [dataclasses.replace(as_it_was(n, len(episodes[n].state)), appearance=look) for n, look in enumerate(looks)]
+    stores = [
+        EpisodeStore(episodes, features, statistics_of(episodes), device=device, resident=stays, mirror=mirror)
+        for device, stays in (("cpu", None), ("cuda", resident))
+    ]
+    here, there = (store.batch(shown).to("cpu").tensors() for store in stores)
+    for name, tensor in here.items():
+        torch.testing.assert_close(there[name], tensor, rtol=0, atol=0)
 
 
 def test_a_recorded_step_is_the_step() -> None:

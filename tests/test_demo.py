@@ -9,26 +9,42 @@ from pathlib import Path
 import pytest
 import torch
 
+from chameleon_policy import demo
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.camo import Rate, Summary
+from chameleon_policy.camo.tasks.clean_plate import CleanPlate
 from chameleon_policy.cli import main
 from chameleon_policy.report.demo_page import Contender, demo_page
 from chameleon_policy.report.line_chart import line_chart
 
-OPTIONS = ["--demonstrations", "3", "--minutes", "0.02", "--twin-minutes", "0.02", "--episodes", "2"]
+OPTIONS = [
+    "--demonstrations",
+    "3",
+    "--minutes",
+    "0.02",
+    "--twin-minutes",
+    "0.02",
+    "--episodes",
+    "2",
+    "--shipped-episodes",
+    "1",
+]
 
 
 def test_from_nothing_to_a_page_and_again(tmp_path: Path, capsys, monkeypatch) -> None:
     out = tmp_path / "demo"
+    monkeypatch.setattr(demo, "TASKS", {"clean-plate": CleanPlate})  # the shortest
     monkeypatch.setattr("sys.argv", ["chameleon", "demo", "--out", str(out), *OPTIONS])
     main()
     assert f"file://{out}/index.html" in capsys.readouterr().out
     page = (out / "index.html").read_text()
-    assert page.count("data:video/mp4;base64,") == 4
+    assert page.count("data:video/mp4;base64,") == 4 + 1
     assert not re.findall(r"(?:src|href)=\"https?:", page)
     scores = json.loads((out / "scores.json").read_text())["result"]
     assert {scores[method]["episodes"] for method in ("chameleon", "no-memory")} == {2}
     assert scores["chameleon"]["training"]["step"] >= 1
+    shipped = scores["shipped"]["clean-plate"]
+    assert shipped["environment"]["observation"] == "rgb" and f"{shipped['sr']['value']:.0f} of 1 right" in page
     # Tensors, not files: the order of a safetensors file's metadata is random.
     weights = load_policy(out / "chameleon/policy").state_dict()
     main()  # what is there is kept

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import parameters
+from benchmarks import camo_scores, parameters
 from benchmarks.performance.state_space import LAYER_PEERS
 from chameleon_policy import Budget
+from chameleon_policy.camo import TASKS
+from chameleon_policy.policy.saving import SHIPPED
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -161,14 +163,24 @@ def test_initialisation_table(document: str) -> None:
         assert f"| {variant} | {len(learned)} of {len(seeds)} | {steps} |" in text, variant
 
 
-def test_trials_table() -> None:
+@pytest.mark.parametrize("page", [ROOT / "README.md", SHIPPED / "camo-small/README.md"], ids=["readme", "card"])
+def test_scores_on_camo(page: Path) -> None:
+    scored = result("camo-chameleon.json")
+    assert camo_scores.with_table(page.read_text(), camo_scores.table(scored)) == page.read_text()
+    for track in camo_scores.tracks(scored):
+        assert {task["episodes"] for task in track["tasks"].values()} == {200} and list(track["tasks"]) == list(TASKS)
+    assert f"{scored['minutes']:.1f} minutes" in README
+
+
+@pytest.mark.parametrize("name", ["trials", "trials-pictures"])
+def test_trials_table(name: str) -> None:
     rows = []
-    for row in result("camo-trials.json").values():
+    for row in result(f"camo-{name}.json").values():
         probes = [f"{100 * look['held_out_probe']:.0f}" for look in row["looks"] if "held_out_probe" in look]
         rates = [f"{100 * row[name]['value']:.0f}" if name in row else "-" for name in ("msr", "dsr", "sr")]
         policy = f"{row['preset']}, {row['observations']}"
         rows.append([policy, row["task"], row["what"], f"{row['steps']:,}", probes[-1] if probes else "-", *rates])
-    assert table_below("trials", (ROOT / "LOG.md").read_text()) == rows
+    assert table_below(name, (ROOT / "LOG.md").read_text()) == rows
 
 
 def test_no_page_says_the_same_twice() -> None:

@@ -21,8 +21,8 @@ from chameleon_policy.data.episodes import load_episodes, open_episodes
 from chameleon_policy.data.joined_episodes import open_datasets
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy.presets import nano
-from chameleon_policy.train.held_out import _by_task, probe, watch_held_out
-from chameleon_policy.train.recipes import RECIPES, with_recipe
+from chameleon_policy.train.held_out import _by_task, probe, probe_of, watch_held_out
+from chameleon_policy.train.recipes import RECIPES, Recipe, with_recipe
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import Decisions, EpisodeStore, features_of
 from training_data import lines, make_episodes, write_hdf5
@@ -96,7 +96,12 @@ class TestProbe:
             for task in "01" for store in stores for each in store.decisions if each.instruction == task
         ]  # fmt: skip
         writes_answers(policy, turned)
-        assert watch_held_out(*stores, nullcontext)(policy)["held_out_probe"] == 1.0
+        figures = watch_held_out(*stores, nullcontext)(policy)
+        assert [figures[name] for name in ("held_out_probe", probe_of("0"), probe_of("1"))] == [1.0, 1.0, 1.0]
+        misled = [replace(each, answers=(0,)) if each.instruction == "1" else each for each in turned]
+        writes_answers(policy, misled)  # nothing of the second task
+        figures = watch_held_out(*stores, nullcontext)(policy)
+        assert figures[probe_of("0")] == 1.0 > figures[probe_of("1")] < figures["held_out_probe"] < 1.0
 
     def test_a_probe_is_fitted_to_all_of_a_large_store(self, recordings: list[Path], monkeypatch) -> None:
         monkeypatch.setattr("chameleon_policy.train.held_out.LARGEST_FIT", 3)
@@ -198,6 +203,10 @@ class TestRecipe:
         assert arguments.index("muon") < arguments.index("adamw") and "--minutes" not in arguments
         assert with_recipe(["train", "data", "--recipe=camo", "--steps=3"])[1:3] == ["--batch", "32"]
         assert "--horizon" not in with_recipe(["train", "data", "--recipe", "camo", "--start-from", "policy"])
+        switched = with_recipe(["train", "data", "--recipe", "camo", "--no-mirror"])
+        assert switched.index("--mirror") + 1 == switched.index("--uneven-pace") < switched.index("--no-mirror")
+        off = Recipe(horizon=4, objective={}, training={"graphs": False})
+        assert off.options() == {"--no-graphs": [], "--horizon": ["4"]}
         for untouched in (["train", "data"], ["eval", "run", "--recipe", "camo"], ["train", "--recipe", "none"], []):
             assert with_recipe(untouched) == untouched
 
@@ -206,7 +215,17 @@ class TestRecipe:
     ) -> None:
         run = tmp_path / "run"
         options = ["--preset", "nano", "--batch", "2", "--steps", "2", "--device", "cpu", "--workers", "1", "--tell-answer"]
-        options += ["--held-out", str(recordings[1]), "--watch-times", "1", "--watch-episodes", "0", "--log-steps", "1"]
+        options += [
+            "--no-mirror",
+            "--held-out",
+            str(recordings[1]),
+            "--watch-times",
+            "1",
+            "--watch-episodes",
+            "0",
+            "--log-steps",
+            "1",
+        ]
         arguments = ["train", *[str(recordings[0])] * 2, "--out", str(run), "--recipe", "camo", *options]
         monkeypatch.setattr("sys.argv", ["chameleon", *arguments])
         main()
@@ -228,7 +247,10 @@ class TestRecipe:
         [
             (["--recipe", "soup"], "recipe"),
             (["--recipe", "camo", "--held-out", "nowhere"], "--watch-times"),
-            (["--recipe", "camo", "--held-out", "nowhere", "--watch-times", "1"], "nowhere does not exist"),
+            (["--recipe", "camo", "--no-mirror", "--held-out", "nowhere", "--watch-times", "1"], "nowhere does not exist"),
+            (["--recipe", "camo"], "give --no-mirror"),
+            (["--recipe", "camo", "--tell-answer"], "with --tell-answer, give --no-mirror"),
+            (["--tint", "0.1"], "--tint changes the colours of pictures"),
             (["--watch-times", "1"], "there is nothing to look at"),
             (["--held-out", "DATA", "--watch-times", "1"], "is trained on; hold out other demonstrations"),
         ],

@@ -12,10 +12,10 @@ from camo_episodes import TASK_NAMES
 from chameleon_policy.camo import CamoEnv
 from chameleon_policy.camo.controller import ACTION_NAMES, pose_to_action, read_action
 from chameleon_policy.camo.geometry import Pose, rotation_about
-from chameleon_policy.camo.mirrored import SIGNS, mirror_of
+from chameleon_policy.camo.mirrored import SIGNS, check_mirror
 from chameleon_policy.camo.recording import Recording, record
 from chameleon_policy.data.episodes import load_episodes, open_episodes
-from chameleon_policy.train.appearance import Appearance
+from chameleon_policy.train.appearance import Appearance, Mirror
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import EpisodeStore, features_of
 from chameleon_policy.train.timeline import as_it_was
@@ -57,7 +57,8 @@ def test_poses_are_those_of_the_mirrored_tool() -> None:
 
 def test_some_episodes_of_a_batch_are_shown_in_the_mirror(tmp_path: Path) -> None:
     recording = open_episodes(record(Recording(task="seasonings", episodes=2, image_size=32), tmp_path / "rgb"))
-    arrays, mirror = load_episodes(recording), mirror_of(recording)
+    check_mirror(recording)
+    arrays, mirror = load_episodes(recording), Mirror(SIGNS, SIGNS)
     statistics = statistics_of(arrays, mirror)
     side = ACTION_NAMES.index("y")
     for span in (statistics.proprioception, statistics.action):
@@ -83,4 +84,4 @@ def test_some_episodes_of_a_batch_are_shown_in_the_mirror(tmp_path: Path) -> Non
 def test_states_have_none(tmp_path: Path) -> None:
     recording = record(Recording(task="clean-plate", episodes=1, observation="state"), tmp_path / "state")
     with pytest.raises(ValueError, match="only recordings of Camo with pictures"):
-        mirror_of(open_episodes(recording))
+        check_mirror(open_episodes(recording))

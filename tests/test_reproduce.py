@@ -17,7 +17,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(reproduce, "LOOKS", 2)
     monkeypatch.setattr(reproduce, "PUBLISHED", tmp_path / "published.json")
     monkeypatch.chdir(tmp_path)
-    words = "reproduce camo --task clean-plate shell-game --minutes 0.02 --demonstrations 3 --preset nano"
+    words = "reproduce camo --task clean-plate --task shell-game --minutes 0.02 --demonstrations 3 --preset nano"
     words += " --image-size 32 --episodes 1"
     return ["chameleon", *words.split(), "--workers", "1", "--device", "cpu"]
 
@@ -37,14 +37,19 @@ def test_from_nothing_to_a_score_and_again(
     assert [each["episodes"] for each in scores["tasks"].values()] == [1, 1]
     assert scores["demonstrations"] == 3 and scores["preset"] == "nano"
     assert 0 < scores["minutes"] < 1 and scores["frames_seen"] >= 32 * scores["steps"] and scores["looks"]
+    span = json.loads((file.parent / "run/run.json").read_text())["statistics"]["proprioception"]
+    assert span["low"][1] == pytest.approx(-span["high"][1]) and span["low"][0] > 0  # y of the tool, in the mirror too
+    assert (file.parent / "policy/model.safetensors").is_file()
     # Told what is published, and with nothing left to do but the rollouts.
     rate = {"value": 0.5, "low": 0.1, "high": 0.9, "count": 10}
     tasks = {"clean-plate": {"msr": rate, "dsr": rate, "sr": rate}}
-    published = {"result": {"tracks": {"3": {"tasks": tasks}, "600": {"tasks": {}}}}}
+    track = {"preset": "small", "image_size": 64, "minutes": 9.04, "tasks": tasks}
+    published = {"result": {"demonstrations": 600, "tasks": {}, "tracks": {"3": track}}}
     (tmp_path / "published.json").write_text(json.dumps(published))
     main()
     said = capsys.readouterr().out
     assert "50 [10, 90]" in said and "is trained already" in said
+    assert said.index("here") < said.index("published") and "9.0 min" in " ".join(said.split())
     again = json.loads(file.read_text())["result"]["tasks"]
     assert all(again[task]["rollouts"] == scores["tasks"][task]["rollouts"] for task in again)
     monkeypatch.setattr("sys.argv", [*command, "--demonstrations", "6"])
@@ -57,7 +62,7 @@ def test_from_nothing_to_a_score_and_again(
     ("wrong", "message"),
     [
         (["--task", "soup"], "soup"),
-        (["--task", "shell-game", "shell-game"], "each task once"),
+        (["--task", "shell-game"], "each task once"),
         (["--episodes", "0"], "--episodes must be at least 1"),
         (["--minutes", "0"], "--minutes must be positive"),
         (["--image-size", "33"], "image_size must be even"),

@@ -23,7 +23,7 @@ from chameleon_policy.train.loop import DivergedError, Trainer
 from chameleon_policy.train.moments import DECIDING, MOVING, RESTING, moments
 from chameleon_policy.train.order import episodes_of_step
 from chameleon_policy.train.statistics import SLOT_REACH, directions, statistics_of
-from chameleon_policy.train.store import EpisodeStore, padded
+from chameleon_policy.train.store import EpisodeStore, padded_length
 from examples import nano
 from training_data import make_episodes
 
@@ -319,11 +319,11 @@ def test_the_schedule() -> None:
 
 
 def test_lengths_of_batches_are_few_and_never_too_short() -> None:
-    lengths = {time: padded(time, 8) for time in range(1, 600)}
+    lengths = {time: padded_length(time, 8) for time in range(1, 600)}
     assert all(time <= length < time + max(8, time / 8) for time, length in lengths.items())
     assert len({length for time, length in lengths.items() if 48 <= time <= 256}) <= 20
-    assert [padded(time, 8) for time in (1, 8, 9, 121, 128, 129, 257)] == [8, 8, 16, 128, 128, 144, 288]
-    assert [padded(time, 1) for time in (1, 77, 500)] == [1, 77, 500]
+    assert [padded_length(time, 8) for time in (1, 8, 9, 121, 128, 129, 257)] == [8, 8, 16, 128, 128, 144, 288]
+    assert [padded_length(time, 1) for time in (1, 77, 500)] == [1, 77, 500]
 
 
 def test_the_paper_recipe_is_the_default() -> None:

@@ -14,6 +14,7 @@ import torch
 
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.cli import main
+from chameleon_policy.train.run import _differences
 from training_data import chameleon, lines, losses, make_episodes, write_hdf5
 
 STEPS = 30
@@ -225,3 +226,10 @@ def test_a_budget_in_minutes(data: Path, tmp_path: Path) -> None:
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < 0.2 * rates[0]
     assert list((tmp_path / "run/tensorboard").iterdir())
+
+
+def test_settings_that_came_or_went_and_are_off_are_no_difference() -> None:
+    then = {"mirror": False, "training": {"steps": 5, "seed": 0}}
+    assert _differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.0, "mirror": False}}) == []
+    assert _differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.1}}) == [("training.tint", None, 0.1)]
+    assert _differences({"mirror": True}, {}) == [("mirror", True, None)]

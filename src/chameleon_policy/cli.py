@@ -86,8 +86,9 @@ def demo(
     minutes: float | None = None,
     twin_minutes: float | None = None,
     episodes: int | None = None,
+    shipped_episodes: int | None = None,
 ) -> None:
-    """Memory against chance in about six minutes: record, train a policy and its memoryless twin, score both, write a page.
+    """Memory against chance in seven minutes: record, train a policy and its memoryless twin, score both, write a page.
 
     Args:
         out: Folder for everything that is made; what is there already is kept.
@@ -95,11 +96,15 @@ def demo(
         minutes: Training of Chameleon.
         twin_minutes: Training of the memoryless twin.
         episodes: Held-out episodes for each of the two.
+        shipped_episodes: Held-out episodes of each task for the policy that comes with the package.
     """
     with _extra("camo,train"):
         from chameleon_policy.demo import DemoConfig, run_demo
 
-    given = {"demonstrations": demonstrations, "minutes": minutes, "twin_minutes": twin_minutes, "episodes": episodes}
+    given = {
+        "demonstrations": demonstrations, "minutes": minutes, "twin_minutes": twin_minutes, "episodes": episodes,
+        "shipped_episodes": shipped_episodes,
+    }  # fmt: skip
     config = DemoConfig(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     page = run_demo(config, out, progress_bar, Console(), command=" ".join(["chameleon", *sys.argv[1:]]))
     print(f"Look at it in a browser: {page.resolve().as_uri()}")
@@ -276,7 +281,8 @@ def evaluate(
     """Score a policy in closed loop on episodes of Camo that no demonstration was made from.
 
     Args:
-        run: Folder of a run or of a saved policy; or oracle, or guess: the experts, with and without knowing the answer.
+        run: Folder of a run or of a saved policy, or camo-small, which comes with the package; or oracle, or guess: the
+            experts, with and without knowing the answer.
         task: clean-plate, shell-game or seasonings.
         episodes: Episodes, one per seed.
         steps: Euler steps of a chunk (default: the policy's own, 50).
@@ -327,7 +333,7 @@ def evaluate(
 @app.command(name="reproduce")
 def reproduce(
     benchmark: tyro.conf.Positional[Literal["camo"]],
-    task: tuple[str, ...] = (),
+    task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     out: Path | None = None,
     minutes: float = 20.0,
     demonstrations: int = 600,
@@ -342,7 +348,8 @@ def reproduce(
 
     Args:
         benchmark: What to reproduce.
-        task: One of clean-plate, shell-game and seasonings, or several (default: all three).
+        task: clean-plate, shell-game or seasonings; give it again for another, which the same policy learns (default: all
+            three).
         out: Folder for everything that is made; what is there already is kept (default: runs/reproduce-camo, or
             runs/reproduce-<tasks>).
         minutes: Training.
@@ -366,7 +373,7 @@ def reproduce(
     folder = out or Path("runs") / "-".join(("reproduce", *(task or ("camo",))))
     command = " ".join(["chameleon", *sys.argv[1:]])
     run_reproduction(config, folder, progress_bar, Console(), command=command, device=device, workers=workers)
-    print(f"Scores of every episode: {folder}/scores.json. Policy: {folder}/run/policy")
+    print(f"Scores of every episode: {folder}/scores.json. Policy: {folder}/policy")
 
 
 @app.command(name="data")

@@ -1,7 +1,7 @@
 """`chameleon demo`: demonstrations, a policy with memory and its twin without, both scored in closed loop, on one page.
 
 Everything is made here and now, on a CPU: nothing is downloaded. What is already in the folder is kept, so that the same
-command goes on after an interruption.
+command goes on after an interruption. At the end the policy that comes with the package plays all three tasks from pictures.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from chameleon_policy.camo import task_named
+from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.camo.play import save_clip
 from chameleon_policy.camo.recording import Recording, record
 from chameleon_policy.data import RecordedDataset
@@ -23,7 +23,8 @@ from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluate, eva
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.evaluate.videos import replay
 from chameleon_policy.policy import ObjectiveConfig
-from chameleon_policy.report.demo_page import Clip, Contender, demo_page
+from chameleon_policy.policy.saving import SHIPPED
+from chameleon_policy.report.demo_page import Clip, Contender, Showing, demo_page
 from chameleon_policy.report.evaluation_table import evaluation_table
 from chameleon_policy.report.progress_bar import Bar
 from chameleon_policy.report.provenance import write_result
@@ -34,12 +35,13 @@ from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 TASK = "clean-plate"
 NAMES = {"chameleon": "Chameleon", "no-memory": "its memoryless twin"}
 SAMPLING_STEPS = 4
+SHIPPED_POLICY, SHIPPED_SAMPLING_STEPS = SHIPPED / "camo-small", 8
 CLIP_SIZE = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoConfig:
-    """How large a demonstration; the defaults fill about six minutes on two cores."""
+    """How large a demonstration; the defaults fill about seven minutes on two cores."""
 
     demonstrations: int = 150
     """Expert episodes to learn from."""
@@ -49,7 +51,14 @@ class DemoConfig:
     """Training of the memoryless twin."""
     episodes: int = 36
     """Held-out episodes for each of the two."""
+    shipped_episodes: int = 2
+    """Held-out episodes of each task for the policy that comes with the package."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "shipped_episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
 
 
 def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command: str) -> Path:
@@ -70,22 +79,30 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
         Contender(NAMES[method], evaluation.summary, metrics[method], _clips(evaluation, out / "clips" / method))
         for method, evaluation in evaluations.items()
     ]
+    console.rule("5. The policy that comes with the package")
+    shipped = {task: _play_shipped(task, config.shipped_episodes, bar) for task in TASKS}
+    showings = [_showing(task, evaluation, out / "clips" / SHIPPED_POLICY.name) for task, evaluation in shipped.items()]
+    for showing in showings:
+        console.print(f"{showing.task}: {showing.right} of {showing.episodes} right")
     minutes = (time.perf_counter() - started) / 60
     result: dict[str, Any] = {
         method: {"training": {name: metrics[method][-1][name] for name in ("step", "seconds")}, **evaluation.as_dict()}
         for method, evaluation in evaluations.items()
     }
     result |= {"minutes": minutes, "demonstrations": config.demonstrations}
-    seeds = evaluation_seeds(FIRST_SEED, config.episodes)
+    result["shipped"] = {task: evaluation.as_dict() for task, evaluation in shipped.items()}
+    seeds = evaluation_seeds(FIRST_SEED, max(config.episodes, config.shipped_episodes))
     write_result(out / "scores.json", result, command=command, seeds=seeds)
     facts = [
         f"{config.demonstrations} expert demonstrations, state observations (five object slots), training seeds only.",
         f"<code>nano</code> from scratch: {config.minutes:g} minutes for Chameleon, {config.twin_minutes:g} for the twin.",
         f"{config.episodes} rollouts each on held-out seeds, {SAMPLING_STEPS} Euler steps a chunk.",
+        f"The policy that comes with the package: {config.shipped_episodes} rollouts of each task, "
+        f"{SHIPPED_SAMPLING_STEPS} Euler steps.",
         f"This sitting took {minutes:.1f} minutes. Every episode's score: <code>{escape(str(out / 'scores.json'))}</code>.",
     ]
     page = out / "index.html"
-    page.write_text(demo_page(TASK, task_named(TASK).instruction, contenders, facts))
+    page.write_text(demo_page(TASK, task_named(TASK).instruction, contenders, facts, showings))
     return page
 
 
@@ -124,6 +141,24 @@ def _evaluate(config: DemoConfig, run: Path, bar: Bar) -> Evaluation:
     with bar(f"rollouts of {run.name}", config.episodes) as advance:
         seeds = evaluation_seeds(FIRST_SEED, config.episodes)
         return evaluate(policy, settings, seeds, steps=SAMPLING_STEPS, progress=advance)
+
+
+def _play_shipped(task: str, episodes: int, bar: Bar) -> Evaluation:
+    policy, settings = load_for_evaluation(SHIPPED_POLICY, task, "cpu")
+    with bar(f"{task} from pictures", episodes) as advance:
+        seeds = evaluation_seeds(FIRST_SEED, episodes)
+        return evaluate(policy, settings, seeds, steps=SHIPPED_SAMPLING_STEPS, parallel=min(episodes, 36), progress=advance)
+
+
+def _showing(task: str, evaluation: Evaluation, folder: Path) -> Showing:
+    """What the page says of a task: how many were right, and the first of them, whatever came of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    first = evaluation.rollouts[0]
+    path = folder / f"{task}.mp4"
+    save_clip(replay(evaluation.settings, first, CLIP_SIZE), path)
+    clip = Clip(path, f"Seed {first.played.seed}, z = {first.played.z}. {first.played.score.reason.capitalize()}.")
+    right = sum(rollout.played.score.success for rollout in evaluation.rollouts)
+    return Showing(task, task_named(task).instruction, right, len(evaluation.rollouts), clip)
 
 
 def _clips(evaluation: Evaluation, folder: Path) -> list[Clip]:

@@ -15,16 +15,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from chameleon_policy.baselines import load_policy
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.camo.recording import SETTINGS, Recording, record
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.data.schema import INFO_PATH
-from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ObjectiveConfig
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.progress_bar import Bar
 from chameleon_policy.report.provenance import write_result
+from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
@@ -36,6 +38,9 @@ LOOKS = 10
 """At the demonstrations that are held out, during training."""
 HELD_OUT = 60
 RATES = ("msr", "dsr", "sr")
+SCORES = "scores.json"
+EULER_STEPS = 8
+"""Of a chunk; 50, the paper's, score the same and take six times as long (docs/results/euler-steps.json)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,27 +98,46 @@ def reproduce(
             raise SystemExit(128 + stopped_by)
     except AlreadyTrainedError:
         console.print(f"{out / 'run'} is trained already.", soft_wrap=True)
+    # Scored as it would be shipped: in half the space.
+    load_policy(out / "run" / POLICY).bfloat16().save_pretrained(out / "policy")
     seeds = evaluation_seeds(FIRST_SEED, config.episodes)
     result: dict[str, Any] = {**_training(config, out), "tasks": {}}
+    result["tasks"] = _scored_before(out / SCORES, result, config.episodes)
     for task in config.tasks:
-        started = time.perf_counter()
-        policy, environment = load_for_evaluation(out / "run", task, device)
-        with bar(f"rollouts of {task}", config.episodes) as advance:
-            evaluation = evaluate(policy, environment, seeds, workers=workers, progress=advance)
-        console.print(_comparison(task, evaluation, published(task, config.demonstrations)))
-        result["tasks"][task] = {**evaluation.as_dict(), "wall_seconds": time.perf_counter() - started}
-        # After every task, so that a command that is cut off leaves what it has.
-        write_result(out / "scores.json", result, command=command, seeds=seeds)
+        if task not in result["tasks"]:
+            result["tasks"][task] = _score(out / "policy", task, seeds, bar, device, workers)
+            # After every task, so that a command that is cut off leaves what it has.
+            write_result(out / SCORES, result, command=command, seeds=seeds)
+    there = published(config.demonstrations)
+    for task in config.tasks:
+        console.print(_comparison(task, result, there))
     return result
 
 
-def published(task: str, demonstrations: int) -> dict[str, Any] | None:
-    """The scores that are published with the project, of a task and of so many demonstrations; None where there are none."""
+def published(demonstrations: int) -> dict[str, Any] | None:
+    """What is published with the project of a policy from so many demonstrations; None where there is nothing."""
     if not PUBLISHED.is_file():
         return None
-    track = json.loads(PUBLISHED.read_text())["result"]["tracks"].get(str(demonstrations), {"tasks": {}})
-    found: dict[str, Any] | None = track["tasks"].get(task)
+    headline = json.loads(PUBLISHED.read_text())["result"]
+    found: dict[str, Any] | None = {str(headline["demonstrations"]): headline, **headline["tracks"]}.get(str(demonstrations))
     return found
+
+
+def _score(policy: Path, task: str, seeds: list[int], bar: Bar, device: Device, workers: int) -> dict[str, Any]:
+    started = time.perf_counter()
+    loaded, environment = load_for_evaluation(policy, task, device)
+    with bar(f"rollouts of {task}", len(seeds)) as advance:
+        evaluation = evaluate(loaded, environment, seeds, steps=EULER_STEPS, workers=workers, progress=advance)
+    return {**evaluation.as_dict(), "euler_steps": EULER_STEPS, "wall_seconds": time.perf_counter() - started}
+
+
+def _scored_before(path: Path, training: dict[str, Any], episodes: int) -> dict[str, Any]:
+    """Tasks that the same policy has already played so often."""
+    if not path.is_file():
+        return {}
+    before = json.loads(path.read_text())["result"]
+    same = {**before, "tasks": {}} == training
+    return {task: scores for task, scores in before["tasks"].items() if same and scores["episodes"] == episodes}
 
 
 def _record(recording: Recording, folder: Path, bar: Bar, workers: int) -> None:
@@ -122,7 +146,7 @@ def _record(recording: Recording, folder: Path, bar: Bar, workers: int) -> None:
         if then != recording.as_dict():
             raise ValueError(f"{folder} holds other demonstrations ({then}); give the same options, or another --out")
         return
-    with bar(f"demonstrations in {folder.name}", recording.episodes) as advance:
+    with bar(f"demonstrations in {folder.parent.name}/{folder.name}", recording.episodes) as advance:
         record(recording, folder, workers=workers, progress=advance)
 
 
@@ -147,13 +171,17 @@ def _training(config: Reproduction, out: Path) -> dict[str, Any]:
     }
 
 
-def _comparison(task: str, evaluation: Evaluation, before: dict[str, Any] | None) -> Table:
-    table = Table(title=f"{task}, {len(evaluation.rollouts)} held-out episodes")
-    for column in ("", "MSR %", "DSR %", "SR %"):
-        table.add_column(column, justify="right" if column else "left")
-    table.add_row("here", *(interval(getattr(evaluation.summary, name)) for name in RATES))
-    if before is None:
-        table.add_row("published", *["-"] * len(RATES))
-    else:
-        table.add_row("published", *(interval(Rate(**before[name])) for name in RATES))
+def _comparison(task: str, here: dict[str, Any], there: dict[str, Any] | None) -> Table:
+    table = Table(title=f"{task}, {here['demonstrations']} demonstrations")
+    for column in ("", "made with", "MSR %", "DSR %", "SR %"):
+        table.add_column(column, justify="right" if "%" in column else "left", no_wrap=column != "made with")
+    for name, result in (("here", here), ("published", there)):
+        if result is None or task not in result["tasks"]:
+            table.add_row(name, *["-"] * (len(table.columns) - 1))
+            continue
+        scores = result["tasks"][task]
+        number, size = len(result["tasks"]), result["image_size"]
+        tasks = "this task alone" if number == 1 else f"{number} tasks"
+        made = f"{result['preset']}, {size} x {size}, {tasks}, {result['minutes']:.1f} min"
+        table.add_row(name, made, *(interval(Rate.from_dict(scores[rate])) for rate in RATES))
     return table

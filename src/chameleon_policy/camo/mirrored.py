@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from chameleon_policy.camo.controller import ACTION_NAMES
 from chameleon_policy.data.episodes import Episodes
-from chameleon_policy.train.appearance import Mirror
 
 # M R M with M = diag(1, -1, 1), and M p: these change their sign.
 SIGNS = tuple(-1.0 if name in ("y", "r21", "r12", "r32") else 1.0 for name in ACTION_NAMES)
 
 
-def mirror_of(recording: Episodes) -> Mirror:
-    """What a mirror does to the numbers of a recording; ValueError where that is not known."""
+def check_mirror(recording: Episodes) -> None:
+    """ValueError if it is not known what the mirror image of a recording is."""
+    instead = "give --no-mirror"
     if not recording.views or recording.object_slots or recording.state_size != len(ACTION_NAMES):
-        raise ValueError(f"{recording.source}: only recordings of Camo with pictures have a mirror image")
+        raise ValueError(f"{recording.source}: only recordings of Camo with pictures have a mirror image; {instead}")
     if not all(recording._decisions(index)[1] for index in range(len(recording))):
-        raise ValueError(f"{recording.source} is no recording of Camo: what its numbers become in a mirror is not known")
-    return Mirror(state=SIGNS, action=SIGNS)
+        raise ValueError(
+            f"{recording.source} is no recording of Camo: what its numbers become in a mirror is not known; {instead}"
+        )

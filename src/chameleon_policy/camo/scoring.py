@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,11 @@ class Rate:
         centre = (share + spread / 2) / (1 + spread)
         half = z * math.sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
         return cls(share, max(0.0, centre - half), min(1.0, centre + half), count)
+
+    @classmethod
+    def from_dict(cls, numbers: Mapping[str, Any]) -> Rate:
+        """What `as_dict` wrote."""
+        return cls(**{**numbers, "value": math.nan if numbers["value"] is None else numbers["value"]})
 
     def as_dict(self) -> dict[str, float | int | None]:
         """For JSON, which has no NaN."""

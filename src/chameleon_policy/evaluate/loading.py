@@ -36,5 +36,6 @@ def load_for_evaluation(run: Path | str, task: str, device: Device = "auto", **d
     check_device(device)
     where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     place = policy_folder(run)
-    policy = load_policy(place if Path(place).exists() else str(run), device=where)
+    # Weights may be stored in bfloat16 to save space; scores are those of float32 arithmetic.
+    policy = load_policy(place if Path(place).exists() else str(run), device=where).float()
     return policy, CamoSettings(task=task, **observation_of(policy.features, task), **dials)

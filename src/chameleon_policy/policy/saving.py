@@ -28,6 +28,8 @@ FORMAT = "chameleon-policy"
 FORMAT_VERSION = 1
 CONFIG, NORMALIZER, WEIGHTS = "config.json", "normalizer.json", "model.safetensors"
 TRAINING_ONLY = "control_jepa."
+SHIPPED = Path(__file__).parents[1] / "pretrained"
+"""Policies that come with the package, each in a folder of its name."""
 
 
 def exported_weights(policy: ChameleonPolicy) -> dict[str, Tensor]:
@@ -138,12 +140,18 @@ def _some(word: str, names: list[str]) -> str:
 
 
 def _find(path_or_hub_id: str | Path) -> Path:
-    """The directory itself, or a snapshot of the hub repository of that name."""
+    """The directory itself, or a policy that comes with the package, or a snapshot of the hub repository of that name."""
     path, text = Path(path_or_hub_id), str(path_or_hub_id)
     if text and path.is_dir():
         return _complete(path)
+    shipped = sorted(each.parent.name for each in SHIPPED.glob(f"*/{CONFIG}"))
+    if text in shipped:
+        return _complete(SHIPPED / text)
     if isinstance(path_or_hub_id, Path) or text.count("/") != 1 or text.startswith((".", "/", "~")):
-        raise FileNotFoundError(f"there is no directory {text}; save a policy there with policy.save_pretrained({text!r})")
+        raise FileNotFoundError(
+            f"there is no directory {text}; save a policy there with policy.save_pretrained({text!r}), or take one that "
+            f"comes with the package: {', '.join(shipped)}"
+        )
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:

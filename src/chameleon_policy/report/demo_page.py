@@ -24,8 +24,9 @@ body { margin: 0 auto; max-width: 1040px; padding: 28px 20px 60px; background: v
        font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 .faint, figcaption { color: var(--faint); }
-.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 18px; }
-@media (max-width: 720px) { .pair { grid-template-columns: 1fr; } }
+.pair, .three { display: grid; grid-template-columns: 1fr 1fr; gap: 18px; }
+.three { grid-template-columns: 1fr 1fr 1fr; }
+@media (max-width: 720px) { .pair, .three { grid-template-columns: 1fr; } }
 .card { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 16px 18px; }
 .card h3 { margin: 0 0 .5rem; font-size: 1.05rem; }
 .with h3, .line-0.legend { color: var(--with); fill: var(--with); }
@@ -64,7 +65,24 @@ class Contender:
     clips: Sequence[Clip]
 
 
-def demo_page(task: str, instruction: str, contenders: Sequence[Contender], facts: Sequence[str]) -> str:
+@dataclass(frozen=True)
+class Showing:
+    """A task as the policy that comes with the package plays it."""
+
+    task: str
+    instruction: str
+    right: int
+    episodes: int
+    clip: Clip
+
+
+def demo_page(
+    task: str,
+    instruction: str,
+    contenders: Sequence[Contender],
+    facts: Sequence[str],
+    showings: Sequence[Showing] = (),
+) -> str:
     """One page without network: scores, curves, clips."""
     first = contenders[0].summary
     kinds = ("with", "without")
@@ -89,7 +107,7 @@ guess ({first.chance:.0%}). SR: both. In brackets the 95 % Wilson interval.</p>
 <div class="pair">{clips}</div>
 <h2>How they learned</h2>
 <div class="pair">{"".join(f'<div class="card">{curve}</div>' for curve in curves)}</div>
-<h2>How it was made</h2>
+{_shipped(showings) if showings else ""}<h2>How it was made</h2>
 <ul>{"".join(f"<li>{fact}</li>" for fact in facts)}</ul>
 </body></html>
 """
@@ -111,12 +129,28 @@ def _score_row(name: str, rate: Rate, chance: float | None) -> str:
 
 
 def _clip_card(kind: str, contender: Contender) -> str:
-    figures = "".join(
+    figures = "".join(map(_figure, contender.clips))
+    return f'<div class="card {kind}"><h3>{escape(contender.name)}</h3>{figures or "<p>No clip.</p>"}</div>'
+
+
+def _figure(clip: Clip) -> str:
+    return (
         f'<figure><video controls autoplay loop muted playsinline src="data:video/mp4;base64,{_base64(clip.path)}">'
         f"</video><figcaption>{escape(clip.caption)}</figcaption></figure>"
-        for clip in contender.clips
     )
-    return f'<div class="card {kind}"><h3>{escape(contender.name)}</h3>{figures or "<p>No clip.</p>"}</div>'
+
+
+def _shipped(showings: Sequence[Showing]) -> str:
+    cards = "".join(
+        f'<div class="card with"><h3>{escape(each.task)}: {each.right} of {each.episodes} right</h3>'
+        f"<p>{escape(each.instruction)}</p>{_figure(each.clip)}</div>"
+        for each in showings
+    )
+    return f"""<h2>The policy that comes with the package</h2>
+<p>One policy for all three tasks, from two 128 x 128 cameras, trained on a GPU; it played these held-out episodes here, just
+now. The clips are its first episode of each task, whatever came of it.</p>
+<div class="three">{cards}</div>
+"""
 
 
 def _curve(contenders: Sequence[Contender], name: str, title: str) -> str:

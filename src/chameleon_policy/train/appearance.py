@@ -31,6 +31,9 @@ class Appearance:
     """Factors of red, green and blue."""
 
 
+AS_IT_WAS = Appearance()
+
+
 def draw_appearance(rng: np.random.Generator, mirror: bool, tint: float) -> Appearance:
     """In a mirror every other time; with colours that differ by up to the share `tint`."""
     mirrored = mirror and bool(rng.random() < 0.5)

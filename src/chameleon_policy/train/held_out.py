@@ -52,10 +52,15 @@ def watch_held_out(
         if right:
             figures["held_out_probe"] = float(torch.cat(list(right.values())).mean())
         if len(right) > 1:
-            figures |= {f"held_out_probe: {task}": float(each.mean()) for task, each in right.items()}
+            figures |= {probe_of(task): float(each.mean()) for task, each in right.items()}
         return figures
 
     return watch
+
+
+def probe_of(instruction: str) -> str:
+    """The figure that tells of one task among several."""
+    return f"held_out_probe/{instruction}"
 
 
 def probe(known: Tensor, answers: Tensor, asked: Tensor, right: Tensor) -> Tensor:

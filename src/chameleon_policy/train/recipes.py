@@ -24,7 +24,11 @@ class Recipe:
     def options(self) -> dict[str, list[str]]:
         """The same as options of the command line, each with its values; a switch has none."""
         settings = {**self.training, "horizon": self.horizon, **self.objective}
-        return {f"--{name.replace('_', '-')}": [] if value is True else [str(value)] for name, value in settings.items()}
+        options: dict[str, list[str]] = {}
+        for name, value in settings.items():
+            words = name.replace("_", "-")
+            options[f"--no-{words}" if value is False else f"--{words}"] = [] if isinstance(value, bool) else [str(value)]
+        return options
 
 
 RECIPES: dict[RecipeName, Recipe] = {

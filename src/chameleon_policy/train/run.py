@@ -100,6 +100,8 @@ def train(
     refusal = f"another process is training in {out}; wait for it, or choose another --out"
     episodes = _open(config, config.data)
     mirror = _mirror(config, episodes)
+    if config.training.tint and not episodes.views:
+        raise ValueError(f"--tint changes the colours of pictures, and {episodes.source} has none; leave it out")
     if first:
         out.mkdir(parents=True, exist_ok=True)
     with only_process(out / LOCK, refusal) if first else nullcontext():
@@ -116,7 +118,7 @@ def train(
         if config.training.another_pace and not any(each.steps for each in store.decisions):
             raise ValueError(
                 "--uneven-pace and --longer-retention change what comes before a decision, and the data do not say where "
-                "one is (recordings of Camo do); leave them out"
+                "one is (recordings of Camo do); leave them out, or set both to 0 beside a recipe"
             )
         looks = [watch(policy)] if watch is not None else []
         if config.held_out and first:
@@ -159,9 +161,12 @@ def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
 def _mirror(config: RunConfig, episodes: Episodes) -> Mirror | None:
     if not config.training.mirror:
         return None
-    from chameleon_policy.camo.mirrored import mirror_of
+    if config.tell_answer:
+        raise ValueError("an answer that is told is not told in a mirror: with --tell-answer, give --no-mirror")
+    from chameleon_policy.camo.mirrored import SIGNS, check_mirror
 
-    return mirror_of(episodes)
+    check_mirror(episodes)
+    return Mirror(state=SIGNS, action=SIGNS)
 
 
 def build_policy(
@@ -251,8 +256,8 @@ def _claim(out: Path, settings: dict[str, Any]) -> None:
 
 
 def _differences(then: Any, now: Any, where: str = "") -> list[tuple[str, Any, Any]]:
-    if then is None and not now:
-        return []  # a setting that came later, and is off
+    if (then is None and not now) or (now is None and not then):
+        return []  # a setting that came later, or is gone, and is off
     if isinstance(then, dict) and isinstance(now, dict):
         keys = list(dict.fromkeys([*then, *now]))
         return [each for key in keys for each in _differences(then.get(key), now.get(key), f"{where}.{key}".lstrip("."))]

@@ -93,9 +93,9 @@ class Decisions:
     answers: tuple[int, ...]
 
 
-def padded(time: int, multiple: int) -> int:
-    """A length that is at least `time`, of which there are few: multiples of this many steps, from 16 times as many on of
-    twice as many, and so on. Unless `multiple` is 1, which asks for nothing."""
+def padded_length(time: int, multiple: int) -> int:
+    """The next of a few lengths: multiples of this many steps, from 16 times as many on multiples of twice as many, and so
+    on. Where `multiple` is 1, every length is one of them."""
     if multiple == 1:
         return time
     step = multiple << max(0, (time // (8 * multiple)).bit_length() - 1)
@@ -179,7 +179,7 @@ class EpisodeStore:
         left = torch.tensor([len(each) for each in shown]) - first
         assert int(left.min()) > 0, "an episode that is over before the window has no place in it"
         time = int(left.max()) if window is None else min(window, int(left.max()))
-        time = padded(time, self.multiple)
+        time = padded_length(time, self.multiple)
         steps = np.arange(time + self.features.horizon - 1)
         within = [np.minimum(first + steps, len(each) - 1) for each in shown]  # behind its end, the last step again
 

@@ -8,12 +8,12 @@ decision on. Few demonstrations are otherwise learned by heart, each with its an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from chameleon_policy.train.appearance import Appearance
+from chameleon_policy.train.appearance import AS_IT_WAS, Appearance
 
 Rows = npt.NDArray[np.int64]
 
@@ -27,7 +27,8 @@ class Timeline:
     """(T,) which time step of the episode is shown at each moment."""
     kinds: Rows
     """(T,) the time step that is of the same kind (resting, deciding, moving) as this moment."""
-    appearance: Appearance = field(default_factory=Appearance)
+    appearance: Appearance = AS_IT_WAS
+    """What all of its frames look like."""
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -1,0 +1,127 @@
+"""The policy that comes with the package, and how its scores get into the documents."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import camo_scores
+from chameleon_policy import ChameleonPolicy
+from chameleon_policy.camo import TASKS, Rate
+from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.loading import load_for_evaluation
+from chameleon_policy.policy.saving import SHIPPED
+from chameleon_policy.reproduce import HELD_OUT
+from chameleon_policy.train.held_out import probe_of
+
+LARGEST = 16e6
+"""Bytes of all files together."""
+
+
+def test_every_policy_is_small_has_a_card_and_loads_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # found wherever one works
+    folders = list(SHIPPED.iterdir())
+    assert [folder.name for folder in folders] == ["camo-small"]
+    for folder in folders:
+        assert sum(path.stat().st_size for path in folder.iterdir()) <= LARGEST
+        card = (folder / "README.md").read_text()
+        assert all(heading in card for heading in ("## Scores", "Data: ", "Recipe: ", "## Limits"))
+        policy = ChameleonPolicy.from_pretrained(folder.name)
+        assert next(policy.parameters()).dtype == torch.bfloat16
+        assert [view.name for view in policy.features.views] == ["third", "wrist"]
+    with pytest.raises(FileNotFoundError, match="comes with the package: camo-small"):
+        ChameleonPolicy.from_pretrained("camo-large")
+
+
+def test_a_folder_of_that_name_counts_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("camo-small").mkdir()
+    with pytest.raises(FileNotFoundError, match="camo-small is no saved policy"):
+        ChameleonPolicy.from_pretrained("camo-small")
+
+
+def document(demonstrations: int, right: int) -> dict:
+    rates = {"msr": vars(Rate.of(10, 10)), "dsr": vars(Rate.of(right, 10)), "sr": vars(Rate.of(right, 10))}
+    probes = {probe_of(task.instruction): right / 10 for task in TASKS.values()}
+    result = {
+        "demonstrations": demonstrations,
+        "looks": [{"seconds": seconds, **probes} for seconds in (60.0, 120.0)],
+        "tasks": dict.fromkeys(TASKS, rates),
+    }
+    return {**dict.fromkeys(camo_scores.BESIDE, demonstrations), "result": result}
+
+
+def test_tracks_are_joined_and_told_in_a_table() -> None:
+    whole = camo_scores.joined([document(600, 9), document(120, 5)])
+    assert whole["command"] == 600 and whole["result"]["tracks"]["120"]["git_revision"] == 120
+    result = json.loads(json.dumps(whole))["result"]
+    lines = camo_scores.table(result).splitlines()
+    assert lines[2] == "| clean-plate | 600 | 100 [72, 100] | 90 [60, 98] | 90 [60, 98] |"
+    assert lines[5] == "| **mean** | 600 | **100.0** | **90.0** | **90.0** |"
+    assert lines[9] == "| **mean** | 120 | **100.0** | **50.0** | **50.0** |" and len(lines) == 11
+    page = f"before\n\n{camo_scores.MARKER}\n| old |\n| older |\n\nbehind\n"
+    assert camo_scores.with_table(page, "| new |") == f"before\n\n{camo_scores.MARKER}\n| new |\n\nbehind\n"
+
+
+def test_what_cannot_be_published() -> None:
+    half = document(600, 9)
+    del half["result"]["tasks"]["seasonings"]
+    for documents, message in (
+        ([], "at least one"),
+        ([document(600, 1)] * 2, "one folder for each"),
+        ([half], "seasonings"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            camo_scores.joined(documents)
+    with pytest.raises(ValueError, match="has no line"):
+        camo_scores.with_table("nothing", "| new |")
+
+
+def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, target, run = tmp_path / "README.md", tmp_path / "shipped", tmp_path / "run"
+    page.write_text(f"{camo_scores.MARKER}\n\nrest\n")
+    (run / "policy").mkdir(parents=True)
+    target.mkdir()
+    (run / "scores.json").write_text(json.dumps(document(600, 9)))
+    for name in ("config.json", "normalizer.json", "model.safetensors"):
+        (run / "policy" / name).write_text(name)
+    for name, value in (
+        ("PUBLISHED", tmp_path / "published.json"), ("PAGES", (page,)), ("POLICY", target), ("ROOT", tmp_path),
+    ):  # fmt: skip
+        monkeypatch.setattr(camo_scores, name, value)
+    (tmp_path / "docs/images").mkdir(parents=True)
+    camo_scores.main((run,))
+    assert json.loads((tmp_path / "published.json").read_text())["result"]["tracks"] == {}
+    assert "| shell-game | 600 |" in page.read_text() and page.read_text().endswith("\n\nrest\n")
+    assert {path.name for path in target.iterdir()} == {"config.json", "normalizer.json", "model.safetensors"}
+    assert (tmp_path / "docs/images/camo-learning-600.svg").is_file()
+
+
+def test_curves_have_the_intervals_of_the_episodes_that_were_asked() -> None:
+    chart = ElementTree.fromstring(camo_scores.figure(document(600, 9)["result"]))
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(list(chart.iter(f"{space}circle"))) == 2 * len(TASKS)
+    rows = [float(line.attrib["y1"]) for line in chart.iter(f"{space}line") if "stroke-dasharray" in line.attrib]
+    bars = [line for line in chart.iter(f"{space}line") if line.attrib["x1"] == line.attrib["x2"]]
+    heights = {abs(float(bar.attrib["y1"]) - float(bar.attrib["y2"])) for bar in bars}
+    rate = Rate.of(54, HELD_OUT)
+    scale = (300 - 46 - rows[0]) * 3  # a guess stands at a third
+    assert all(height == pytest.approx((rate.high - rate.low) * scale, abs=0.3) for height in heights)
+
+
+def test_scores_are_those_of_float32_arithmetic() -> None:
+    policy, settings = load_for_evaluation("camo-small", "shell-game", "cpu")
+    assert {weight.dtype for weight in policy.parameters()} == {torch.float32} and settings.image_size == 128  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_it_remembers(task: str) -> None:
+    """On a few held-out episodes, far above chance."""
+    policy, settings = load_for_evaluation("camo-small", task, "cpu")
+    summary = evaluate(policy, settings, evaluation_seeds(FIRST_SEED, 12), steps=8, parallel=12).summary
+    assert summary.sr.value >= 0.6 > summary.chance
