@@ -1,6 +1,6 @@
 """How long, and through how much, does a policy remember? Scores against the dials that no real robot has.
 
-    python -m benchmarks.delay_study runs/shell --task shell-game --out docs/results/delay-shell-game.json
+    python -m benchmarks.delay_study camo-small --task shell-game --out docs/results/delay-shell-game.json
 
 Every point is a set of held-out episodes of its own difficulty; the policy was trained on the default range. Beside the JSON
 file lies a figure for each dial.
@@ -36,6 +36,7 @@ def main(
     episodes: int = 100,
     retention: tuple[int, ...] = RETENTION,
     swaps: tuple[int, ...] = SWAPS,
+    longer_retention: int | None = None,
     steps: int | None = None,
     workers: int = 2,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -49,6 +50,7 @@ def main(
         episodes: Held-out episodes for every point.
         retention: Steps between evidence and decision to try.
         swaps: Numbers of swaps to try (shell-game).
+        longer_retention: Steps that the training added to the benchmark's retention (default: what the run says).
         steps: Euler steps of a chunk (default: the policy's own, 50).
         workers: Processes for the environments.
         device: Where the policy computes.
@@ -57,7 +59,20 @@ def main(
     points: list[tuple[str, int]] = [("retention_steps", value) for value in retention]
     if task == "shell-game":
         points += [("swaps", value) for value in swaps]
-    result: dict[str, Any] = {"task": task, "policy": str(run), "training": training_of(run), "episodes": episodes}
+    training = training_of(run)
+    if longer_retention is None:
+        longer_retention = training["training"].get("longer_retention", 0) if training else 0
+    ranges = {
+        **TRAINED,
+        "retention_steps": (TRAINED["retention_steps"][0], TRAINED["retention_steps"][1] + longer_retention),
+    }
+    result: dict[str, Any] = {
+        "task": task,
+        "policy": str(run),
+        "training": training,
+        "episodes": episodes,
+        "trained_on": ranges,
+    }
     for dial, value in points:
         dials: dict[str, Any] = {dial: (value, value)} if dial == "retention_steps" else {"difficulty": {dial: value}}
         policy, settings = load_for_evaluation(run, task, device, **dials)
@@ -66,18 +81,11 @@ def main(
         result.setdefault(dial, {})[str(value)] = {"environment": settings.as_dict(), **summary.as_dict()}
         # After every point, so that a study that is cut off leaves what it has.
         write_result(out, result, command=" ".join([COMMAND, *sys.argv[1:]]), seeds=seeds)
-    for dial in TRAINED:
+    for dial in ranges:
         if dial in result:
             path = out.with_name(f"{out.stem}-{dial.replace('_', '-')}.svg")
-            path.write_text(figure(task, dial, result[dial], trained_on(dial, result["training"])))
+            path.write_text(figure(task, dial, result[dial], ranges[dial]))
             print(f"Figure: {path}")
-
-
-def trained_on(dial: str, training: dict[str, Any] | None) -> tuple[int, int]:
-    """The range of a dial in training: the benchmark's, and what the training added."""
-    low, high = TRAINED[dial]
-    added = training["training"].get("longer_retention", 0) if training and dial == "retention_steps" else 0
-    return low, high + added
 
 
 def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int]) -> str:

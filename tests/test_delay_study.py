@@ -35,10 +35,25 @@ def test_other_tasks_have_no_swaps(tmp_path: Path) -> None:
     assert "swaps" not in result and result["retention_steps"]["3"]["sr"]["value"] == 1.0
 
 
-def test_the_range_trained_on() -> None:
-    assert delay_study.trained_on("retention_steps", None) == (3, 10)
-    assert delay_study.trained_on("retention_steps", {"training": {"longer_retention": 30}}) == (3, 40)
-    assert delay_study.trained_on("swaps", {"training": {"longer_retention": 30}}) == (1, 2)
+@pytest.mark.parametrize(("said", "option", "expected"), [(None, None, 10), (30, None, 40), (None, 20, 30), (30, 0, 10)])
+def test_the_range_trained_on(
+    said: int | None, option: int | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = None if said is None else {"training": {"longer_retention": said}}
+    monkeypatch.setattr(delay_study, "training_of", lambda run: training)
+    out = tmp_path / "delay.json"
+    delay_study.main(
+        Path("guess"),
+        "clean-plate",
+        out,
+        episodes=1,
+        retention=(0,),
+        longer_retention=option,
+        steps=1,
+        workers=0,
+        device="cpu",
+    )
+    assert json.loads(out.read_text())["result"]["trained_on"] == {"retention_steps": [3, expected], "swaps": [1, 2]}
 
 
 def test_rates_lie_where_they_belong() -> None:
