@@ -97,10 +97,11 @@ def test_pictures_in_the_mirror_and_in_another_light_are_those_of_the_cpu(reside
 
 
 def test_a_recorded_step_is_the_step() -> None:
-    """The first batch of a shape runs as usual, later ones are replayed: same losses and gradients, of other batches too."""
+    """The first batch of a shape runs as usual, later ones are replayed: same losses and gradients, of other batches too and
+    of two shapes that take turns in the same memory."""
     policy = make_policy(IMAGE_FEATURES).cuda()
     graphed = GraphedLoss(policy, lambda: torch.autocast("cuda", torch.bfloat16))
-    batches = [make_batch(IMAGE_FEATURES, 4, 24, seed=seed).to("cuda") for seed in range(3)]
+    batches = [make_batch(IMAGE_FEATURES, 4, time, seed=seed).to("cuda") for seed, time in enumerate((24, 24, 24, 32, 32))]
 
     def run(number: int, *, recorded: bool) -> tuple[float, torch.Tensor]:
         policy.zero_grad(set_to_none=True)
@@ -108,14 +109,14 @@ def test_a_recorded_step_is_the_step() -> None:
         figures = (graphed if recorded else graphed._run)(batches[number])
         return figures["loss"].item(), torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
 
-    plain = [run(number, recorded=False) for number in range(3)]
-    assert len({loss for loss, _ in plain}) == 3
-    for number in (0, 0, 1, 2, 0):  # as usual, recorded, and three times replayed
+    plain = [run(number, recorded=False) for number in range(5)]
+    assert len({loss for loss, _ in plain}) == 5
+    for number in (0, 0, 1, 2, 3, 3, 4, 0, 3, 1):  # of each shape: as usual, recorded, and then replayed
         loss, gradients = run(number, recorded=True)
         expected_loss, expected = plain[number]
         assert loss == pytest.approx(expected_loss, rel=2e-3)
         assert (gradients - expected).norm() < 0.05 * expected.norm()
-    assert len(graphed.recordings) == 1
+    assert len(graphed.recordings) == 2
     torch.manual_seed(8)
     assert graphed(batches[0])["loss"].item() != pytest.approx(plain[0][0], rel=1e-4), "noise is drawn anew"
 

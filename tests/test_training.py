@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,14 @@ from chameleon_policy.baselines import NoMemoryPolicy, load_policy
 from chameleon_policy.data.episodes import EpisodeArrays
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.ema import WeightAverage
-from chameleon_policy.train.feeder import Feeder
+from chameleon_policy.train.feeder import Feeder, chosen_episodes
+from chameleon_policy.train.graphs import GraphedLoss
 from chameleon_policy.train.loop import DivergedError, Trainer
 from chameleon_policy.train.moments import DECIDING, MOVING, RESTING, moments
-from chameleon_policy.train.order import episodes_of_step
+from chameleon_policy.train.order import episodes_of_step, equal_frames
 from chameleon_policy.train.statistics import SLOT_REACH, directions, statistics_of
 from chameleon_policy.train.store import EpisodeStore, padded_length
-from examples import nano
+from examples import STATE_FEATURES, make_batch, make_policy, nano
 from training_data import make_episodes
 
 LENGTHS = [5, 9, 3, 7]
@@ -227,6 +229,23 @@ class TestOrder:
         assert sorted(number for batch in batches for number in batch) == lengths
         assert [min(batch) for batch in batches] != sorted(min(batch) for batch in batches)
 
+    def test_tasks_have_about_as_many_frames(self) -> None:
+        lengths, tasks = [60, 70, 190, 210, 90], ["cup", "cup", "salt", "salt", "plate"]
+        assert equal_frames(lengths, tasks) == [0, 0, 0, 1, 1, 1, 2, 3, 4, 4]
+        assert equal_frames(lengths, [""] * 5) == [0, 1, 2, 3, 4]
+        steps = [episodes_of_step(0, step, 5, lengths, equal_frames(lengths, tasks)) for step in range(2)]
+        assert sorted(steps[0] + steps[1]) == [0, 0, 0, 1, 1, 1, 2, 3, 4, 4]
+
+    def test_the_feeder_shows_short_tasks_more_often(self) -> None:
+        episodes = [replace(episode, instruction=str(episode.length)) for episode in make_episodes([8, 8, 24, 24])]
+        store = EpisodeStore(episodes, FEATURES, statistics_of(episodes))
+        config = TrainingConfig(steps=99, batch=2, equal_frames=True)
+        shown = [number for step in range(4) for number in chosen_episodes(store, config, step)]
+        assert sorted(shown) == [0, 0, 0, 1, 1, 1, 2, 3]
+        feeder = Feeder(store, config, Accelerator(cpu=True), 0)
+        frames = [int(feeder.next_step()[0].windows[0].batch.valid.sum()) for _ in range(4)]
+        assert sum(frames) == 6 * 8 + 2 * 24
+
 
 class TestLoop:
     def test_windows_carry_state_and_augmentation(self, tmp_path) -> None:
@@ -316,6 +335,18 @@ def test_the_schedule() -> None:
     assert config.rate(49, 0.049) == pytest.approx(0.5 * 0.5 * (1 + np.cos(np.pi * 0.049)))
     assert config.rate(500, 0.5) == pytest.approx(0.5)
     assert config.rate(1000, 1.0) == 0.0
+
+
+def test_recordings_share_the_memory_of_their_batches() -> None:
+    graphed = GraphedLoss(make_policy(), nullcontext)
+    small, large = (make_batch(STATE_FEATURES, 2, time, seed=time) for time in (5, 9))
+    kept = {time: graphed._keep(batch).tensors() for time, batch in ((9, large), (5, small))}
+    for name, tensor in small.tensors().items():
+        assert torch.equal(kept[5][name], tensor) and kept[5][name].data_ptr() == kept[9][name].data_ptr()
+    larger = make_batch(STATE_FEATURES, 2, 12, seed=12)
+    after = graphed._keep(larger).tensors()
+    for name, tensor in larger.tensors().items():
+        assert torch.equal(after[name], tensor) and torch.equal(kept[5][name], small.tensors()[name])
 
 
 def test_lengths_of_batches_are_few_and_never_too_short() -> None:

@@ -94,11 +94,11 @@ class EpisodeBatch:
 
     def to(self, device: torch.device | str) -> EpisodeBatch:
         """The same batch on another device."""
-        return self._map(lambda tensor: _move(tensor, device))
+        return self.map(lambda tensor: _move(tensor, device))
 
     def pin_memory(self) -> EpisodeBatch:
         """The same batch in page-locked memory, from which copies to a GPU need not be waited for."""
-        return self._map(lambda tensor: tensor.pin_memory())
+        return self.map(lambda tensor: tensor.pin_memory())
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Let no memory of this batch be used for something else before a stream has done with it."""
@@ -107,11 +107,11 @@ class EpisodeBatch:
             tensor.record_stream(stream)
             return tensor
 
-        self._map(record)
+        self.map(record)
 
     def clone(self) -> EpisodeBatch:
         """A copy that shares nothing with this one."""
-        return self._map(Tensor.clone)
+        return self.map(Tensor.clone)
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, in a fixed order."""
@@ -121,8 +121,8 @@ class EpisodeBatch:
         named |= {name: getattr(self, name) for name in ("actions", "valid", "actions_valid", "emphasis", "deciding")}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
-    def _map(self, function: Callable[[Tensor], Tensor]) -> EpisodeBatch:
-        """The batch with `function` applied to every tensor."""
+    def map(self, function: Callable[[Tensor], Tensor]) -> EpisodeBatch:
+        """The batch with `function` applied to every tensor, always in the same order."""
         observation = self.observation.map(function)
         if observation.instruction is not None:
             observation = replace(observation, instruction=function(observation.instruction))

@@ -49,6 +49,9 @@ class TrainingConfig:
     action_steps)."""
     rest_emphasis: float = 1.0
     """The same for time steps at which it only waits."""
+    equal_frames: bool = False
+    """Of several tasks, told apart by their instructions, show those with short episodes more often, so that each has about
+    as many frames."""
     uneven_pace: float = 0.0
     """Probability that a time step before the first decision is left out, and that it is shown twice, drawn anew each time:
     what is seen then passes at another pace (recordings of Camo)."""

@@ -63,6 +63,12 @@ class _Shipment:
         return self.parts
 
 
+def chosen_episodes(store: EpisodeStore, config: TrainingConfig, step: int) -> list[int]:
+    """Numbers of the episodes of a step's batch."""
+    of_a_pass = store.pass_of_equal_frames if config.equal_frames else None
+    return episodes_of_step(config.seed, step, config.batch, store.lengths, of_a_pass)
+
+
 class Feeder:
     """Prepares the parts of this process, step after step; ahead of time if every batch has to travel to the GPU."""
 
@@ -102,7 +108,7 @@ class Feeder:
             if isinstance(ready, BaseException):
                 raise ready
             parts = ready.receive()
-        chosen = episodes_of_step(self._config.seed, self._step, self._config.batch, self._store.lengths)
+        chosen = chosen_episodes(self._store, self._config, self._step)
         self._frames += sum(self._store.lengths[episode] for episode in chosen)
         self._step += 1
         self._waited += time.perf_counter() - started
@@ -140,7 +146,7 @@ class Feeder:
 
     def _prepare(self, step: int) -> list[Part]:
         config = self._config
-        chosen = episodes_of_step(config.seed, step, config.batch, self._store.lengths)
+        chosen = chosen_episodes(self._store, config, step)
         size = config.batch // self._parts
         return [
             Part(number, list(self._windows([self._shown(step, place, chosen[place]) for place in _share(number, size)])))

@@ -1,13 +1,14 @@
 """The forward and backward pass of a training step as one launch: thousands of kernels, recorded once and replayed.
 
 A short step would otherwise wait for Python. A graph belongs to one shape of batch: the first batch
-of a shape runs as usual, the second is recorded. One runs at a time, and they share the memory of their activations; each
-keeps a batch and gradients of its own.
+of a shape runs as usual, the second is recorded. One runs at a time, so they share the memory of their activations and of
+their batches; each keeps gradients of its own.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -48,14 +49,19 @@ class GraphedLoss:
         """None: this shape was seen once."""
         self.short_of_memory = False
         self.pool: Any = None
+        self._batch_memory: list[Tensor] = []
+        """For each tensor of a batch, the largest so far."""
 
     def __call__(self, batch: EpisodeBatch) -> dict[str, Tensor]:
         """The loss and its parts, detached."""
         shape = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in batch.tensors().items())
         if shape not in self.recordings:
-            if len(self.recordings) < MOST_SHAPES and not self.short_of_memory:
-                self.recordings[shape] = None
-            return self._run(batch)
+            if len(self.recordings) == MOST_SHAPES or self.short_of_memory:
+                return self._run(batch)
+            self.recordings[shape] = None
+            figures = self._run(batch)
+            torch.cuda.empty_cache()  # recordings have a memory of their own, and other trainings may wait for this one
+            return figures
         recording = self.recordings[shape]
         if recording is None:
             recording = self._record(batch)
@@ -71,6 +77,20 @@ class GraphedLoss:
             parameter.grad = gradient
         return {name: value.clone() for name, value in recording.figures.items()}
 
+    def _keep(self, batch: EpisodeBatch) -> EpisodeBatch:
+        """A batch of this shape that lies in the memory that all recordings share."""
+        places = itertools.count()
+
+        def keep(tensor: Tensor) -> Tensor:
+            place = next(places)
+            if place == len(self._batch_memory):
+                self._batch_memory.append(tensor.new_empty(0))
+            if self._batch_memory[place].numel() < tensor.numel():
+                self._batch_memory[place] = tensor.new_empty(tensor.numel())
+            return self._batch_memory[place][: tensor.numel()].view(tensor.shape).copy_(tensor)
+
+        return batch.map(keep)
+
     def _run(self, batch: EpisodeBatch) -> dict[str, Tensor]:
         with self.autocast():
             loss = self.method.loss(batch, **self.options)
@@ -79,7 +99,7 @@ class GraphedLoss:
 
     def _record(self, batch: EpisodeBatch) -> _Recording | None:
         """A recording, or None where memory does not suffice for one beside what is there."""
-        kept = batch.clone()
+        kept = self._keep(batch)
         self.method.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()  # what running without a graph had used
         graph = torch.cuda.CUDAGraph()

@@ -19,11 +19,11 @@ from chameleon_policy.train.checkpoint import POLICY, Checkpoints, Progress
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.display import Display
 from chameleon_policy.train.ema import WeightAverage
-from chameleon_policy.train.feeder import Feeder, Part
+from chameleon_policy.train.feeder import Feeder, Part, chosen_episodes
 from chameleon_policy.train.graphs import GraphedLoss, loss_options
 from chameleon_policy.train.metrics import Sink
 from chameleon_policy.train.muon import Muon, matrices_of
-from chameleon_policy.train.order import episodes_of_step, seed_noise
+from chameleon_policy.train.order import seed_noise
 from chameleon_policy.train.stopping import StopRequest
 from chameleon_policy.train.store import EpisodeStore
 
@@ -263,7 +263,7 @@ class Trainer:
         return figures
 
     def _refuse_to_go_on(self, name: str, value: float, step: int) -> None:
-        episodes = episodes_of_step(self.config.seed, step, self.config.batch, self.store.lengths)
+        episodes = chosen_episodes(self.store, self.config, step)
         raise DivergedError(
             f"the {name.replace('_', ' ')} is {value} at step {step}; the batch was made of the episodes {episodes}. "
             f"Look at them, or lower --learning-rate; checkpoints from before are in {self.checkpoints.folder}"

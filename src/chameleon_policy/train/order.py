@@ -36,19 +36,30 @@ def appearance_of(seed: int, step: int, place: int) -> np.random.Generator:
     return np.random.default_rng([seed, APPEARANCE, step, place])
 
 
-def episodes_of_step(seed: int, step: int, batch: int, lengths: Sequence[int]) -> list[int]:
+def equal_frames(lengths: Sequence[int], tasks: Sequence[str]) -> list[int]:
+    """Numbers of the episodes of a pass in which every task has about as many frames: those of tasks with short episodes
+    come several times."""
+    means = {task: np.mean([length for length, each in zip(lengths, tasks, strict=True) if each == task]) for task in tasks}
+    longest = max(means.values())
+    return [number for number, task in enumerate(tasks) for _ in range(round(longest / means[task]))]
+
+
+def episodes_of_step(
+    seed: int, step: int, batch: int, lengths: Sequence[int], of_a_pass: Sequence[int] | None = None
+) -> list[int]:
     """Numbers of the episodes of a step: pass after pass over the dataset, each in an order of its own.
 
     Runs of a few batches are sorted by length, since batches of similar episodes need less padding; the batches then come in
     random order. What does not fill a batch is left out of a pass, other episodes each time. A dataset smaller than a batch
-    is repeated within it.
+    is repeated within it. `of_a_pass` names the episodes of a pass (default: each once).
     """
-    per_pass = max(1, len(lengths) // batch)
+    of_a_pass = range(len(lengths)) if of_a_pass is None else of_a_pass
+    per_pass = max(1, len(of_a_pass) // batch)
     number, place = divmod(step, per_pass)
     rng = np.random.default_rng([seed, ORDER, number])
     drawn: list[int] = []
     while len(drawn) < per_pass * batch:
-        drawn += rng.permutation(len(lengths)).tolist()
+        drawn += [of_a_pass[place] for place in rng.permutation(len(of_a_pass))]
     first = int(rng.permutation(per_pass)[place]) * batch
     run = first - first % (GROUPED * batch)
     similar = sorted(drawn[run : min(run + GROUPED * batch, per_pass * batch)], key=lambda episode: lengths[episode])

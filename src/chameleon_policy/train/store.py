@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from chameleon_policy.policy import (
 )
 from chameleon_policy.train.appearance import Mirror, tinted
 from chameleon_policy.train.moments import DECIDING, moments
+from chameleon_policy.train.order import equal_frames
 from chameleon_policy.train.timeline import Rows, Timeline, as_it_was
 
 Emphasis = tuple[float, float, float]
@@ -161,6 +163,11 @@ class EpisodeStore:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @cached_property
+    def pass_of_equal_frames(self) -> list[int]:
+        """Numbers of the episodes of a pass in which every task has about as many frames."""
+        return equal_frames(self.lengths, [each.instruction for each in self.decisions])
 
     def batch(
         self,
