@@ -169,7 +169,16 @@ def test_scores_on_camo(page: Path) -> None:
     assert camo_scores.with_table(page.read_text(), camo_scores.table(scored)) == page.read_text()
     for track in camo_scores.tracks(scored):
         assert {task["episodes"] for task in track["tasks"].values()} == {200} and list(track["tasks"]) == list(TASKS)
-    assert f"{scored['minutes']:.1f} minutes" in README
+    other = scored["tracks"]["120"]
+    assert (
+        f"{scored['minutes']:.1f} minutes on an H200 with 600" in README and f"for {other['minutes']:.1f} minutes" in README
+    )
+    words = " ".join(README.split())
+    gaps = [f"{95 - 100 * camo_scores.mean(track, 'dsr'):.1f}" for track in (scored, other)]
+    assert f"DSR falls short by {gaps[0]} and {gaps[1]}." in words
+    for count, way in (("1", "in {} and {} % of the episodes with one swap"), ("2", "in {} and {} % of those with two")):
+        rates = [track["tasks"]["shell-game"]["by_difficulty"]["swaps"][count]["dsr"]["value"] for track in (scored, other)]
+        assert way.format(*(round(100 * rate) for rate in rates)) in words.replace("(600 and 120 demonstrations), ", "")
 
 
 @pytest.mark.parametrize("name", ["trials", "trials-pictures"])
