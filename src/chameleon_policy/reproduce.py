@@ -19,6 +19,7 @@ from chameleon_policy.baselines import load_policy
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.camo.recording import SETTINGS, Recording, record
 from chameleon_policy.camo.scoring import Rate
+from chameleon_policy.data import RecordedDataset
 from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
@@ -30,6 +31,7 @@ from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
+from chameleon_policy.train.order import equal_frames
 from chameleon_policy.train.recipes import RECIPES
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
@@ -155,9 +157,14 @@ def _training(config: Reproduction, out: Path) -> dict[str, Any]:
     lines = read_metrics(out / "run" / METRICS)
     steps = [line for line in lines if "loss" in line]
     looks = [line for line in lines if "held_out_action" in line]
-    info = [json.loads((out / "data" / task / INFO_PATH).read_text()) for task in config.tasks]
-    length = sum(each["total_frames"] for each in info) / sum(each["total_episodes"] for each in info)
-    batch = RECIPES["camo"].training["batch"]
+    training = RECIPES["camo"].training
+    lengths, tasks = zip(
+        *((episode.length, task) for task in config.tasks for episode in RecordedDataset(out / "data" / task).episodes),
+        strict=True,
+    )
+    of_a_pass = equal_frames(lengths, tasks) if training.get("equal_frames") else range(len(lengths))
+    length = sum(lengths[number] for number in of_a_pass) / len(of_a_pass)
+    batch = training["batch"]
     assert isinstance(batch, int)
     return {
         "preset": config.preset,
