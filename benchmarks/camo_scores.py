@@ -8,8 +8,8 @@ beside it.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from chameleon_policy.reproduce import HELD_OUT, PUBLISHED, RATES, SCORES
 from chameleon_policy.train.held_out import probe_of
 
 ROOT = PUBLISHED.parents[2]
-POLICY = SHIPPED / "camo-small"
-PAGES = (ROOT / "README.md", POLICY / "README.md")
+FOLDER = SHIPPED / "camo-small"
+PAGES = (ROOT / "README.md", FOLDER / "README.md")
 MARKER = "<!-- table: camo-chameleon -->"
 PAPER = "| the paper, a real robot, mean of three | 120 | 86.1 | 80.8 | 71.3 |"
 """Table 1: 36 rollouts of each task."""
@@ -41,13 +41,15 @@ def main(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
         folders: Folders of `chameleon reproduce`, the headline first.
     """
     document = joined([json.loads((folder / SCORES).read_text()) for folder in folders])
+    files = {name: (folders[0] / "policy" / name).read_bytes() for name in (CONFIG, NORMALIZER, WEIGHTS)}
     result = document["result"]
+    result["policy_sha256"] = hashlib.sha256(files[WEIGHTS]).hexdigest()
     # Everything is made before anything is written.
-    pages = {page: with_table(page.read_text(), table(result)) for page in PAGES}
+    pages = {page: with_table(page.read_text(), table(result), page) for page in PAGES}
     figures = {figure_of(track): figure(track) for track in tracks(result)}
     texts = {PUBLISHED: json.dumps(document, indent=1) + "\n", **pages, **figures}
-    for name in (CONFIG, NORMALIZER, WEIGHTS):
-        shutil.copyfile(folders[0] / "policy" / name, POLICY / name)
+    for name, content in files.items():
+        (FOLDER / name).write_bytes(content)
     for path, text in texts.items():
         path.write_text(text)
         print(f"Written: {path}")
@@ -94,11 +96,11 @@ def mean(track: Mapping[str, Any], name: str) -> float:
     return sum(rates) / len(rates)
 
 
-def with_table(page: str, text: str) -> str:
+def with_table(page: str, text: str, where: object = "the page") -> str:
     """The page with its table replaced."""
     before, found, after = page.partition(f"{MARKER}\n")
     if not found:
-        raise ValueError(f"the page has no line {MARKER}")
+        raise ValueError(f"{where} has no line {MARKER}")
     rest = after.splitlines(keepends=True)
     while rest and rest[0].startswith("|"):
         rest.pop(0)

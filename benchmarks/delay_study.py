@@ -1,9 +1,9 @@
 """How long, and through how much, does a policy remember? Scores against the dials that no real robot has.
 
-    python -m benchmarks.delay_study camo-small --task shell-game --out docs/results/delay-shell-game.json
+    python -m benchmarks.delay_study camo-small --task shell-game --longer-retention 20 --out delay-shell-game.json
 
-Every point is a set of held-out episodes of its own difficulty; the policy was trained on the default range. Beside the JSON
-file lies a figure for each dial.
+Every point is a set of held-out episodes of its own difficulty. Beside the JSON file lies a figure for each dial, with the
+range that the policy was trained on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tyro
 from chameleon_policy.camo import task_named
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
-from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
+from chameleon_policy.evaluate.loading import EXPERTS, load_for_evaluation, training_of
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.interval_chart import Point, interval_chart
 from chameleon_policy.report.provenance import write_result
@@ -61,6 +61,8 @@ def main(
         points += [("swaps", value) for value in swaps]
     training = training_of(run)
     if longer_retention is None:
+        if training is None and str(run) not in EXPERTS:
+            raise ValueError(f"{run} does not say what it was trained on: give --longer-retention (0, if nothing was added)")
         longer_retention = training["training"].get("longer_retention", 0) if training else 0
     ranges = {
         **TRAINED,

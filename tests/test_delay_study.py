@@ -56,6 +56,11 @@ def test_the_range_trained_on(
     assert json.loads(out.read_text())["result"]["trained_on"] == {"retention_steps": [3, expected], "swaps": [1, 2]}
 
 
+def test_a_policy_that_does_not_say_what_it_was_trained_on(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give --longer-retention"):
+        delay_study.main(Path("camo-small"), "shell-game", tmp_path / "delay.json")
+
+
 def test_rates_lie_where_they_belong() -> None:
     points = [(1.0, 0.5, 0.25, 0.75), (10.0, 1.0, 0.5, 1.0), (100.0, 0.0, 0.0, 0.25)]
     svg = interval_chart({"DSR <1>": points}, title="a & b", x_label="steps", logarithmic=True, levels={"a guess": 0.5})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -169,6 +170,10 @@ def test_scores_on_camo(page: Path) -> None:
     assert camo_scores.with_table(page.read_text(), camo_scores.table(scored)) == page.read_text()
     for track in camo_scores.tracks(scored):
         assert {task["episodes"] for task in track["tasks"].values()} == {200} and list(track["tasks"]) == list(TASKS)
+    weights = (SHIPPED / "camo-small/model.safetensors").read_bytes()
+    assert hashlib.sha256(weights).hexdigest() == scored["policy_sha256"]
+    card = (SHIPPED / "camo-small/README.md").read_text()
+    assert f"--minutes {scored['minutes']:.1f}" in card and f"{scored['demonstrations']} scripted demonstrations" in card
     other = scored["tracks"]["120"]
     assert (
         f"{scored['minutes']:.1f} minutes on an H200 with 600" in README and f"for {other['minutes']:.1f} minutes" in README
@@ -176,9 +181,9 @@ def test_scores_on_camo(page: Path) -> None:
     words = " ".join(README.split())
     gaps = [f"{95 - 100 * camo_scores.mean(track, 'dsr'):.1f}" for track in (scored, other)]
     assert f"DSR falls short by {gaps[0]} and {gaps[1]}." in words
-    for count, way in (("1", "in {} and {} % of the episodes with one swap"), ("2", "in {} and {} % of those with two")):
+    for count, way in (("1", "DSR is {} and {} after one swap (600 and 120"), ("2", "{} and {} after two.")):
         rates = [track["tasks"]["shell-game"]["by_difficulty"]["swaps"][count]["dsr"]["value"] for track in (scored, other)]
-        assert way.format(*(round(100 * rate) for rate in rates)) in words.replace("(600 and 120 demonstrations), ", "")
+        assert way.format(*(round(100 * rate) for rate in rates)) in words
 
 
 @pytest.mark.parametrize("name", ["trials", "trials-pictures"])

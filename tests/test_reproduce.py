@@ -40,17 +40,26 @@ def test_from_nothing_to_a_score_and_again(
     span = json.loads((file.parent / "run/run.json").read_text())["statistics"]["proprioception"]
     assert span["low"][1] == pytest.approx(-span["high"][1]) and span["low"][0] > 0  # y of the tool, in the mirror too
     assert (file.parent / "policy/model.safetensors").is_file()
-    # Told what is published, and with nothing left to do but the rollouts.
+    # Told what is published, and with nothing left to do.
     rate = {"value": 0.5, "low": 0.1, "high": 0.9, "count": 10}
     tasks = {"clean-plate": {"msr": rate, "dsr": rate, "sr": rate}}
     track = {"preset": "small", "image_size": 64, "minutes": 9.04, "tasks": tasks}
     published = {"result": {"demonstrations": 600, "tasks": {}, "tracks": {"3": track}}}
     (tmp_path / "published.json").write_text(json.dumps(published))
+    played: list[str] = []
+    score = reproduce._score
+    monkeypatch.setattr(reproduce, "_score", lambda *given: played.append(given[1]) or score(*given))
     main()
+    assert played == []
     said = capsys.readouterr().out
     assert "50 [10, 90]" in said and "is trained already" in said
     assert said.index("here") < said.index("published") and "9.0 min" in " ".join(said.split())
+    # A task whose scores were made in another way is played again, and comes out the same.
+    document["result"]["tasks"]["clean-plate"]["euler_steps"] = 50
+    file.write_text(json.dumps(document))
+    main()
     again = json.loads(file.read_text())["result"]["tasks"]
+    assert played == ["clean-plate"]
     assert all(again[task]["rollouts"] == scores["tasks"][task]["rollouts"] for task in again)
     monkeypatch.setattr("sys.argv", [*command, "--demonstrations", "6"])
     with pytest.raises(SystemExit):

@@ -12,11 +12,15 @@ import torch
 from benchmarks import camo_scores
 from chameleon_policy import ChameleonPolicy
 from chameleon_policy.camo import TASKS, Rate
+from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.data.episodes import load_episodes, open_episodes
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.reproduce import HELD_OUT
+from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.held_out import probe_of
+from chameleon_policy.train.run import RunConfig, build_policy
 
 LARGEST = 16e6
 """Bytes of all files together."""
@@ -90,7 +94,7 @@ def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("config.json", "normalizer.json", "model.safetensors"):
         (run / "policy" / name).write_text(name)
     for name, value in (
-        ("PUBLISHED", tmp_path / "published.json"), ("PAGES", (page,)), ("POLICY", target), ("ROOT", tmp_path),
+        ("PUBLISHED", tmp_path / "published.json"), ("PAGES", (page,)), ("FOLDER", target), ("ROOT", tmp_path),
     ):  # fmt: skip
         monkeypatch.setattr(camo_scores, name, value)
     (tmp_path / "docs/images").mkdir(parents=True)
@@ -125,3 +129,14 @@ def test_it_remembers(task: str) -> None:
     policy, settings = load_for_evaluation("camo-small", task, "cpu")
     summary = evaluate(policy, settings, evaluation_seeds(FIRST_SEED, 12), steps=8, parallel=12).summary
     assert summary.sr.value >= 0.6 > summary.chance
+
+
+def test_a_training_can_go_on_from_it(tmp_path: Path) -> None:
+    data = record(Recording(task="clean-plate", episodes=1), tmp_path / "data")
+    config = RunConfig(data=(data,), start_from="camo-small", training=TrainingConfig(steps=1))
+    episodes = open_episodes(data)
+    policy, shipped = build_policy(config, episodes, load_episodes(episodes)), ChameleonPolicy.from_pretrained("camo-small")
+    assert policy.statistics == shipped.statistics
+    weights = dict(policy.named_parameters())
+    for name, weight in shipped.named_parameters():
+        assert weights[name].dtype == torch.float32 and torch.equal(weights[name], weight.float())

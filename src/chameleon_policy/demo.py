@@ -151,7 +151,7 @@ def _play_shipped(task: str, episodes: int, bar: Bar) -> Evaluation:
 
 
 def _showing(task: str, evaluation: Evaluation, folder: Path) -> Showing:
-    """What the page says of a task: how many were right, and the first of them, whatever came of it."""
+    """What the page says of a task: how many episodes were right, and the first episode, whatever came of it."""
     folder.mkdir(parents=True, exist_ok=True)
     first = evaluation.rollouts[0]
     path = folder / f"{task}.mp4"

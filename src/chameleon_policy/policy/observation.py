@@ -109,10 +109,6 @@ class EpisodeBatch:
 
         self.map(record)
 
-    def clone(self) -> EpisodeBatch:
-        """A copy that shares nothing with this one."""
-        return self.map(Tensor.clone)
-
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, in a fixed order."""
         seen = self.observation

@@ -62,7 +62,9 @@ def write_result(path: Path, result: dict[str, Any], command: str, seeds: Sequen
         "result": result,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(json.dumps(document, indent=2) + "\n")
+    unfinished.replace(path)  # whole or not at all
 
 
 def _cpu_model() -> str:

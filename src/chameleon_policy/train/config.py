@@ -50,8 +50,8 @@ class TrainingConfig:
     rest_emphasis: float = 1.0
     """The same for time steps at which it only waits."""
     equal_frames: bool = False
-    """Of several tasks, told apart by their instructions, show those with short episodes more often, so that each has about
-    as many frames."""
+    """Of several tasks, told apart by their instructions, show the episodes of those with few frames several times in a
+    pass, so that each task has about as many."""
     uneven_pace: float = 0.0
     """Probability that a time step before the first decision is left out, and that it is shown twice, drawn anew each time:
     what is seen then passes at another pace (recordings of Camo)."""

@@ -1,8 +1,8 @@
 """The forward and backward pass of a training step as one launch: thousands of kernels, recorded once and replayed.
 
 A short step would otherwise wait for Python. A graph belongs to one shape of batch: the first batch
-of a shape runs as usual, the second is recorded. One runs at a time, so they share the memory of their activations and of
-their batches; each keeps gradients of its own.
+of a shape runs as usual, the second is recorded. One runs at a time, so they share the memory of their activations and,
+most of them, of their batches; each keeps gradients of its own.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class GraphedLoss:
         """None: this shape was seen once."""
         self.short_of_memory = False
         self.pool: Any = None
-        self._batch_memory: list[Tensor] = []
-        """For each tensor of a batch, the largest so far."""
+        self._batch_memory: dict[tuple[int, torch.dtype], Tensor] = {}
+        """Place of a tensor in a batch and its kind -> room for it."""
 
     def __call__(self, batch: EpisodeBatch) -> dict[str, Tensor]:
         """The loss and its parts, detached."""
@@ -60,7 +60,7 @@ class GraphedLoss:
                 return self._run(batch)
             self.recordings[shape] = None
             figures = self._run(batch)
-            torch.cuda.empty_cache()  # recordings have a memory of their own, and other trainings may wait for this one
+            torch.cuda.empty_cache()  # recordings have a memory of their own, and another process may need this one
             return figures
         recording = self.recordings[shape]
         if recording is None:
@@ -78,16 +78,20 @@ class GraphedLoss:
         return {name: value.clone() for name, value in recording.figures.items()}
 
     def _keep(self, batch: EpisodeBatch) -> EpisodeBatch:
-        """A batch of this shape that lies in the memory that all recordings share."""
+        """A copy of a batch in memory that recordings share.
+
+        Where it does not fit, there is new memory of twice the size, and earlier recordings keep the old one: however the
+        lengths come, all of it together is a few batches.
+        """
         places = itertools.count()
 
         def keep(tensor: Tensor) -> Tensor:
-            place = next(places)
-            if place == len(self._batch_memory):
-                self._batch_memory.append(tensor.new_empty(0))
-            if self._batch_memory[place].numel() < tensor.numel():
-                self._batch_memory[place] = tensor.new_empty(tensor.numel())
-            return self._batch_memory[place][: tensor.numel()].view(tensor.shape).copy_(tensor)
+            key = (next(places), tensor.dtype)
+            memory = self._batch_memory.get(key)
+            if memory is None or memory.numel() < tensor.numel():
+                memory = tensor.new_empty(max(tensor.numel(), 0 if memory is None else 2 * memory.numel()))
+                self._batch_memory[key] = memory
+            return memory[: tensor.numel()].view(tensor.shape).copy_(tensor)
 
         return batch.map(keep)
 
@@ -99,11 +103,11 @@ class GraphedLoss:
 
     def _record(self, batch: EpisodeBatch) -> _Recording | None:
         """A recording, or None where memory does not suffice for one beside what is there."""
-        kept = self._keep(batch)
         self.method.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()  # what running without a graph had used
         graph = torch.cuda.CUDAGraph()
         try:
+            kept = self._keep(batch)
             # A host that waits would make the recording fail; what another thread does beside it is its own affair.
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 figures = self._run(kept)

@@ -37,11 +37,13 @@ def appearance_of(seed: int, step: int, place: int) -> np.random.Generator:
 
 
 def equal_frames(lengths: Sequence[int], tasks: Sequence[str]) -> list[int]:
-    """Numbers of the episodes of a pass in which every task has about as many frames: those of tasks with short episodes
-    come several times."""
-    means = {task: np.mean([length for length, each in zip(lengths, tasks, strict=True) if each == task]) for task in tasks}
-    longest = max(means.values())
-    return [number for number, task in enumerate(tasks) for _ in range(round(longest / means[task]))]
+    """Numbers of the episodes of a pass in which every task has about as many frames: those of tasks with few frames come
+    several times."""
+    frames = dict.fromkeys(tasks, 0)
+    for length, task in zip(lengths, tasks, strict=True):
+        frames[task] += length
+    most = max(frames.values())
+    return [number for number, task in enumerate(tasks) for _ in range(round(most / frames[task]))]
 
 
 def episodes_of_step(
