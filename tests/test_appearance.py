@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chameleon_policy.train.appearance import Appearance, Mirror, draw_appearance, tinted
+from chameleon_policy.train.appearance import Appearance, Mirror, draw_appearance, tinted, warped
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
 from chameleon_policy.train.order import appearance_of, pace_of
@@ -16,8 +16,8 @@ from test_timeline import FEATURES
 from training_data import make_episodes
 
 
-def drawn(mirror: bool, tint: float) -> list[Appearance]:
-    return [draw_appearance(np.random.default_rng(n), mirror, tint) for n in range(400)]
+def drawn(mirror: bool, tint: float, warp: float = 0.0) -> list[Appearance]:
+    return [draw_appearance(np.random.default_rng(n), mirror, tint, warp) for n in range(400)]
 
 
 def test_every_other_episode_is_mirrored_and_colours_stay_within_reach() -> None:
@@ -26,6 +26,8 @@ def test_every_other_episode_is_mirrored_and_colours_stay_within_reach() -> None
     factors = np.array([each.tint for each in drawn(False, 0.2)])
     assert (np.abs(factors - 1) <= 0.2).all() and (np.ptp(factors, axis=0) > 0.38).all()
     assert abs(np.corrcoef(factors.T)[0, 1]) < 0.2  # colours, not brightness alone
+    warps = np.array([each.warp for each in drawn(False, 0.0, 0.1)]) - np.eye(2)
+    assert (np.abs(warps) <= 0.1).all() and (np.ptp(warps, axis=0) > 0.19).all()
 
 
 def test_colours_are_multiplied_and_stay_within_a_byte() -> None:
@@ -35,6 +37,23 @@ def test_colours_are_multiplied_and_stay_within_a_byte() -> None:
     assert torch.equal(shown[0], images[0])
     assert shown[1, 0, 0].tolist() == [[50, 255, 255], [0, 75, 255]]
     assert tinted(images, [(1.0, 1.0, 1.0)] * 2) is images
+
+
+def test_pictures_are_warped_around_their_centre() -> None:
+    """Against coordinates: a picture of its own rows and columns shows at p what was at warp p."""
+    places = torch.arange(16) * 10
+    rows, columns = torch.meshgrid(places, places, indexing="ij")
+    picture = torch.stack([columns, rows, torch.full_like(rows, 7)], dim=-1).to(torch.uint8)
+    images = picture.expand(2, 3, 16, 16, 3).contiguous()
+    warp = ((1.1, 0.05), (-0.08, 0.9))
+    shown = warped(images, [((1.0, 0.0), (0.0, 1.0)), warp])
+    assert shown.dtype == torch.uint8 and shown.is_contiguous()
+    assert torch.equal(shown[0], images[0]) and torch.equal(shown[1, 0], shown[1, 2])
+    centred = torch.stack([columns, rows], dim=-1) - 75.0
+    wanted = (centred @ torch.tensor(warp).T + 75.0).clamp(0, 150)
+    torch.testing.assert_close(shown[1, 1, ..., :2].float(), wanted, rtol=0, atol=0.51)
+    assert shown[..., 2].eq(7).all()
+    assert warped(images, [((1.0, 0.0), (0.0, 1.0))] * 2) is images
 
 
 def test_it_follows_from_seed_step_and_place() -> None:
@@ -58,7 +77,10 @@ def test_the_feeder_draws_anew_for_every_step_and_keeps_it_for_all_windows() -> 
     assert 0 < sum(each[0].mirrored for each in firsts) < 12
 
 
-@pytest.mark.parametrize("tint", [-0.1, 1.0, float("nan")])
-def test_mistakes(tint: float) -> None:
-    with pytest.raises(ValueError, match="tint"):
-        TrainingConfig(steps=1, tint=tint)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tint", -0.1), ("tint", 1.0), ("tint", float("nan")), ("warp", -0.1), ("warp", 0.5), ("warp", float("nan"))],
+)
+def test_mistakes(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        TrainingConfig(steps=1, **{name: value})

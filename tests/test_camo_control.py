@@ -248,6 +248,13 @@ def test_a_missing_opengl_library_names_its_package(before: str, variables: dict
     assert "apt-get install libegl1 libgl1-mesa-dri" in result.stderr and "libosmesa6" in result.stderr
 
 
+def test_what_computes_on_a_gpu_can_be_loaded_behind_the_renderer() -> None:
+    """Both bring an LLVM: the second one to come ended the process."""
+    pytest.importorskip("triton")
+    result = run_without_screen(f"from chameleon_policy.camo import CamoEnv; {FRAMES}; import triton")
+    assert result.returncode == 0 and result.stdout.strip() == "True", result.stderr
+
+
 def test_rendering_works_when_mujoco_was_imported_first() -> None:
     result = run_without_screen(f"import mujoco; from chameleon_policy.camo import CamoEnv; {FRAMES}")
     assert result.stdout.strip() == "True", result.stderr

@@ -7,12 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator
 
 from chameleon_policy import ChameleonPolicy, FastControl, preset
 from chameleon_policy.data.episodes import EpisodeArrays
 from chameleon_policy.policy import Features, ObjectSlots, View
-from chameleon_policy.train.appearance import Appearance, Mirror
+from chameleon_policy.train.appearance import Appearance, Mirror, warped
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
 from chameleon_policy.train.graphs import GraphedLoss
@@ -94,6 +95,14 @@ def test_pictures_in_the_mirror_and_in_another_light_are_those_of_the_cpu(reside
     here, there = (store.batch(shown).to("cpu").tensors() for store in stores)
     for name, tensor in here.items():
         torch.testing.assert_close(there[name], tensor, rtol=0, atol=0)
+
+
+def test_warped_pictures_are_those_of_the_cpu() -> None:
+    images = F.interpolate(torch.rand(1, 3, 5, 5), (64, 64), mode="bicubic").clamp(0, 1).mul(255).to(torch.uint8)
+    images = images.permute(0, 2, 3, 1).expand(2, 3, 64, 64, 3)
+    matrices = [((1.1, 0.05), (-0.08, 0.9)), ((0.95, 0.0), (0.1, 1.05))]
+    here, there = warped(images, matrices), warped(images.to("cuda"), matrices).cpu()
+    assert int((here.int() - there.int()).abs().max()) <= 2  # half precision on the GPU
 
 
 def test_a_recorded_step_is_the_step() -> None:

@@ -36,7 +36,10 @@ def test_from_nothing_to_a_score_and_again(
     assert list(scores["tasks"]) == ["clean-plate", "shell-game"]
     assert [each["episodes"] for each in scores["tasks"].values()] == [1, 1]
     assert scores["demonstrations"] == 3 and scores["preset"] == "nano"
-    assert 0 < scores["minutes"] < 1 and scores["frames_seen"] >= 32 * scores["steps"] and scores["looks"]
+    assert 0 < scores["minutes"] < 1 and scores["looks"]
+    recorded = [json.loads((file.parent / "data" / task / "meta/info.json").read_text()) for task in scores["tasks"]]
+    shortest, longest = 25, max(info["total_frames"] for info in recorded)  # of an episode
+    assert shortest < scores["frames_seen"] / (32 * scores["steps"]) < longest
     span = json.loads((file.parent / "run/run.json").read_text())["statistics"]["proprioception"]
     assert span["low"][1] == pytest.approx(-span["high"][1]) and span["low"][0] > 0  # y of the tool, in the mirror too
     assert (file.parent / "policy/model.safetensors").is_file()

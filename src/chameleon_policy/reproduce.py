@@ -30,6 +30,7 @@ from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
+from chameleon_policy.train.order import equal_frames
 from chameleon_policy.train.recipes import RECIPES
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
@@ -157,10 +158,6 @@ def _training(config: Reproduction, out: Path) -> dict[str, Any]:
     lines = read_metrics(out / "run" / METRICS)
     steps = [line for line in lines if "loss" in line]
     looks = [line for line in lines if "held_out_action" in line]
-    info = [json.loads((out / "data" / task / INFO_PATH).read_text()) for task in config.tasks]
-    length = sum(each["total_frames"] for each in info) / sum(each["total_episodes"] for each in info)
-    batch = RECIPES["camo"].training["batch"]
-    assert isinstance(batch, int)
     return {
         "preset": config.preset,
         "image_size": config.image_size,
@@ -168,9 +165,22 @@ def _training(config: Reproduction, out: Path) -> dict[str, Any]:
         "training_seed": config.seed,
         "steps": steps[-1]["step"],
         "minutes": steps[-1]["seconds"] / 60,
-        "frames_seen": round(steps[-1]["step"] * batch * length),
+        "frames_seen": round(steps[-1]["step"] * _frames_of_a_step(config, out)),
         "looks": looks,
     }
+
+
+def _frames_of_a_step(config: Reproduction, out: Path) -> float:
+    """On average, of the demonstrations as they were recorded."""
+    recipe = RECIPES["camo"].training
+    batch = recipe["batch"]
+    assert isinstance(batch, int)
+    info = {task: json.loads((out / "data" / task / INFO_PATH).read_text()) for task in config.tasks}
+    lengths = {task: each["total_frames"] / each["total_episodes"] for task, each in info.items()}
+    episodes = [task for task, each in info.items() for _ in range(each["total_episodes"])]
+    if recipe.get("equal_frames"):
+        episodes = [episodes[number] for number in equal_frames([lengths[task] for task in episodes], episodes)]
+    return float(batch * sum(lengths[task] for task in episodes) / len(episodes))
 
 
 def _comparison(task: str, here: dict[str, Any], there: dict[str, Any] | None) -> Table:

@@ -6,6 +6,7 @@ default one ends the process. `Cameras` opens its context itself: EGL, else OSMe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import importlib
 import os
@@ -85,6 +86,10 @@ def _open_context(size: int) -> Any:
     """An OpenGL context, or an ImportError that names the packages to install."""
     # The software renderer's own threads only get in one another's way when several environments run.
     os.environ.setdefault("LP_NUM_THREADS", "0")
+    with contextlib.suppress(ImportError):
+        # It and the software renderer bring an LLVM each. Loaded behind the renderer (by torch, with the first step of an
+        # optimizer), Triton ends the process with a segmentation fault; in front of it both work.
+        importlib.import_module("triton")
     backend = os.environ.get("MUJOCO_GL", "").lower().strip() or _installed_backend()
     try:
         if sys.platform == "linux" and backend not in LIBRARIES:

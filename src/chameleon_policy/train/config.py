@@ -62,6 +62,8 @@ class TrainingConfig:
     tint: float = 0.0
     """Red, green and blue of an episode's pictures are multiplied with factors that differ from 1 by up to this much, drawn
     anew each time."""
+    warp: float = 0.0
+    """An episode's pictures are stretched, turned and sheared by up to this share, drawn anew each time."""
     seed: int = 0
     """Weights, order of the episodes and all noise follow from it."""
     checkpoint_minutes: float = 5.0
@@ -93,8 +95,8 @@ class TrainingConfig:
             _require(name, getattr(self, name), getattr(self, name) in choices, f"one of {', '.join(choices)}")
         _require("minutes", self.minutes, self.minutes is None or 0 < self.minutes < math.inf, "positive")
         _require("uneven_pace", self.uneven_pace, 0 <= self.uneven_pace <= 0.5, "between 0 and 0.5")
-        _require("tint", self.tint, 0 <= self.tint < 1, "in [0, 1)")
-        for name in ("ema_decay", "beta2"):
+        _require("warp", self.warp, 0 <= self.warp < 0.5, "in [0, 0.5)")  # from 0.5 on, all could shrink to a line
+        for name in ("tint", "ema_decay", "beta2"):
             _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
 
     @property

@@ -36,10 +36,10 @@ def appearance_of(seed: int, step: int, place: int) -> np.random.Generator:
     return np.random.default_rng([seed, APPEARANCE, step, place])
 
 
-def equal_frames(lengths: Sequence[int], tasks: Sequence[str]) -> list[int]:
+def equal_frames(lengths: Sequence[float], tasks: Sequence[str]) -> list[int]:
     """Numbers of the episodes of a pass in which every task has about as many frames: those of tasks with few frames come
     several times."""
-    frames = dict.fromkeys(tasks, 0)
+    frames = dict.fromkeys(tasks, 0.0)
     for length, task in zip(lengths, tasks, strict=True):
         frames[task] += length
     most = max(frames.values())

@@ -100,8 +100,8 @@ def train(
     refusal = f"another process is training in {out}; wait for it, or choose another --out"
     episodes = _open(config, config.data)
     mirror = _mirror(config, episodes)
-    if config.training.tint and not episodes.views:
-        raise ValueError(f"--tint changes the colours of pictures, and {episodes.source} has none; leave it out")
+    if (config.training.tint or config.training.warp) and not episodes.views:
+        raise ValueError(f"--tint and --warp change pictures, and {episodes.source} has none; set both to 0")
     if first:
         out.mkdir(parents=True, exist_ok=True)
     with only_process(out / LOCK, refusal) if first else nullcontext():

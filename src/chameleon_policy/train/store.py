@@ -24,7 +24,7 @@ from chameleon_policy.policy import (
     Statistics,
     View,
 )
-from chameleon_policy.train.appearance import Mirror, tinted
+from chameleon_policy.train.appearance import Mirror, tinted, warped
 from chameleon_policy.train.moments import DECIDING, moments
 from chameleon_policy.train.order import equal_frames
 from chameleon_policy.train.timeline import Rows, Timeline, as_it_was
@@ -200,7 +200,8 @@ class EpisodeStore:
         seen = index[:, :time]
         state, actions = self._take(rows.observation.proprioception, seen), self._take(rows.actions, index)
         images = {name: self._take(frames, seen) for name, frames in rows.observation.images.items()}
-        images = {name: tinted(frames, [each.appearance.tint for each in shown]) for name, frames in images.items()}
+        tints, warps = ([each.appearance.tint for each in shown], [each.appearance.warp for each in shown])
+        images = {name: warped(tinted(frames, tints), warps) for name, frames in images.items()}
         reflected = [row for row, each in enumerate(shown) if each.appearance.mirrored]
         if reflected:
             self._reflect(self._send(torch.tensor(reflected)), state, actions, images)
