@@ -1,5 +1,6 @@
 # Two commands do everything on a fresh Debian or Ubuntu machine: `make demo` and `make test`.
 BIN := .venv/bin
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: help demo test test-slow lint format bench setup clean
 
@@ -10,10 +11,10 @@ demo: .venv/installed  ## Train a policy and its memoryless twin, score both, pl
 	$(BIN)/chameleon demo
 
 test: .venv/installed lint  ## Lint, type-check and run the tests (a few minutes)
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 test-slow: .venv/installed  ## Also run the tests that are marked slow
-	$(BIN)/pytest --slow
+	$(BIN)/pytest $(PARALLEL) --slow
 
 lint: .venv/installed  ## Ruff and mypy
 	$(BIN)/ruff check

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"  # one of several processes that share the cores; read when torch is imported
 # No test may reach for a model hub: what is needed is made by the tests or installed by `make setup`.
 os.environ["HF_HUB_OFFLINE"] = "1"
 

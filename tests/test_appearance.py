@@ -69,9 +69,12 @@ def test_the_feeder_draws_anew_for_every_step_and_keeps_it_for_all_windows() -> 
     asked: list[list[Appearance]] = []
     batch_of = store.batch
     store.batch = lambda shown, *rest: asked.append([each.appearance for each in shown]) or batch_of(shown, *rest)  # type: ignore[method-assign, func-returns-value, union-attr]
-    feeder = Feeder(store, TrainingConfig(steps=99, batch=1, window=10, tint=0.3, mirror=True), Accelerator(cpu=True), 0)
-    for _ in range(12):
+    config = TrainingConfig(steps=99, batch=1, window=10, tint=0.3, mirror=True, plain_steps=5)
+    feeder = Feeder(store, config, Accelerator(cpu=True), 0)
+    for _ in range(17):
         feeder.next_step()
+    plain, asked = asked[:10], asked[10:]
+    assert plain == [[Appearance()]] * 10
     firsts, seconds = asked[::2], asked[1::2]
     assert firsts == seconds and len({each[0].tint for each in firsts}) == 12
     assert 0 < sum(each[0].mirrored for each in firsts) < 12

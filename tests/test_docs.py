@@ -174,19 +174,20 @@ def test_scores_on_camo(page: Path) -> None:
     assert hashlib.sha256(weights).hexdigest() == scored["policy_sha256"]
     card = (SHIPPED / "camo-small/README.md").read_text()
     assert f"--minutes {scored['minutes']:.1f}" in card and f"{scored['demonstrations']} scripted demonstrations" in card
-    other = scored["tracks"]["120"]
+    assert f"({scored['steps']:,} steps)" in card
+    other, words = scored["tracks"]["600"], " ".join(README.split())
     assert (
-        f"{scored['minutes']:.1f} minutes on an H200 with 600" in README and f"for {other['minutes']:.1f} minutes" in README
+        f"for {scored['minutes']:.1f} minutes on an H200" in words and f"for {other['minutes']:.1f} minutes by an" in words
     )
-    words = " ".join(README.split())
-    gaps = [f"{95 - 100 * camo_scores.mean(track, 'dsr'):.1f}" for track in (scored, other)]
-    assert f"DSR falls short by {gaps[0]} and {gaps[1]}." in words
-    for count, way in (("1", "DSR is {} and {} after one swap (600 and 120"), ("2", "{} and {} after two.")):
+    reached = [camo_scores.mean(scored, rate) >= wanted for rate, wanted in (("msr", 0.95), ("dsr", 0.95), ("sr", 0.9))]
+    assert "With 120 demonstrations our targets (MSR 95, DSR 95, SR 90 on average) are reached" in words and all(reached)
+    assert f"with 600 DSR falls short by {95 - 100 * camo_scores.mean(other, 'dsr'):.1f}." in words
+    for count, way in (("1", "DSR is {} and {} after one swap (120 and 600"), ("2", "{} and {} after two.")):
         rates = [track["tasks"]["shell-game"]["by_difficulty"]["swaps"][count]["dsr"]["value"] for track in (scored, other)]
         assert way.format(*(round(100 * rate) for rate in rates)) in words
 
 
-@pytest.mark.parametrize("name", ["trials", "trials-pictures"])
+@pytest.mark.parametrize("name", ["trials", "trials-pictures", "trials-mirror"])
 def test_trials_table(name: str) -> None:
     rows = []
     for row in result(f"camo-{name}.json").values():

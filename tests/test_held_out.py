@@ -204,7 +204,7 @@ class TestRecipe:
         assert with_recipe(["train", "data", "--recipe=camo", "--steps=3"])[1:3] == ["--batch", "32"]
         assert "--horizon" not in with_recipe(["train", "data", "--recipe", "camo", "--start-from", "policy"])
         switched = with_recipe(["train", "data", "--recipe", "camo", "--no-mirror"])
-        assert switched.index("--mirror") + 1 == switched.index("--uneven-pace") < switched.index("--no-mirror")
+        assert switched.index("--mirror") + 1 == switched.index("--warp") < switched.index("--no-mirror")
         off = Recipe(horizon=4, objective={}, training={"graphs": False})
         assert off.options() == {"--no-graphs": [], "--horizon": ["4"]}
         for untouched in (["train", "data"], ["eval", "run", "--recipe", "camo"], ["train", "--recipe", "none"], []):
@@ -217,6 +217,8 @@ class TestRecipe:
         options = ["--preset", "nano", "--batch", "2", "--steps", "2", "--device", "cpu", "--workers", "1", "--tell-answer"]
         options += [
             "--no-mirror",
+            "--warp",
+            "0",
             "--held-out",
             str(recordings[1]),
             "--watch-times",
@@ -247,7 +249,8 @@ class TestRecipe:
         [
             (["--recipe", "soup"], "recipe"),
             (["--recipe", "camo", "--held-out", "nowhere"], "--watch-times"),
-            (["--recipe", "camo", "--no-mirror", "--held-out", "nowhere", "--watch-times", "1"], "nowhere does not exist"),
+            (["--recipe", "camo", "--no-mirror"], "set both to 0"),
+            (["--held-out", "nowhere", "--watch-times", "1"], "nowhere does not exist"),
             (["--recipe", "camo"], "give --no-mirror"),
             (["--recipe", "camo", "--tell-answer"], "with --tell-answer, give --no-mirror"),
             (["--tint", "0.1"], "--tint and --warp change pictures"),

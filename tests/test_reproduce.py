@@ -43,6 +43,8 @@ def test_from_nothing_to_a_score_and_again(
     span = json.loads((file.parent / "run/run.json").read_text())["statistics"]["proprioception"]
     assert span["low"][1] == pytest.approx(-span["high"][1]) and span["low"][0] > 0  # y of the tool, in the mirror too
     assert (file.parent / "policy/model.safetensors").is_file()
+    steps = {each["euler_steps"] for each in scores["tasks"].values()}
+    assert steps == {json.loads((file.parent / "policy/config.json").read_text())["config"]["sampling_steps"]} == {8}
     # Told what is published, and with nothing left to do.
     rate = {"value": 0.5, "low": 0.1, "high": 0.9, "count": 10}
     tasks = {"clean-plate": {"msr": rate, "dsr": rate, "sr": rate}}

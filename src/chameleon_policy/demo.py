@@ -35,7 +35,7 @@ from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 TASK = "clean-plate"
 NAMES = {"chameleon": "Chameleon", "no-memory": "its memoryless twin"}
 SAMPLING_STEPS = 4
-SHIPPED_POLICY, SHIPPED_SAMPLING_STEPS = SHIPPED / "camo-small", 8
+SHIPPED_POLICY = SHIPPED / "camo-small"
 CLIP_SIZE = 200
 
 
@@ -97,8 +97,7 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
         f"{config.demonstrations} expert demonstrations, state observations (five object slots), training seeds only.",
         f"<code>nano</code> from scratch: {config.minutes:g} minutes for Chameleon, {config.twin_minutes:g} for the twin.",
         f"{config.episodes} rollouts each on held-out seeds, {SAMPLING_STEPS} Euler steps a chunk.",
-        f"The policy that comes with the package: {config.shipped_episodes} rollouts of each task, "
-        f"{SHIPPED_SAMPLING_STEPS} Euler steps.",
+        f"The policy that comes with the package: {config.shipped_episodes} rollouts of each task.",
         f"This sitting took {minutes:.1f} minutes. Every episode's score: <code>{escape(str(out / 'scores.json'))}</code>.",
     ]
     page = out / "index.html"
@@ -147,7 +146,7 @@ def _play_shipped(task: str, episodes: int, bar: Bar) -> Evaluation:
     policy, settings = load_for_evaluation(SHIPPED_POLICY, task, "cpu")
     with bar(f"{task} from pictures", episodes) as advance:
         seeds = evaluation_seeds(FIRST_SEED, episodes)
-        return evaluate(policy, settings, seeds, steps=SHIPPED_SAMPLING_STEPS, parallel=min(episodes, 36), progress=advance)
+        return evaluate(policy, settings, seeds, parallel=min(episodes, 36), progress=advance)
 
 
 def _showing(task: str, evaluation: Evaluation, folder: Path) -> Showing:

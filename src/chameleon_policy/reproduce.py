@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +100,7 @@ def reproduce(
             raise SystemExit(128 + stopped_by)
     except AlreadyTrainedError:
         console.print(f"{out / 'run'} is trained already.", soft_wrap=True)
-    # Scored as it would be shipped: in half the space.
-    load_policy(out / "run" / POLICY).bfloat16().save_pretrained(out / "policy")
+    _export(out)
     seeds = evaluation_seeds(FIRST_SEED, config.episodes)
     result: dict[str, Any] = {**_training(config, out), "tasks": {}}
     result["tasks"] = _scored_before(out / SCORES, result, config.episodes)
@@ -125,11 +124,18 @@ def published(demonstrations: int) -> dict[str, Any] | None:
     return found
 
 
+def _export(out: Path) -> None:
+    """The policy as it would be shipped, and as it is scored: in half the space, with few Euler steps."""
+    policy = load_policy(out / "run" / POLICY).bfloat16()
+    policy.config = replace(policy.config, sampling_steps=EULER_STEPS)
+    policy.save_pretrained(out / "policy")
+
+
 def _score(policy: Path, task: str, seeds: list[int], bar: Bar, device: Device, workers: int) -> dict[str, Any]:
     started = time.perf_counter()
     loaded, environment = load_for_evaluation(policy, task, device)
     with bar(f"rollouts of {task}", len(seeds)) as advance:
-        evaluation = evaluate(loaded, environment, seeds, steps=EULER_STEPS, workers=workers, progress=advance)
+        evaluation = evaluate(loaded, environment, seeds, workers=workers, progress=advance)
     return {**evaluation.as_dict(), "euler_steps": EULER_STEPS, "wall_seconds": time.perf_counter() - started}
 
 

@@ -64,6 +64,8 @@ class TrainingConfig:
     anew each time."""
     warp: float = 0.0
     """An episode's pictures are stretched, turned and sheared by up to this share, drawn anew each time."""
+    plain_steps: int = 0
+    """In so many steps at the beginning, episodes are shown as they were all the same: at their own pace, in no mirror."""
     seed: int = 0
     """Weights, order of the episodes and all noise follow from it."""
     checkpoint_minutes: float = 5.0
@@ -87,7 +89,15 @@ class TrainingConfig:
             _require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         for name in ("steps", "window", "checkpoint_steps"):
             _require(name, getattr(self, name), getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
-        for name in ("warmup_steps", "watch_times", "watch_episodes", "seed", "weight_decay", "longer_retention"):
+        for name in (
+            "warmup_steps",
+            "watch_times",
+            "watch_episodes",
+            "seed",
+            "weight_decay",
+            "longer_retention",
+            "plain_steps",
+        ):
             _require(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
         for name in ("learning_rate", "gradient_clip", "decision_emphasis", "rest_emphasis", "checkpoint_minutes"):
             _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "positive")

@@ -157,6 +157,8 @@ class Feeder:
         """How the episode at this place of a step's batch is shown."""
         config, length = self._config, self._store.lengths[episode]
         timeline = as_it_was(episode, length)
+        if step < config.plain_steps:
+            return timeline
         if config.another_pace:
             rng, decisions = pace_of(config.seed, step, place), self._store.decisions[episode].steps
             timeline = at_another_pace(episode, length, decisions, rng, config.uneven_pace, config.longer_retention)

@@ -37,7 +37,8 @@ RECIPES: dict[RecipeName, Recipe] = {
         objective={"action_steps": 32, "flow_time_power": 2, "proprioception_noise": 0.03},
         training={
             "minutes": 20, "batch": 32, "optimizer": "muon", "learning_rate": 1e-3, "beta2": 0.99, "gradient_clip": 1,
-            "rest_emphasis": 0.1, "equal_frames": True, "mirror": True, "warp": 0.05, "uneven_pace": 0.25, "longer_retention": 20,
+            "rest_emphasis": 0.1, "equal_frames": True, "uneven_pace": 0.25, "longer_retention": 20, "mirror": True,
+            "warp": 0.05,
         },
     )
 }  # fmt: skip
