@@ -1,9 +1,9 @@
 """Publishes what `chameleon reproduce` has made: the policy, its scores in one file, the tables that quote them, the curves.
 
-    python -m benchmarks.camo_scores runs/reproduce-camo runs/reproduce-camo-120
+    python -m benchmarks.camo_scores runs/reproduce-camo runs/reproduce-camo-600
 
-The first folder is the headline, and its policy comes with the package; the others, with fewer demonstrations, stand
-beside it.
+The first folder is the headline, and its policy comes with the package; the others, with other numbers of demonstrations,
+stand beside it.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def main(
         retention: Steps between evidence and decision to try.
         swaps: Numbers of swaps to try (shell-game).
         longer_retention: Steps that the training added to the benchmark's retention (default: what the run says).
-        steps: Euler steps of a chunk (default: the policy's own, 50).
+        steps: Euler steps of a chunk (default: the policy's own: 50, or 8 for camo-small).
         workers: Processes for the environments.
         device: Where the policy computes.
     """

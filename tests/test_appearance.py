@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
+from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.policy import View
 from chameleon_policy.train.appearance import Appearance, Mirror, draw_appearance, tinted, warped
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
@@ -78,6 +82,33 @@ def test_the_feeder_draws_anew_for_every_step_and_keeps_it_for_all_windows() -> 
     firsts, seconds = asked[::2], asked[1::2]
     assert firsts == seconds and len({each[0].tint for each in firsts}) == 12
     assert 0 < sum(each[0].mirrored for each in firsts) < 12
+
+
+def test_what_is_drawn_is_what_is_seen() -> None:
+    """From the feeder to the batch: warped first, then in the mirror."""
+    from accelerate import Accelerator
+
+    rng, features = np.random.default_rng(0), dataclasses.replace(FEATURES, views=(View(name="third", height=16, width=16),))
+    (plain,) = make_episodes([12])
+    frames = rng.integers(0, 256, (12, 16, 16, 3)).astype(np.uint8)
+    episode = EpisodeArrays(**{**vars(plain), "images": {"third": frames}})
+    statistics = statistics_of([episode])
+    store = EpisodeStore([episode], features, statistics, mirror=Mirror((1.0, -1.0, 1.0), (1.0, -1.0)))
+    mirrored = set()
+    for step in range(8):
+        config = TrainingConfig(steps=99, batch=1, mirror=True, warp=0.1, seed=3)
+        look = draw_appearance(appearance_of(3, step, 0), mirror=True, tint=0.0, warp=0.1)
+        expected = warped(torch.from_numpy(frames)[None], [look.warp])
+        expected = expected.flip(3) if look.mirrored else expected
+        seen = Feeder(store, config, Accelerator(cpu=True), step).next_step()[0].windows[0].batch.observation.images["third"]
+        torch.testing.assert_close(seen, expected, rtol=0, atol=0)
+        assert not torch.equal(seen, torch.from_numpy(frames)[None])
+        mirrored.add(look.mirrored)
+    assert mirrored == {False, True}
+    alone = TrainingConfig(steps=99, batch=1, warp=0.1)
+    seen = Feeder(store, alone, Accelerator(cpu=True), 0).next_step()[0].windows[0].batch.observation.images["third"]
+    look = draw_appearance(appearance_of(0, 0, 0), mirror=False, tint=0.0, warp=0.1)
+    torch.testing.assert_close(seen, warped(torch.from_numpy(frames)[None], [look.warp]), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

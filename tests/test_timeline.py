@@ -90,9 +90,15 @@ def test_the_feeder_draws_anew_for_every_step() -> None:
     assert len(waits) == 6 and max(waits) - min(waits) == 5
     torch.testing.assert_close(shown(3, uneven_pace=0.4), shown(3, uneven_pace=0.4))
     assert any(not torch.equal(shown(step, uneven_pace=0.4)[:20], shown(step)[:20]) for step in range(3))
+    altered = {"uneven_pace": 0.4, "longer_retention": 5, "plain_steps": 3}
+    torch.testing.assert_close(shown(2, **altered), shown(2))
+    assert any(not torch.equal(shown(step, **altered)[:20], shown(step)[:20]) for step in range(3, 6))
 
 
-@pytest.mark.parametrize(("option", "value"), [("uneven_pace", 0.6), ("uneven_pace", -0.1), ("longer_retention", -1)])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("uneven_pace", 0.6), ("uneven_pace", -0.1), ("longer_retention", -1), ("plain_steps", -1), ("plain_steps", 1)],
+)
 def test_mistakes(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=option.replace("_", "-")):
         TrainingConfig(steps=1, **{option: value})  # type: ignore[arg-type]

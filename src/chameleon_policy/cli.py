@@ -285,7 +285,7 @@ def evaluate(
             experts, with and without knowing the answer.
         task: clean-plate, shell-game or seasonings.
         episodes: Episodes, one per seed.
-        steps: Euler steps of a chunk (default: the policy's own, 50).
+        steps: Euler steps of a chunk (default: the policy's own: 50, or 8 for camo-small).
         executed: Actions of a chunk to carry out before the next one (default: half of them).
         json_file: File for the scores and every episode.
         videos: Folder for videos of the failures.
@@ -297,7 +297,7 @@ def evaluate(
     """
     with _extra("camo"):
         from chameleon_policy.evaluate import camo
-        from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
+        from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of, training_of
         from chameleon_policy.evaluate.videos import save_failures
         from chameleon_policy.report.evaluation_table import evaluation_table
         from chameleon_policy.report.provenance import write_result
@@ -319,7 +319,8 @@ def evaluate(
         print(f"{count:4d}  {reason}")
     if json_file is not None:
         result = {
-            "policy": str(run), "training": training_of(run), "steps": steps, "executed": executed, **evaluation.as_dict()
+            "policy": str(run), "training": training_of(run), "steps": steps or sampling_steps_of(policy),
+            "executed": executed, **evaluation.as_dict(),
         }  # fmt: skip
         write_result(json_file, result, command=" ".join(["chameleon", *sys.argv[1:]]), seeds=seeds)
         print(f"Scores: {json_file}")
@@ -336,7 +337,7 @@ def reproduce(
     task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     out: Path | None = None,
     minutes: float = 20.0,
-    demonstrations: int = 600,
+    demonstrations: int = 120,
     preset: Preset = "small",
     image_size: int = 128,
     episodes: int = 200,
@@ -353,7 +354,7 @@ def reproduce(
         out: Folder for everything that is made; what is there already is kept (default: runs/reproduce-camo, or
             runs/reproduce-<tasks>).
         minutes: Training.
-        demonstrations: Expert episodes of each task to learn from; 120 is the paper's track.
+        demonstrations: Expert episodes of each task to learn from; the paper has 120.
         preset: Size of the policy.
         image_size: Height and width of the pictures.
         episodes: Held-out episodes of each task.

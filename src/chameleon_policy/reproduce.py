@@ -21,12 +21,13 @@ from chameleon_policy.camo.recording import SETTINGS, Recording, record
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
-from chameleon_policy.evaluate.loading import load_for_evaluation
+from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of
 from chameleon_policy.policy import ObjectiveConfig
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.progress_bar import Bar
 from chameleon_policy.report.provenance import write_result
 from chameleon_policy.train.checkpoint import POLICY
+from chameleon_policy.train.checkpoint import SETTINGS as RUN_SETTINGS
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
@@ -53,8 +54,8 @@ class Reproduction:
     """One policy learns all of them."""
     minutes: float = 20.0
     """Of training."""
-    demonstrations: int = 600
-    """Of each task; 120 is the paper's track."""
+    demonstrations: int = 120
+    """Of each task, as in the paper."""
     preset: str = "small"
     image_size: int = 128
     episodes: int = 200
@@ -136,7 +137,8 @@ def _score(policy: Path, task: str, seeds: list[int], bar: Bar, device: Device, 
     loaded, environment = load_for_evaluation(policy, task, device)
     with bar(f"rollouts of {task}", len(seeds)) as advance:
         evaluation = evaluate(loaded, environment, seeds, workers=workers, progress=advance)
-    return {**evaluation.as_dict(), "euler_steps": EULER_STEPS, "wall_seconds": time.perf_counter() - started}
+    steps = sampling_steps_of(loaded)
+    return {**evaluation.as_dict(), "euler_steps": steps, "wall_seconds": time.perf_counter() - started}
 
 
 def _scored_before(path: Path, training: dict[str, Any], episodes: int) -> dict[str, Any]:
@@ -178,15 +180,13 @@ def _training(config: Reproduction, out: Path) -> dict[str, Any]:
 
 def _frames_of_a_step(config: Reproduction, out: Path) -> float:
     """On average, of the demonstrations as they were recorded."""
-    recipe = RECIPES["camo"].training
-    batch = recipe["batch"]
-    assert isinstance(batch, int)
+    training = json.loads((out / "run" / RUN_SETTINGS).read_text())["training"]
     info = {task: json.loads((out / "data" / task / INFO_PATH).read_text()) for task in config.tasks}
     lengths = {task: each["total_frames"] / each["total_episodes"] for task, each in info.items()}
     episodes = [task for task, each in info.items() for _ in range(each["total_episodes"])]
-    if recipe.get("equal_frames"):
+    if training["equal_frames"]:
         episodes = [episodes[number] for number in equal_frames([lengths[task] for task in episodes], episodes)]
-    return float(batch * sum(lengths[task] for task in episodes) / len(episodes))
+    return float(training["batch"] * sum(lengths[task] for task in episodes) / len(episodes))
 
 
 def _comparison(task: str, here: dict[str, Any], there: dict[str, Any] | None) -> Table:
@@ -200,6 +200,6 @@ def _comparison(task: str, here: dict[str, Any], there: dict[str, Any] | None) -
         scores = result["tasks"][task]
         number, size = len(result["tasks"]), result["image_size"]
         tasks = "this task alone" if number == 1 else f"{number} tasks"
-        made = f"{result['preset']}, {size} x {size}, {tasks}, {result['minutes']:.1f} min"
+        made = f"{result['preset']}, {size} x {size}, {tasks}, {result['minutes']:.1f} min, {result['steps']:,} steps"
         table.add_row(name, made, *(interval(Rate.from_dict(scores[rate])) for rate in RATES))
     return table

@@ -12,6 +12,7 @@ from chameleon_policy.baselines import load_policy
 from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.evaluate.settings import CamoSettings, observation_of
+from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
 from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
@@ -27,6 +28,11 @@ def training_of(run: Path | str) -> dict[str, Any] | None:
     settings, lines = json.loads(path.read_text()), read_metrics(Path(run) / METRICS)
     trained = [line for line in lines if "loss" in line]
     return {**{name: settings.get(name) for name in ("method", "training", "data", "git_revision")}, "last": trained[-1:]}
+
+
+def sampling_steps_of(policy: Policy) -> int | None:
+    """Euler steps of a chunk, unless it is told otherwise; None where there are none (an expert)."""
+    return policy.config.sampling_steps if isinstance(policy, ChameleonPolicy) else None
 
 
 def load_for_evaluation(run: Path | str, task: str, device: Device = "auto", **dials: Any) -> tuple[Policy, CamoSettings]:
