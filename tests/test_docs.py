@@ -191,6 +191,16 @@ def test_scores_on_camo(page: Path) -> None:
         assert way.format(*(round(100 * rate) for rate in rates)) in words
 
 
+def test_the_delay_study() -> None:
+    points, words = result("delay-shell-game.json"), " ".join(README.split())
+    after = {steps: round(100 * row["dsr"]["value"]) for steps, row in points["retention_steps"].items()}
+    assert f"After 300 steps, ten times the longest wait of its training, {after['300']} % of the choices are right" in words
+    assert f"after 3 steps {after['3']} %" in words and points["trained_on"]["retention_steps"] == [3, 30]
+    assert f"{points['episodes']} episodes a point" in words
+    many = [round(100 * row["dsr"]["value"]) for swaps, row in points["swaps"].items() if swaps in "3456"]
+    assert f"with three to six swaps, which it was not trained on, {min(many)} to {max(many)} %" in words
+
+
 @pytest.mark.parametrize("name", ["trials", "trials-pictures", "trials-mirror"])
 def test_trials_table(name: str) -> None:
     rows = []
