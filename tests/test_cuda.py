@@ -19,7 +19,6 @@ from chameleon_policy.train.feeder import Feeder
 from chameleon_policy.train.graphs import GraphedLoss
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import EpisodeStore
-from chameleon_policy.train.timeline import as_it_was
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy
 from training_data import make_episodes
 
@@ -87,12 +86,11 @@ def test_pictures_in_the_mirror_and_in_another_light_are_those_of_the_cpu(reside
         for length in (9, 6, 12)
     ]  # fmt: skip
     looks = (Appearance(mirrored=True, tint=(0.8, 1.1, 1.2)), Appearance(), Appearance(mirrored=True))
-    shown = [dataclasses.replace(as_it_was(n, len(episodes[n].state)), appearance=look) for n, look in enumerate(looks)]
     stores = [
         EpisodeStore(episodes, features, statistics_of(episodes), device=device, resident=stays, mirror=mirror)
         for device, stays in (("cpu", None), ("cuda", resident))
     ]
-    here, there = (store.batch(shown).to("cpu").tensors() for store in stores)
+    here, there = (store.dressed(store.batch([0, 1, 2]).to(store.device), looks).to("cpu").tensors() for store in stores)
     for name, tensor in here.items():
         torch.testing.assert_close(there[name], tensor, rtol=0, atol=0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from chameleon_policy.data.episodes import load_episodes, open_episodes
 from chameleon_policy.train.appearance import Appearance, Mirror
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import EpisodeStore, features_of
-from chameleon_policy.train.timeline import as_it_was
 
 MIRROR = np.diag([1.0, -1.0, 1.0])
 
@@ -64,9 +62,8 @@ def test_some_episodes_of_a_batch_are_shown_in_the_mirror(tmp_path: Path) -> Non
     for span in (statistics.proprioception, statistics.action):
         assert span is not None and span.low[side] == pytest.approx(-span.high[side])  # both sides count alike
     store = EpisodeStore(arrays, features_of(recording, 4), statistics, mirror=mirror)
-    first, second = (as_it_was(index, recording.lengths[index]) for index in range(2))
-    plain = store.batch([first, second])
-    batch = store.batch([first, replace(second, appearance=Appearance(mirrored=True))])
+    plain = store.batch([0, 1])
+    batch = store.dressed(store.batch([0, 1]), [Appearance(), Appearance(mirrored=True)])
     for name, frames in batch.observation.images.items():
         np.testing.assert_array_equal(frames[0], plain.observation.images[name][0])
         np.testing.assert_array_equal(frames[1], plain.observation.images[name][1].numpy()[:, :, ::-1])
@@ -77,7 +74,7 @@ def test_some_episodes_of_a_batch_are_shown_in_the_mirror(tmp_path: Path) -> Non
     ):
         np.testing.assert_array_equal(numbers[0], before[0])
         np.testing.assert_array_equal(numbers[1], before[1].numpy() * signs)
-    again = store.batch([first, second])  # what lies in the store has not changed
+    again = store.batch([0, 1])  # what lies in the store has not changed
     np.testing.assert_array_equal(again.observation.images["wrist"], plain.observation.images["wrist"])
 
 

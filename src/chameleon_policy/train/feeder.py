@@ -14,7 +14,7 @@ import torch
 from accelerate import Accelerator
 
 from chameleon_policy.policy import EpisodeBatch
-from chameleon_policy.train.appearance import draw_appearance
+from chameleon_policy.train.appearance import Appearance, draw_appearance
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.order import appearance_of, episodes_of_step, pace_of
 from chameleon_policy.train.store import EpisodeStore
@@ -29,6 +29,8 @@ class Window:
     """A stretch of the episodes of one part."""
 
     batch: EpisodeBatch
+    looks: list[Appearance]
+    """What its episodes are to look like, until the batch has arrived and does."""
     survivors: list[int]
     """Which rows of the window before are still there."""
     weight: float
@@ -102,7 +104,7 @@ class Feeder:
         """This process's parts of the next step."""
         started = time.perf_counter()
         if self._thread is None:
-            parts = self._prepare(self._step)
+            parts = self._arrived(self._prepare(self._step))
         else:
             ready = self._ready.get()
             if isinstance(ready, BaseException):
@@ -169,11 +171,15 @@ class Feeder:
 
     def _ship(self, parts: list[Part], stream: torch.cuda.Stream) -> _Shipment:
         with torch.cuda.stream(stream):
-            sent = [
-                Part(part.number, [replace(window, batch=window.batch.to(self._store.device)) for window in part.windows])
-                for part in parts
-            ]
-            return _Shipment(sent, stream.record_event())
+            return _Shipment(self._arrived(parts), stream.record_event())
+
+    def _arrived(self, parts: list[Part]) -> list[Part]:
+        """The parts where the policy computes, which is also where pictures are changed quickest."""
+        return [Part(part.number, [self._arrived_window(window) for window in part.windows]) for part in parts]
+
+    def _arrived_window(self, window: Window) -> Window:
+        batch = self._store.dressed(window.batch.to(self._store.device), window.looks)
+        return replace(window, batch=batch, looks=[])
 
     def _windows(self, shown: list[Timeline]) -> Iterator[Window]:
         longest, frames = max(map(len, shown)), sum(map(len, shown))
@@ -183,7 +189,7 @@ class Feeder:
             shown = [shown[row] for row in survivors]
             batch = self._store.batch(shown, first, stride, self._config.emphasis)
             valid = sum(min(stride, len(each) - first) for each in shown)
-            yield Window(batch, survivors, valid / frames, first + stride >= longest)
+            yield Window(batch, [each.appearance for each in shown], survivors, valid / frames, first + stride >= longest)
 
 
 def _share(number: int, size: int) -> range:

@@ -7,7 +7,7 @@ its last frame is repeated and masked.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,7 +24,7 @@ from chameleon_policy.policy import (
     Statistics,
     View,
 )
-from chameleon_policy.train.appearance import Mirror, tinted, warped
+from chameleon_policy.train.appearance import Appearance, Mirror, tinted, warped
 from chameleon_policy.train.moments import DECIDING, moments
 from chameleon_policy.train.order import equal_frames
 from chameleon_policy.train.timeline import Rows, Timeline, as_it_was
@@ -104,6 +104,11 @@ def padded_length(time: int, multiple: int) -> int:
     return -(-time // step) * step
 
 
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A small tensor to where the data are, without waiting for what a GPU is still busy with."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
 class EpisodeStore:
     """All episodes of a dataset in memory, ready to be batched."""
 
@@ -152,7 +157,7 @@ class EpisodeStore:
         self._rows = _Rows(rows.observation.to(home), rows.actions.to(home), rows.moment.to(home))
         self._signs = None
         if mirror is not None:
-            self._signs = tuple(torch.tensor(signs).to(home) for signs in (mirror.state, mirror.action))
+            self._signs = tuple(torch.tensor(signs).to(self.device) for signs in (mirror.state, mirror.action))
         self._instructions: Tensor | None = None
         if encoder is not None:
             self._instructions = encoder.embed([episode.instruction for episode in episodes]).float().to(home)
@@ -176,8 +181,8 @@ class EpisodeStore:
         window: int | None = None,
         emphasis: Emphasis | None = None,
     ) -> EpisodeBatch:
-        """Episodes, by number or as they are to be shown, from their time step `first` on and at most `window` long; the
-        longest decides the length.
+        """Episodes, by number or at the pace at which they are to be shown, from their time step `first` on and at most
+        `window` long; the longest decides the length. They look as they were: see `dressed`.
 
         `emphasis` says how often moving, resting and deciding steps carry the action loss, relative to one another.
         """
@@ -198,21 +203,14 @@ class EpisodeStore:
         kinds = places([each.kinds[now] for each, now in zip(shown, within, strict=True)])
         moment = self._take(rows.moment, kinds[:, :time])
         seen = index[:, :time]
-        state, actions = self._take(rows.observation.proprioception, seen), self._take(rows.actions, index)
-        images = {name: self._take(frames, seen) for name, frames in rows.observation.images.items()}
-        tints, warps = ([each.appearance.tint for each in shown], [each.appearance.warp for each in shown])
-        images = {name: warped(tinted(frames, tints), warps) for name, frames in images.items()}
-        reflected = [row for row, each in enumerate(shown) if each.appearance.mirrored]
-        if reflected:
-            self._reflect(self._send(torch.tensor(reflected)), state, actions, images)
         batch = EpisodeBatch(
             observation=Observation(
-                proprioception=state,
-                images=images,
+                proprioception=self._take(rows.observation.proprioception, seen),
+                images={name: self._take(frames, seen) for name, frames in rows.observation.images.items()},
                 objects=None if rows.observation.objects is None else self._take(rows.observation.objects, seen),
                 instruction=None if self._instructions is None else self._take(self._instructions, self._send(place)),
             ),
-            actions=actions,
+            actions=self._take(rows.actions, index),
             valid=valid[:, :time],
             actions_valid=valid,
             emphasis=None if emphasis is None else self._send(torch.tensor(emphasis))[moment.long()],
@@ -220,17 +218,26 @@ class EpisodeStore:
         )
         return batch if self.resident else batch.pin_memory()
 
-    def _reflect(self, chosen: Tensor, state: Tensor, actions: Tensor, images: dict[str, Tensor]) -> None:
+    def dressed(self, batch: EpisodeBatch, looks: Sequence[Appearance]) -> EpisodeBatch:
+        """A batch that has arrived where the policy computes, with its episodes looking as they are to look; some of its
+        tensors may be changed in place."""
+        tints, warps = [each.tint for each in looks], [each.warp for each in looks]
+        images = {name: warped(tinted(frames, tints), warps) for name, frames in batch.observation.images.items()}
+        mirrored = [row for row, each in enumerate(looks) if each.mirrored]
+        if mirrored:
+            self._reflect(_sent(torch.tensor(mirrored), self.device), batch, images)
+        return replace(batch, observation=replace(batch.observation, images=images))
+
+    def _reflect(self, chosen: Tensor, batch: EpisodeBatch, images: dict[str, Tensor]) -> None:
         """Put the chosen episodes of a batch into the mirror, in place."""
         assert self._signs is not None, "without knowledge of the robot there is no mirror"
-        for numbers, signs in zip((state, actions), self._signs, strict=True):
+        for numbers, signs in zip((batch.observation.proprioception, batch.actions), self._signs, strict=True):
             numbers.index_copy_(0, chosen, numbers.index_select(0, chosen) * signs)
         for frames in images.values():
             frames.index_copy_(0, chosen, frames.index_select(0, chosen).flip(3))
 
     def _send(self, tensor: Tensor) -> Tensor:
-        """A small tensor to where the data are, without waiting for what a GPU is still busy with."""
-        return tensor.pin_memory().to(self._home, non_blocking=True) if self._home.type == "cuda" else tensor
+        return _sent(tensor, self._home)
 
     def _take(self, rows: Tensor, index: Tensor) -> Tensor:
         """rows[index], copied row by row; into page-locked memory if it has to travel."""
