@@ -173,9 +173,8 @@ def test_scores_on_camo(page: Path) -> None:
     weights = (SHIPPED / "camo-small/model.safetensors").read_bytes()
     assert hashlib.sha256(weights).hexdigest() == scored["policy_sha256"]
     steps = json.loads((SHIPPED / "camo-small/config.json").read_text())["config"]["sampling_steps"]
-    assert {task["euler_steps"] for task in scored["tasks"].values()} == {
-        steps
-    } and f"{steps} Euler steps" in page.read_text()
+    assert {task["euler_steps"] for task in scored["tasks"].values()} == {steps}
+    assert f"{steps} Euler steps" in page.read_text()
     card = (SHIPPED / "camo-small/README.md").read_text()
     assert f"--minutes {scored['minutes']:.1f}" in card and f"{scored['demonstrations']} scripted demonstrations" in card
     assert f"({scored['steps']:,} steps)" in card

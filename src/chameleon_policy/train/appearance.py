@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chameleon_policy.train.devices import sent
+
 Matrix = tuple[tuple[float, float], tuple[float, float]]
 UNWARPED: Matrix = ((1.0, 0.0), (0.0, 1.0))
 
@@ -53,8 +55,7 @@ def tinted(images: Tensor, factors: Sequence[tuple[float, float, float]]) -> Ten
     """Pictures (B T H W 3), uint8, with the colours of each episode multiplied."""
     if all(each == (1.0, 1.0, 1.0) for each in factors):
         return images
-    factor = torch.tensor(factors, dtype=torch.float32)
-    factor = factor.pin_memory().to(images.device, non_blocking=True) if images.is_cuda else factor
+    factor = sent(torch.tensor(factors, dtype=torch.float32), images.device)
     return (images * factor[:, None, None, None]).round_().clamp_(0, 255).to(torch.uint8)
 
 
@@ -62,8 +63,7 @@ def warped(images: Tensor, matrices: Sequence[Matrix]) -> Tensor:
     """Pictures (B T H W 3), uint8, with all frames of an episode warped alike; beyond an edge, its last pixels go on."""
     if all(each == UNWARPED for each in matrices):
         return images
-    matrix = torch.tensor(matrices, dtype=torch.float32)
-    matrix = matrix.pin_memory().to(images.device, non_blocking=True) if images.is_cuda else matrix
+    matrix = sent(torch.tensor(matrices, dtype=torch.float32), images.device)
     batch, time, height, width, _ = images.shape
     grid = F.affine_grid(F.pad(matrix, (0, 1)), [batch, 1, height, width], align_corners=False)
     kind = torch.float16 if images.is_cuda else torch.float32  # halves hold every byte

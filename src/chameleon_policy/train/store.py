@@ -25,6 +25,7 @@ from chameleon_policy.policy import (
     View,
 )
 from chameleon_policy.train.appearance import Appearance, Mirror, tinted, warped
+from chameleon_policy.train.devices import sent
 from chameleon_policy.train.moments import DECIDING, moments
 from chameleon_policy.train.order import equal_frames
 from chameleon_policy.train.timeline import Rows, Timeline, as_it_was
@@ -102,11 +103,6 @@ def padded_length(time: int, multiple: int) -> int:
         return time
     step = multiple << max(0, (time // (8 * multiple)).bit_length() - 1)
     return -(-time // step) * step
-
-
-def _sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A small tensor to where the data are, without waiting for what a GPU is still busy with."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 class EpisodeStore:
@@ -196,10 +192,10 @@ class EpisodeStore:
         within = [np.minimum(first + steps, len(each) - 1) for each in shown]  # behind its end, the last step again
 
         def places(rows: list[Rows]) -> Tensor:
-            return self._send(self._first[place][:, None] + torch.from_numpy(np.stack(rows)))
+            return sent(self._first[place][:, None] + torch.from_numpy(np.stack(rows)), self._home)
 
         index = places([each.rows[now] for each, now in zip(shown, within, strict=True)])
-        valid = self._send(torch.from_numpy(steps) < left[:, None])
+        valid = sent(torch.from_numpy(steps) < left[:, None], self._home)
         kinds = places([each.kinds[now] for each, now in zip(shown, within, strict=True)])
         moment = self._take(rows.moment, kinds[:, :time])
         seen = index[:, :time]
@@ -208,12 +204,12 @@ class EpisodeStore:
                 proprioception=self._take(rows.observation.proprioception, seen),
                 images={name: self._take(frames, seen) for name, frames in rows.observation.images.items()},
                 objects=None if rows.observation.objects is None else self._take(rows.observation.objects, seen),
-                instruction=None if self._instructions is None else self._take(self._instructions, self._send(place)),
+                instruction=None if self._instructions is None else self._take(self._instructions, sent(place, self._home)),
             ),
             actions=self._take(rows.actions, index),
             valid=valid[:, :time],
             actions_valid=valid,
-            emphasis=None if emphasis is None else self._send(torch.tensor(emphasis))[moment.long()],
+            emphasis=None if emphasis is None else sent(torch.tensor(emphasis), self._home)[moment.long()],
             deciding=(moment == DECIDING) & valid[:, :time] if self.any_deciding else None,
         )
         return batch if self.resident else batch.pin_memory()
@@ -225,7 +221,7 @@ class EpisodeStore:
         images = {name: warped(tinted(frames, tints), warps) for name, frames in batch.observation.images.items()}
         mirrored = [row for row, each in enumerate(looks) if each.mirrored]
         if mirrored:
-            self._reflect(_sent(torch.tensor(mirrored), self.device), batch, images)
+            self._reflect(sent(torch.tensor(mirrored), self.device), batch, images)
         return replace(batch, observation=replace(batch.observation, images=images))
 
     def _reflect(self, chosen: Tensor, batch: EpisodeBatch, images: dict[str, Tensor]) -> None:
@@ -235,9 +231,6 @@ class EpisodeStore:
             numbers.index_copy_(0, chosen, numbers.index_select(0, chosen) * signs)
         for frames in images.values():
             frames.index_copy_(0, chosen, frames.index_select(0, chosen).flip(3))
-
-    def _send(self, tensor: Tensor) -> Tensor:
-        return _sent(tensor, self._home)
 
     def _take(self, rows: Tensor, index: Tensor) -> Tensor:
         """rows[index], copied row by row; into page-locked memory if it has to travel."""
