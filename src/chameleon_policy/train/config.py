@@ -65,7 +65,8 @@ class TrainingConfig:
     warp: float = 0.0
     """An episode's pictures are stretched, turned and sheared by up to this share, drawn anew each time."""
     plain_steps: int = 0
-    """For so many steps at the beginning nothing of that is done: episodes keep their pace, their side and their looks."""
+    """For so many steps at the beginning nothing of that is done: episodes keep their pace, their side and their
+    looks. A training that has no more steps is plain throughout."""
     seed: int = 0
     """Weights, order of the episodes and all noise follow from it."""
     checkpoint_minutes: float = 5.0
@@ -103,7 +104,6 @@ class TrainingConfig:
             _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "positive")
         for name, choices in (("optimizer", get_args(OptimizerName)), ("precision", get_args(Precision))):
             _require(name, getattr(self, name), getattr(self, name) in choices, f"one of {', '.join(choices)}")
-        _require("plain_steps", self.plain_steps, self.steps is None or self.plain_steps < self.steps, "below --steps")
         _require("minutes", self.minutes, self.minutes is None or 0 < self.minutes < math.inf, "positive")
         _require("uneven_pace", self.uneven_pace, 0 <= self.uneven_pace <= 0.5, "between 0 and 0.5")
         _require("warp", self.warp, 0 <= self.warp < 0.5, "in [0, 0.5)")  # from 0.5 on, all could shrink to a line

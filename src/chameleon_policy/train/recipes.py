@@ -38,7 +38,7 @@ RECIPES: dict[RecipeName, Recipe] = {
         training={
             "minutes": 20, "batch": 32, "optimizer": "muon", "learning_rate": 1e-3, "beta2": 0.99, "gradient_clip": 1,
             "rest_emphasis": 0.1, "equal_frames": True, "uneven_pace": 0.25, "longer_retention": 20, "mirror": True,
-            "warp": 0.05,
+            "warp": 0.05, "plain_steps": 2000,
         },
     )
 }  # fmt: skip
