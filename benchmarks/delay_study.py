@@ -17,7 +17,7 @@ import tyro
 from chameleon_policy.camo import task_named
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
-from chameleon_policy.evaluate.loading import EXPERTS, load_for_evaluation, training_of
+from chameleon_policy.evaluate.loading import EXPERTS, load_for_evaluation, sampling_steps_of, training_of
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.interval_chart import Point, interval_chart
 from chameleon_policy.report.provenance import write_result
@@ -80,6 +80,7 @@ def main(
         policy, settings = load_for_evaluation(run, task, device, **dials)
         summary = evaluate(policy, settings, seeds, steps=steps, workers=workers).summary
         print(f"{dial} {value}: DSR {interval(summary.dsr)}, SR {interval(summary.sr)}", flush=True)
+        result["euler_steps"] = steps or sampling_steps_of(policy)
         result.setdefault(dial, {})[str(value)] = {"environment": settings.as_dict(), **summary.as_dict()}
         # After every point, so that a study that is cut off leaves what it has.
         write_result(out, result, command=" ".join([COMMAND, *sys.argv[1:]]), seeds=seeds)

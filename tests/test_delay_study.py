@@ -18,6 +18,7 @@ def test_every_point_is_an_evaluation_at_that_difficulty(tmp_path: Path) -> None
         Path("guess"), "shell-game", out, episodes=2, retention=(0, 12), swaps=(0, 3), steps=1, workers=0, device="cpu"
     )
     result = json.loads(out.read_text())["result"]
+    assert result["euler_steps"] == 1
     assert list(result["retention_steps"]) == ["0", "12"] and list(result["swaps"]) == ["0", "3"]
     for dial, value in (("retention_steps", 0), ("retention_steps", 12)):
         assert result[dial][str(value)]["environment"][dial] == [value, value]
