@@ -9,6 +9,7 @@ range that the policy was trained on.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,7 +95,7 @@ def main(
 def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int]) -> str:
     """DSR and SR over one dial; `trained` is the range trained on."""
     lines = {
-        name.upper(): [_point(value, row[name]) for value, row in rows.items() if row[name]["count"]]
+        name.upper(): [point(value, row[name]) for value, row in rows.items() if row[name]["count"]]
         for name in ("dsr", "sr")
     }
     return interval_chart(
@@ -104,9 +105,10 @@ def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int])
     )  # fmt: skip
 
 
-def _point(value: str, rate: dict[str, Any]) -> Point:
-    known = Rate(**rate)
-    return float(value), known.value, known.low, known.high
+def point(value: str, numbers: Mapping[str, Any]) -> Point:
+    """A rate as JSON has it, at a value of the dial."""
+    rate = Rate.from_dict(numbers)
+    return float(value), rate.value, rate.low, rate.high
 
 
 if __name__ == "__main__":

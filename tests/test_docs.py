@@ -15,8 +15,9 @@ import pytest
 from benchmarks import camo_scores, parameters
 from benchmarks.performance.state_space import LAYER_PEERS
 from chameleon_policy import Budget
-from chameleon_policy.camo import TASKS
+from chameleon_policy.camo import TASKS, Rate
 from chameleon_policy.policy.saving import SHIPPED
+from chameleon_policy.report.evaluation_table import interval
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -54,8 +55,8 @@ def test_experts_table() -> None:
     expected = []
     for task, row in result("camo-experts.json").items():
         rate, steps = row["sr"], row["control_steps"]
-        interval = f"{rate['value']:.1%} [{rate['low']:.1%}, {rate['high']:.1%}]"
-        expected.append([task, str(rate["count"]), interval, f"{steps['shortest']} to {steps['longest']}"])
+        success = f"{rate['value']:.1%} [{rate['low']:.1%}, {rate['high']:.1%}]"
+        expected.append([task, str(rate["count"]), success, f"{steps['shortest']} to {steps['longest']}"])
     assert table_below("experts") == expected
     shortest = min(row["control_steps"]["shortest"] for row in result("camo-experts.json").values())
     longest = max(row["control_steps"]["longest"] for row in result("camo-experts.json").values())
@@ -74,8 +75,7 @@ def test_camo_speed_table() -> None:
 
 
 def scores(row: dict) -> list[str]:
-    rates = [row[name] for name in ("msr", "dsr", "sr")]
-    return ["{:.0f} [{:.0f}, {:.0f}]".format(*(100 * rate[end] for end in ("value", "low", "high"))) for rate in rates]
+    return [interval(Rate.from_dict(row[name])) for name in ("msr", "dsr", "sr")]
 
 
 def test_demo_table() -> None:
@@ -178,15 +178,16 @@ def test_scores_on_camo(page: Path) -> None:
     card = (SHIPPED / "camo-small/README.md").read_text()
     assert f"--minutes {scored['minutes']:.1f}" in card and f"{scored['demonstrations']} scripted demonstrations" in card
     assert f"({scored['steps']:,} steps)" in card
-    other, words = scored["tracks"]["600"], " ".join(README.split())
+    other, words = scored["tracks"]["120"], " ".join(README.split())
+    both = (scored, other)
     assert (
-        f"for {scored['minutes']:.1f} minutes on an H200" in words and f"for {other['minutes']:.1f} minutes by an" in words
+        f"for {scored['minutes']:.1f} minutes on an H200" in words and f"for {other['minutes']:.1f} minutes beside" in words
     )
-    reached = [camo_scores.mean(scored, rate) >= wanted for rate, wanted in (("msr", 0.95), ("dsr", 0.95), ("sr", 0.9))]
-    assert "With 120 demonstrations our targets (MSR 95, DSR 95, SR 90 on average) are reached" in words and all(reached)
-    assert f"with 600 DSR falls short by {95 - 100 * camo_scores.mean(other, 'dsr'):.1f}." in words
-    for count, way in (("1", "DSR is {} and {} after one swap (120 and 600"), ("2", "{} and {} after two.")):
-        rates = [track["tasks"]["shell-game"]["by_difficulty"]["swaps"][count]["dsr"]["value"] for track in (scored, other)]
+    assert "Our targets (MSR 95, DSR 95, SR 90 on average) are reached in both tracks" in words
+    for rate, wanted in (("msr", 0.95), ("dsr", 0.95), ("sr", 0.9)):
+        assert all(camo_scores.mean(track, rate) >= wanted for track in both)
+    for count, way in (("1", "DSR is {} and {} after one swap (600 and 120"), ("2", "{} and {} after two.")):
+        rates = [track["tasks"]["shell-game"]["by_difficulty"]["swaps"][count]["dsr"]["value"] for track in both]
         assert way.format(*(round(100 * rate) for rate in rates)) in words
 
 

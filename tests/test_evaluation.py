@@ -23,6 +23,7 @@ from chameleon_policy.evaluate.rollouts import roll_out
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.evaluate.videos import replay, save_failures
 from chameleon_policy.evaluate.watch import watch_training_seeds
+from chameleon_policy.report.evaluation_table import percent
 from examples import nano
 
 CLEAN_PLATE = CamoSettings(task="clean-plate", observation="state")
@@ -259,3 +260,8 @@ def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
         with pytest.raises(SystemExit, match="2"):
             main()
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("right", "shown"), [(0, 0), (1, 1), (57, 29), (184, 92), (185, 93), (187, 94), (200, 100)])
+def test_halves_of_a_per_cent_go_up(right: int, shown: int) -> None:
+    assert percent(right / 200) == shown

@@ -39,4 +39,9 @@ def interval(rate: Rate) -> str:
     """A rate and its 95 % interval, in per cent."""
     if math.isnan(rate.value):
         return "-"
-    return f"{100 * rate.value:.0f} [{100 * rate.low:.0f}, {100 * rate.high:.0f}]"
+    return f"{percent(rate.value)} [{percent(rate.low)}, {percent(rate.high)}]"
+
+
+def percent(share: float) -> int:
+    """Halves go up: 185 of 200 are 93 %."""
+    return math.floor(round(100 * share, 6) + 0.5)  # 100 * 0.285 is a little less than 28.5
