@@ -1,6 +1,6 @@
 """Publishes what `chameleon reproduce` has made: the policy, its scores in one file, the tables that quote them, the curves.
 
-    python -m benchmarks.camo_scores runs/reproduce-camo runs/reproduce-camo-600
+    python -m benchmarks.camo_scores runs/reproduce-camo-600 runs/reproduce-camo
 
 The first folder is the headline, and its policy comes with the package; the others, with other numbers of demonstrations,
 stand beside it.

@@ -9,7 +9,6 @@ range that the policy was trained on.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +19,7 @@ from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import EXPERTS, load_for_evaluation, sampling_steps_of, training_of
 from chameleon_policy.report.evaluation_table import interval
-from chameleon_policy.report.interval_chart import Point, interval_chart
+from chameleon_policy.report.interval_chart import interval_chart, point_of
 from chameleon_policy.report.provenance import write_result
 
 COMMAND = "python -m benchmarks.delay_study"
@@ -95,7 +94,9 @@ def main(
 def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int]) -> str:
     """DSR and SR over one dial; `trained` is the range trained on."""
     lines = {
-        name.upper(): [point(value, row[name]) for value, row in rows.items() if row[name]["count"]]
+        name.upper(): [
+            point_of(float(value), Rate.from_dict(row[name])) for value, row in rows.items() if row[name]["count"]
+        ]
         for name in ("dsr", "sr")
     }
     return interval_chart(
@@ -103,12 +104,6 @@ def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int])
         logarithmic=dial == "retention_steps" and "0" not in rows, levels={"a guess": task_named(task)().chance},
         shaded=trained,
     )  # fmt: skip
-
-
-def point(value: str, numbers: Mapping[str, Any]) -> Point:
-    """A rate as JSON has it, at a value of the dial."""
-    rate = Rate.from_dict(numbers)
-    return float(value), rate.value, rate.low, rate.high
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Can the hands do it, and from when on? Policies that are told the answer, saved at several moments of a training.
 
-    chameleon train DATA... --recipe camo --tell-answer --no-mirror --minutes 4 --out runs/told
-    chameleon eval POLICY --task TASK --first-seed 1500000000 --json evaluations/1.7/TASK.json   # each policy, each task
+    chameleon train DATA... --recipe camo --tell-answer --no-mirror --minutes 4 --checkpoint-minutes 0.65 --out runs/told
+    chameleon eval COPY --task TASK --first-seed 1500000000 --json evaluations/1.7/TASK.json   # each copy, each task
     python -m benchmarks.told_answer runs/told/run.json evaluations
 
-A folder is named after the minutes of training behind its policy.
+Every checkpoint writes runs/told/policy anew: copy it away in time. A folder of evaluations is named after the minutes of
+training behind its policy.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ from typing import Any
 import tyro
 
 from benchmarks.camo_scores import ROOT
-from benchmarks.delay_study import point
 from chameleon_policy.camo import TASKS
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.report.evaluation_table import interval
-from chameleon_policy.report.interval_chart import interval_chart
+from chameleon_policy.report.interval_chart import interval_chart, point_of
 from chameleon_policy.report.provenance import write_result
 from chameleon_policy.reproduce import RATES
 
@@ -33,39 +33,64 @@ FIGURE = ROOT / "docs/images/camo-told.svg"
 
 
 def main(training: tyro.conf.Positional[Path], evaluations: tyro.conf.Positional[Path]) -> None:
-    """Join the scores, draw them over the minutes, print the last ones.
+    """Join the scores, draw them over the minutes, print them.
 
     Args:
         training: run.json of the training.
         evaluations: Folder that holds a folder for each policy.
     """
-    result: dict[str, Any] = {"training": json.loads(training.read_text()), "minutes": {}}
-    seeds: set[int] = set()
-    for folder in sorted(evaluations.iterdir(), key=lambda path: float(path.name)):
-        documents = {task: json.loads((folder / f"{task}.json").read_text()) for task in TASKS}
-        seeds.update(seed for document in documents.values() for seed in document["seeds"])
-        result["minutes"][folder.name] = {
-            task: kept(document, f"{folder / task}.json") for task, document in documents.items()
-        }
-    FIGURE.write_text(figure(result["minutes"]))
+    documents = {minutes: read(folder) for minutes, folder in folders(evaluations).items()}
+    seeds = {seed for tasks in documents.values() for document in tasks.values() for seed in document["seeds"]}
+    minutes = {
+        minutes: {task: _kept(document["result"]) for task, document in tasks.items()}
+        for minutes, tasks in documents.items()
+    }
+    result = {"training": json.loads(training.read_text()), "minutes": minutes}
+    drawn = figure(minutes)
     write_result(RESULT, result, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=sorted(seeds))
-    for minutes, tasks in result["minutes"].items():
-        rows = (f"{task} {' '.join(interval(Rate.from_dict(row[name])) for name in RATES)}" for task, row in tasks.items())
-        print(f"{minutes} min, MSR DSR SR: {'; '.join(rows)}")
+    FIGURE.write_text(drawn)
+    for name, tasks in minutes.items():
+        rows = (f"{task} {' '.join(interval(Rate.from_dict(row[rate])) for rate in RATES)}" for task, row in tasks.items())
+        print(f"{name} min, MSR DSR SR: {'; '.join(rows)}")
     print(f"Written: {RESULT}, {FIGURE}")
 
 
-def kept(document: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Of an evaluation of a policy that is told the answer."""
-    if document["result"]["environment"]["kind"] != "told":
-        raise ValueError(f"{where} is of a policy that was not told the answer: train it with --tell-answer")
-    return {name: document["result"][name] for name in ("episodes", *RATES, "reasons")}
+def folders(evaluations: Path) -> dict[str, Path]:
+    """Of the policies, by their minutes of training, in that order."""
+    found = {path.name: path for path in evaluations.iterdir() if path.is_dir()}
+    strange = [name for name in found if not name.replace(".", "", 1).isdecimal()]
+    if strange or not found:
+        got = " ".join(sorted(strange)) or "none"
+        raise ValueError(f"{evaluations} must hold folders that are named after minutes of training, such as 1.7; got {got}")
+    return {name: found[name] for name in sorted(found, key=float)}
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    """What `chameleon eval --json` wrote of one policy, by task."""
+    documents = {}
+    for task in TASKS:
+        path = folder / f"{task}.json"
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing: chameleon eval COPY --task {task} --json {path}")
+        documents[task] = json.loads(path.read_text())
+        environment = documents[task]["result"]["environment"]
+        if environment["task"] != task or environment["kind"] != "told":
+            raise ValueError(
+                f"{path} is no evaluation of {task} with a policy that is told the answer (train --tell-answer)"
+            )
+    return documents
 
 
 def figure(minutes: Mapping[str, Mapping[str, Any]]) -> str:
     """SR of each task over the minutes of training."""
-    lines = {task: [point(name, tasks[task]["sr"]) for name, tasks in minutes.items()] for task in TASKS}
-    return interval_chart(lines, title="Told the answer: SR during training", x_label="minutes of training on a GPU")
+    lines = {
+        task: [point_of(float(name), Rate.from_dict(tasks[task]["sr"])) for name, tasks in minutes.items()] for task in TASKS
+    }
+    return interval_chart(lines, title="Told the answer: SR during training", x_label="minutes of training on a shared GPU")
+
+
+def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {"euler_steps": result["steps"], **{name: result[name] for name in ("episodes", *RATES, "reasons")}}
 
 
 if __name__ == "__main__":

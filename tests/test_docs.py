@@ -17,7 +17,7 @@ from benchmarks.performance.state_space import LAYER_PEERS
 from chameleon_policy import Budget
 from chameleon_policy.camo import TASKS, Rate
 from chameleon_policy.policy.saving import SHIPPED
-from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.report.evaluation_table import interval, percent
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -188,16 +188,16 @@ def test_scores_on_camo(page: Path) -> None:
         assert all(camo_scores.mean(track, rate) >= wanted for track in both)
     for count, way in (("1", "DSR is {} and {} after one swap (600 and 120"), ("2", "{} and {} after two.")):
         rates = [track["tasks"]["shell-game"]["by_difficulty"]["swaps"][count]["dsr"]["value"] for track in both]
-        assert way.format(*(round(100 * rate) for rate in rates)) in words
+        assert way.format(*map(percent, rates)) in words
 
 
 def test_the_delay_study() -> None:
     points, words = result("delay-shell-game.json"), " ".join(README.split())
-    after = {steps: round(100 * row["dsr"]["value"]) for steps, row in points["retention_steps"].items()}
+    after = {steps: percent(row["dsr"]["value"]) for steps, row in points["retention_steps"].items()}
     assert f"After 300 steps, ten times the longest wait of its training, {after['300']} % of the choices are right" in words
     assert f"after 3 steps {after['3']} %" in words and points["trained_on"]["retention_steps"] == [3, 30]
-    assert f"{points['episodes']} episodes a point" in words
-    many = [round(100 * row["dsr"]["value"]) for swaps, row in points["swaps"].items() if swaps in "3456"]
+    assert f"{points['episodes']} episodes a point" in words and points["euler_steps"] == 8
+    many = [percent(row["dsr"]["value"]) for swaps, row in points["swaps"].items() if swaps in "3456"]
     assert f"with three to six swaps, which it was not trained on, {min(many)} to {max(many)} %" in words
 
 

@@ -231,6 +231,7 @@ class TestRecipe:
         arguments = ["train", *[str(recordings[0])] * 2, "--out", str(run), "--recipe", "camo", *options]
         monkeypatch.setattr("sys.argv", ["chameleon", *arguments])
         main()
+        assert "All 2 steps were plain (--plain-steps 2000)" in capsys.readouterr().err
         training = json.loads((run / "run.json").read_text())["training"]
         assert training["batch"] == 2 and training["minutes"] is None
         assert training["optimizer"] == RECIPES["camo"].training["optimizer"] and training["beta2"] == 0.99

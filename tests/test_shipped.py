@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import camo_scores, told_answer
+from benchmarks import camo_scores
 from chameleon_policy import ChameleonPolicy
 from chameleon_policy.camo import TASKS, Rate
 from chameleon_policy.camo.recording import Recording, record
@@ -140,32 +140,3 @@ def test_a_training_can_go_on_from_it(tmp_path: Path) -> None:
     weights = dict(policy.named_parameters())
     for name, weight in shipped.named_parameters():
         assert weights[name].dtype == torch.float32 and torch.equal(weights[name], weight.float())
-
-
-def told(seed: int, right: int, kind: str = "told") -> str:
-    rates = {name: Rate.of(right, 10).as_dict() for name in ("msr", "dsr", "sr")}
-    return json.dumps({"seeds": [seed], "result": {"environment": {"kind": kind}, "episodes": 10, "reasons": {}, **rates}})
-
-
-def test_the_scores_of_policies_that_are_told_the_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("RESULT", "FIGURE"):
-        monkeypatch.setattr(told_answer, name, tmp_path / name)
-    (tmp_path / "run.json").write_text('{"seed": 4}')
-    for minutes, right in (("10.5", 9), ("2", 5)):
-        (tmp_path / "evaluations" / minutes).mkdir(parents=True)
-        for seed, task in enumerate(TASKS):
-            (tmp_path / "evaluations" / minutes / f"{task}.json").write_text(told(seed, right))
-    told_answer.main(tmp_path / "run.json", tmp_path / "evaluations")
-    document = json.loads((tmp_path / "RESULT").read_text())
-    assert document["seeds"] == [0, 1, 2] and document["result"]["training"] == {"seed": 4}
-    assert [rows["seasonings"]["sr"]["value"] for rows in document["result"]["minutes"].values()] == [0.5, 0.9]
-    assert capsys.readouterr().out.startswith(
-        "2 min, MSR DSR SR: clean-plate 50 [24, 76] 50 [24, 76] 50 [24, 76]; shell-game"
-    )
-    chart = ElementTree.fromstring((tmp_path / "FIGURE").read_text())
-    assert len(list(chart.iter("{http://www.w3.org/2000/svg}circle"))) == 2 * len(TASKS)
-    (tmp_path / "evaluations/2/seasonings.json").write_text(told(0, 5, kind="policy"))
-    with pytest.raises(ValueError, match=r"2/seasonings\.json is of a policy that was not told"):
-        told_answer.main(tmp_path / "run.json", tmp_path / "evaluations")

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from chameleon_policy.camo.scoring import Rate
+
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 64, 60, 46
 COLOURS = ("#2f6fb2", "#c8553d", "#4f8a4f")
@@ -14,6 +16,11 @@ INK, FAINT = "#6b7280", "#9ca3af55"
 
 Point = tuple[float, float, float, float]
 """x, rate, lower and upper end of its interval."""
+
+
+def point_of(x: float, rate: Rate) -> Point:
+    """A rate at x."""
+    return x, rate.value, rate.low, rate.high
 
 
 def interval_chart(

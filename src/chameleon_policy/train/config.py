@@ -66,7 +66,7 @@ class TrainingConfig:
     """An episode's pictures are stretched, turned and sheared by up to this share, drawn anew each time."""
     plain_steps: int = 0
     """For so many steps at the beginning nothing of that is done: episodes keep their pace, their side and their
-    looks. A training that has no more steps is plain throughout."""
+    looks. A training that has no more steps than that is plain throughout."""
     seed: int = 0
     """Weights, order of the episodes and all noise follow from it."""
     checkpoint_minutes: float = 5.0
@@ -112,8 +112,13 @@ class TrainingConfig:
 
     @property
     def another_pace(self) -> bool:
-        """Whether episodes are shown otherwise than they were."""
+        """Whether episodes are shown at another pace than they had."""
         return bool(self.uneven_pace or self.longer_retention)
+
+    @property
+    def another_look(self) -> bool:
+        """Whether their pictures are shown otherwise than they were."""
+        return bool(self.mirror or self.tint or self.warp)
 
     @property
     def emphasis(self) -> tuple[float, float, float] | None:

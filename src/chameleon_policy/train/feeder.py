@@ -164,7 +164,7 @@ class Feeder:
         if config.another_pace:
             rng, decisions = pace_of(config.seed, step, place), self._store.decisions[episode].steps
             timeline = at_another_pace(episode, length, decisions, rng, config.uneven_pace, config.longer_retention)
-        if config.mirror or config.tint or config.warp:
+        if config.another_look:
             rng = appearance_of(config.seed, step, place)
             timeline = replace(timeline, appearance=draw_appearance(rng, config.mirror, config.tint, config.warp))
         return timeline

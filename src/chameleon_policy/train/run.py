@@ -142,10 +142,13 @@ def train(
             console.print(f"Going on with {out} at step {progress.step}.", highlight=False)
         sinks = open_sinks(out, loggers, settings, progress) if first else []
         try:
-            return trainer.train(sinks, console)
+            stopped_by = trainer.train(sinks, console)
         finally:
             for sink in sinks:
                 sink.close()
+        if first and stopped_by is None:
+            _say_if_plain(config.training, trainer.progress.step, console)
+        return stopped_by
 
 
 def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
@@ -202,6 +205,15 @@ def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
     torch.backends.cudnn.benchmark = not on_cpu  # batches have few shapes: worth trying which algorithm is fastest
     bf16 = training.precision == "bf16" or (training.precision == "auto" and not on_cpu)
     return Accelerator(cpu=on_cpu, mixed_precision="bf16" if bf16 else "no")
+
+
+def _say_if_plain(config: TrainingConfig, steps: int, console: Console) -> None:
+    """A short training by a recipe never comes to what the recipe alters."""
+    if steps <= config.plain_steps and (config.another_pace or config.another_look):
+        console.print(
+            f"All {steps} steps were plain (--plain-steps {config.plain_steps}): no episode was shown at another pace, "
+            "in the mirror, tinted or warped. Train longer, or give fewer.", highlight=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def _load(episodes: Episodes, workers: int, console: Console, *, show: bool) -> list[EpisodeArrays]:

@@ -1,0 +1,68 @@
+"""Scores of policies that are told the answer, joined and drawn."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from benchmarks import told_answer
+from chameleon_policy.camo import TASKS, Rate
+
+
+def evaluation(task: str, seed: int, right: int, kind: str = "told") -> str:
+    rates = {name: Rate.of(right, 10).as_dict() for name in ("msr", "dsr", "sr")}
+    environment = {"task": task, "kind": kind}
+    return json.dumps(
+        {"seeds": [seed], "result": {"environment": environment, "steps": 8, "episodes": 10, "reasons": {}, **rates}}
+    )
+
+
+@pytest.fixture
+def evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("RESULT", "FIGURE"):
+        monkeypatch.setattr(told_answer, name, tmp_path / name)
+    (tmp_path / "run.json").write_text('{"seed": 4}')
+    for minutes, right in (("10.5", 9), ("2", 5)):
+        (tmp_path / "evaluations" / minutes).mkdir(parents=True)
+        for seed, task in enumerate(TASKS):
+            (tmp_path / "evaluations" / minutes / f"{task}.json").write_text(evaluation(task, seed, right))
+    return tmp_path / "evaluations"
+
+
+def test_they_stand_in_the_order_of_their_minutes(evaluations: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told_answer.main(evaluations.parent / "run.json", evaluations)
+    document = json.loads((evaluations.parent / "RESULT").read_text())
+    assert document["seeds"] == [0, 1, 2] and document["result"]["training"] == {"seed": 4}
+    rows = [tasks["seasonings"] for tasks in document["result"]["minutes"].values()]
+    assert [row["sr"]["value"] for row in rows] == [0.5, 0.9] and {row["euler_steps"] for row in rows} == {8}
+    assert capsys.readouterr().out.startswith(
+        "2 min, MSR DSR SR: clean-plate 50 [24, 76] 50 [24, 76] 50 [24, 76]; shell-game"
+    )
+    chart = ElementTree.fromstring((evaluations.parent / "FIGURE").read_text())
+    assert len(list(chart.iter("{http://www.w3.org/2000/svg}circle"))) == 2 * len(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("2/seasonings.json", evaluation("seasonings", 0, 5, kind="policy"), "no evaluation of seasonings"),
+        ("2/seasonings.json", evaluation("shell-game", 0, 5), "no evaluation of seasonings"),
+        ("2/seasonings.json", None, "--task seasonings --json"),
+        ("old/seasonings.json", "{}", "such as 1.7; got old"),
+    ],
+)
+def test_mistakes(evaluations: Path, name: str, content: str | None, message: str) -> None:
+    path = evaluations / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content) if content else path.unlink()
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        told_answer.main(evaluations.parent / "run.json", evaluations)
+    assert not (evaluations.parent / "RESULT").exists()
+
+
+def test_nothing_to_join(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="got none"):
+        told_answer.folders(tmp_path)
