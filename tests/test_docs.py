@@ -197,6 +197,9 @@ def test_the_delay_study() -> None:
     assert f"After 300 steps, ten times the longest wait of its training, {after['300']} % of the choices are right" in words
     assert f"after 3 steps {after['3']} %" in words and points["trained_on"]["retention_steps"] == [3, 30]
     assert f"{points['episodes']} episodes a point" in words and points["euler_steps"] == 8
+    longer = result("delay-shell-game-long.json")["retention_steps"]
+    later = [percent(longer[steps]["dsr"]["value"]) for steps in ("600", "1000")]
+    assert "after 600 steps {} % and after 1,000 {} %".format(*later) in words
     many = [percent(row["dsr"]["value"]) for swaps, row in points["swaps"].items() if swaps in "3456"]
     assert f"with three to six swaps, which it was not trained on, {min(many)} to {max(many)} %" in words
 
