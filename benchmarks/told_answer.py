@@ -26,6 +26,7 @@ from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.interval_chart import interval_chart, point_of
 from chameleon_policy.report.provenance import write_result
 from chameleon_policy.reproduce import RATES
+from chameleon_policy.train.metrics import METRICS, read_metrics
 
 COMMAND = "python -m benchmarks.told_answer"
 RESULT = ROOT / "docs/results/camo-told.json"
@@ -36,16 +37,15 @@ def main(training: tyro.conf.Positional[Path], evaluations: tyro.conf.Positional
     """Join the scores, draw them over the minutes, print them.
 
     Args:
-        training: run.json of the training.
+        training: run.json of the training, beside its metrics.jsonl.
         evaluations: Folder that holds a folder for each policy.
     """
     documents = {minutes: read(folder) for minutes, folder in folders(evaluations).items()}
     seeds = {seed for tasks in documents.values() for document in tasks.values() for seed in document["seeds"]}
-    minutes = {
-        minutes: {task: _kept(document["result"]) for task, document in tasks.items()}
-        for minutes, tasks in documents.items()
-    }
-    result = {"training": json.loads(training.read_text()), "minutes": minutes}
+    minutes = {minutes: {task: _kept(document) for task, document in tasks.items()} for minutes, tasks in documents.items()}
+    last = read_metrics(training.with_name(METRICS))[-1]
+    trained = {name: last[name] for name in ("step", "seconds")}
+    result = {"training": json.loads(training.read_text()), "trained": trained, "minutes": minutes}
     drawn = figure(minutes)
     write_result(RESULT, result, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=sorted(seeds))
     FIGURE.write_text(drawn)
@@ -89,8 +89,9 @@ def figure(minutes: Mapping[str, Mapping[str, Any]]) -> str:
     return interval_chart(lines, title="Told the answer: SR during training", x_label="minutes of training on a shared GPU")
 
 
-def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
-    return {"euler_steps": result["steps"], **{name: result[name] for name in ("episodes", *RATES, "reasons")}}
+def _kept(document: Mapping[str, Any]) -> dict[str, Any]:
+    result, origin = document["result"], {name: document[name] for name in ("hardware", "git_revision", "duration_s")}
+    return {**origin, "euler_steps": result["steps"], **{name: result[name] for name in ("episodes", *RATES, "reasons")}}
 
 
 if __name__ == "__main__":

@@ -186,6 +186,9 @@ def test_scores_on_camo(page: Path) -> None:
     assert "Our targets (MSR 95, DSR 95, SR 90 on average) are reached in both tracks" in words
     for rate, wanted in (("msr", 0.95), ("dsr", 0.95), ("sr", 0.9)):
         assert all(camo_scores.mean(track, rate) >= wanted for track in both)
+    failed = [each for task in other["tasks"].values() for each in task["rollouts"] if each["reason"] != "success"]
+    second = [each for each in failed if each["reason"] == "wrong choice" and each.get("swaps") == 2]
+    assert f"second swap ({len(second)} of {len(failed)} failures)" in words
     for count, way in (("1", "DSR is {} and {} after one swap (600 and 120"), ("2", "{} and {} after two.")):
         rates = [track["tasks"]["shell-game"]["by_difficulty"]["swaps"][count]["dsr"]["value"] for track in both]
         assert way.format(*map(percent, rates)) in words

@@ -15,9 +15,8 @@ from chameleon_policy.camo import TASKS, Rate
 def evaluation(task: str, seed: int, right: int, kind: str = "told") -> str:
     rates = {name: Rate.of(right, 10).as_dict() for name in ("msr", "dsr", "sr")}
     environment = {"task": task, "kind": kind}
-    return json.dumps(
-        {"seeds": [seed], "result": {"environment": environment, "steps": 8, "episodes": 10, "reasons": {}, **rates}}
-    )
+    result = {"environment": environment, "steps": 8, "episodes": 10, "reasons": {}, **rates}
+    return json.dumps({"seeds": [seed], "hardware": {}, "git_revision": "abc", "duration_s": 60.0 + seed, "result": result})
 
 
 @pytest.fixture
@@ -25,6 +24,9 @@ def evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("RESULT", "FIGURE"):
         monkeypatch.setattr(told_answer, name, tmp_path / name)
     (tmp_path / "run.json").write_text('{"seed": 4}')
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(f'{{"step": {n}, "loss": 1.0, "seconds": {9 * n}.0}}\n' for n in (10, 70))
+    )
     for minutes, right in (("10.5", 9), ("2", 5)):
         (tmp_path / "evaluations" / minutes).mkdir(parents=True)
         for seed, task in enumerate(TASKS):
@@ -36,8 +38,10 @@ def test_they_stand_in_the_order_of_their_minutes(evaluations: Path, capsys: pyt
     told_answer.main(evaluations.parent / "run.json", evaluations)
     document = json.loads((evaluations.parent / "RESULT").read_text())
     assert document["seeds"] == [0, 1, 2] and document["result"]["training"] == {"seed": 4}
+    assert document["result"]["trained"] == {"step": 70, "seconds": 630.0}
     rows = [tasks["seasonings"] for tasks in document["result"]["minutes"].values()]
     assert [row["sr"]["value"] for row in rows] == [0.5, 0.9] and {row["euler_steps"] for row in rows} == {8}
+    assert {row["duration_s"] for row in rows} == {62.0}
     assert capsys.readouterr().out.startswith(
         "2 min, MSR DSR SR: clean-plate 50 [24, 76] 50 [24, 76] 50 [24, 76]; shell-game"
     )
