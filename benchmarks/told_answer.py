@@ -43,8 +43,12 @@ def main(training: tyro.conf.Positional[Path], evaluations: tyro.conf.Positional
     documents = {minutes: read(folder) for minutes, folder in folders(evaluations).items()}
     seeds = {seed for tasks in documents.values() for document in tasks.values() for seed in document["seeds"]}
     minutes = {minutes: {task: _kept(document) for task, document in tasks.items()} for minutes, tasks in documents.items()}
-    last = read_metrics(training.with_name(METRICS))[-1]
-    trained = {name: last[name] for name in ("step", "seconds")}
+    lines = read_metrics(training.with_name(METRICS))
+    if not lines:
+        raise FileNotFoundError(
+            f"{training.with_name(METRICS)} is missing or empty: name the run.json of a finished training"
+        )
+    trained = {name: lines[-1][name] for name in ("step", "seconds")}
     result = {"training": json.loads(training.read_text()), "trained": trained, "minutes": minutes}
     drawn = figure(minutes)
     write_result(RESULT, result, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=sorted(seeds))

@@ -56,6 +56,7 @@ def test_they_stand_in_the_order_of_their_minutes(evaluations: Path, capsys: pyt
         ("2/seasonings.json", evaluation("shell-game", 0, 5), "no evaluation of seasonings"),
         ("2/seasonings.json", None, "--task seasonings --json"),
         ("old/seasonings.json", "{}", "such as 1.7; got old"),
+        ("../metrics.jsonl", None, "a finished training"),
     ],
 )
 def test_mistakes(evaluations: Path, name: str, content: str | None, message: str) -> None:
