@@ -12,7 +12,7 @@ from chameleon_policy.baselines import load_policy
 from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.evaluate.settings import CamoSettings, observation_of
-from chameleon_policy.policy import ChameleonPolicy
+from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
 from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
@@ -32,7 +32,7 @@ def training_of(run: Path | str) -> dict[str, Any] | None:
 
 def sampling_steps_of(policy: Policy) -> int | None:
     """Euler steps of a chunk, unless it is told otherwise; None where there are none (an expert)."""
-    return policy.config.sampling_steps if isinstance(policy, ChameleonPolicy) else None
+    return policy.config.sampling_steps if isinstance(policy, VisuomotorPolicy) else None
 
 
 def load_for_evaluation(run: Path | str, task: str, device: Device = "auto", **dials: Any) -> tuple[Policy, CamoSettings]:

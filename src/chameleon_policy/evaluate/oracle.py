@@ -36,6 +36,7 @@ class OraclePolicy:
 
     method = "oracle"
     device = torch.device("cpu")
+    executed = 1
     features = Features(objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=1)
 
     def initial_state(self, batch_size: int = 1) -> LastAction:

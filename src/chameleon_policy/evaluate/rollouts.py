@@ -30,6 +30,10 @@ class Policy(Protocol):
     def device(self) -> torch.device:
         """Where it computes."""
 
+    @property
+    def executed(self) -> int:
+        """Actions of a chunk to carry out before the next one is due."""
+
     def initial_state(self, batch_size: int = 1) -> Any:
         """Memory before the first observation; it can be indexed, and `put` replaces some of its episodes."""
 
@@ -61,10 +65,10 @@ def roll_out(
 ) -> list[Rollout]:
     """Play the episodes of these seeds; results in their order.
 
-    `executed` actions of every chunk are carried out (default: half the horizon). A chunk that was planned before a decision
-    is dropped there: what is done then must come from what is known then.
+    `executed` actions of every chunk are carried out (default: as many as the policy says). A chunk that was planned before
+    a decision is dropped there: what is done then must come from what is known then.
     """
-    executed = policy.features.executed if executed is None else executed
+    executed = policy.executed if executed is None else executed
     if not 1 <= executed <= policy.features.horizon:
         raise ValueError(f"expected 1 to {policy.features.horizon} actions of a chunk to be executed, got {executed}")
     waiting, slots = list(enumerate(seeds)), [_Slot(policy.features) for _ in range(pool.slots)]

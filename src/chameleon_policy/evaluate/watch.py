@@ -15,14 +15,14 @@ from torch import nn
 from chameleon_policy.camo.recording import TABLE
 from chameleon_policy.evaluate.camo import evaluate
 from chameleon_policy.evaluate.settings import observation_of, settings_of_recording
-from chameleon_policy.policy import ChameleonPolicy
+from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.train.loop import Watch
 
 SAMPLING_STEPS = 8
 """Euler steps of a chunk: enough to watch."""
 
 
-def watch_training_seeds(datasets: Sequence[Path], episodes: int, workers: int, policy: ChameleonPolicy) -> Watch:
+def watch_training_seeds(datasets: Sequence[Path], episodes: int, workers: int, policy: VisuomotorPolicy) -> Watch:
     """Scores a policy on the first episodes that recordings were made from, in the environments they were made in.
 
     With several recordings the names of the figures end in those of their folders.

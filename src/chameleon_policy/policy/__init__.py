@@ -1,13 +1,14 @@
 """The Chameleon policy, in plain PyTorch.
 
-Read in this order: features -> observation -> event_tokens -> ssm -> memory -> control_jepa -> action_flow -> chameleon.
+Read in this order: features -> observation -> event_tokens -> ssm -> memory -> control_jepa -> action_flow -> chameleon,
+then targets and visuomotor: what Chameleon shares with the methods it is compared with.
 
 Dimension letters, everywhere: B batch, T time, V views, N tokens, D width, H horizon, A action, P proprioception.
 (In `ssm.py`, S streams and P channels of a head.) The mapping from the paper's symbols is in `docs/notation.md`.
 """
 
 from chameleon_policy.policy.budget import Budget, parameter_budget
-from chameleon_policy.policy.chameleon import ChameleonPolicy, Loss
+from chameleon_policy.policy.chameleon import ChameleonPolicy
 from chameleon_policy.policy.config import ObjectiveConfig, PolicyConfig, SSMConfig
 from chameleon_policy.policy.event_tokens import Augmentation
 from chameleon_policy.policy.fast_control import FastControl
@@ -17,6 +18,7 @@ from chameleon_policy.policy.normalizer import Range, Statistics
 from chameleon_policy.policy.observation import EpisodeBatch, Observation
 from chameleon_policy.policy.presets import PRESETS, preset
 from chameleon_policy.policy.state import MemoryState
+from chameleon_policy.policy.visuomotor import Loss, VisuomotorPolicy
 
 __all__ = [
     "PRESETS",
@@ -38,6 +40,7 @@ __all__ = [
     "SSMConfig",
     "Statistics",
     "View",
+    "VisuomotorPolicy",
     "parameter_budget",
     "preset",
 ]

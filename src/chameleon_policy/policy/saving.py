@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors
 import safetensors.torch
@@ -22,22 +22,23 @@ from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.normalizer import Statistics
 
 if TYPE_CHECKING:
-    from chameleon_policy.policy.chameleon import ChameleonPolicy
+    from chameleon_policy.policy.visuomotor import VisuomotorPolicy
+
+PolicyT = TypeVar("PolicyT", bound="VisuomotorPolicy")
 
 FORMAT = "chameleon-policy"
 FORMAT_VERSION = 1
 CONFIG, NORMALIZER, WEIGHTS = "config.json", "normalizer.json", "model.safetensors"
-TRAINING_ONLY = "control_jepa."
 SHIPPED = Path(__file__).parents[1] / "pretrained"
 """Policies that come with the package, each in a folder of its name."""
 
 
-def exported_weights(policy: ChameleonPolicy) -> dict[str, Tensor]:
-    """The weights that control needs: all but the Control-JEPA branch."""
-    return {name: tensor for name, tensor in policy.state_dict().items() if not name.startswith(TRAINING_ONLY)}
+def exported_weights(policy: VisuomotorPolicy) -> dict[str, Tensor]:
+    """The weights that control needs: all but those of a training branch."""
+    return {name: tensor for name, tensor in policy.state_dict().items() if not name.startswith(policy.training_only)}
 
 
-def save(policy: ChameleonPolicy, directory: Path) -> None:
+def save(policy: VisuomotorPolicy, directory: Path) -> None:
     """Write the three files; each one appears whole or not at all."""
     directory.mkdir(parents=True, exist_ok=True)
     description = {
@@ -56,9 +57,7 @@ def save(policy: ChameleonPolicy, directory: Path) -> None:
         _write(directory / name, text)
 
 
-def load(
-    cls: type[ChameleonPolicy], path_or_hub_id: str | Path, device: torch.device, *, with_control_jepa: bool
-) -> ChameleonPolicy:
+def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -> PolicyT:
     """Rebuild the policy that `save` wrote."""
     directory, description = describe(path_or_hub_id)
     if description["method"] != cls.method:
@@ -67,15 +66,12 @@ def load(
             "chameleon_policy.baselines.load_policy loads every kind"
         )
     with torch.random.fork_rng(devices=[]):  # the random weights that are about to be replaced are nobody's business
-        policy = cls(
+        policy = cls.for_control(
             from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config"),
             from_json(Features, description["features"], f"{directory / CONFIG}: features"),
             from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
-            with_control_jepa=False,
         )
     _load_weights(policy, directory / WEIGHTS)
-    if with_control_jepa:
-        policy.add_control_jepa()  # after the weights, so that the target starts as a copy of the loaded branch
     return policy.to(device).eval()
 
 
@@ -99,7 +95,7 @@ def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
     return directory, description
 
 
-def _load_weights(policy: ChameleonPolicy, path: Path) -> None:
+def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -19,15 +20,16 @@ FORMAT = "chameleon-memory-state"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MemoryState:
-    """Everything a Chameleon policy remembers. Its size does not depend on how much it has seen.
+    """Everything a policy remembers. Its size does not depend on how much it has seen.
 
     Every tensor's first dimension is the batch: one entry per robot or episode. A step never changes a state, it returns
     a new one; to edit a state, index it, `put` into it, or use `dataclasses.replace`.
     """
 
-    layers: tuple[LayerState, ...]
+    layers: tuple[Any, ...]
+    """What is carried from step to step: a `LayerState` per memory layer; other methods have tensors by name."""
     working: Tensor
-    """h_t of the last layer, B D: what the action head reads."""
+    """h_t of the last layer, B D: what the action head reads. Other methods have contexts of other shapes, B ..."""
     steps: Tensor
     """B, int64: control steps observed so far."""
     signature: str
@@ -105,9 +107,7 @@ class MemoryState:
         """All tensors by name, in a fixed order."""
         named = {"working": self.working, "steps": self.steps}
         for index, layer in enumerate(self.layers):
-            for stream, state in (("slow", layer.slow), ("fast", layer.fast)):
-                named[f"layers.{index}.{stream}.convolution"] = state.convolution
-                named[f"layers.{index}.{stream}.ssm"] = state.ssm
+            named |= dict(_leaves(layer, f"layers.{index}"))
         return named
 
     def save(self, path: str | Path) -> None:
@@ -129,13 +129,9 @@ class MemoryState:
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{path} holds tensors, but no memory state; write one with MemoryState.save")
         try:
-            layers: list[LayerState] = []
-            while f"layers.{len(layers)}.slow.ssm" in tensors:
-                streams = [
-                    SSMState(*(tensors[f"layers.{len(layers)}.{stream}.{part}"] for part in ("convolution", "ssm")))
-                    for stream in ("slow", "fast")
-                ]
-                layers.append(LayerState(*streams))
+            layers: list[Any] = []
+            while part := _below(tensors, f"layers.{len(layers)}."):
+                layers.append(_built(part))
             return cls(
                 layers=tuple(layers),
                 working=tensors["working"],
@@ -147,10 +143,44 @@ class MemoryState:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> MemoryState:
         """The state with `function` applied to every tensor, in the order of `tensors`."""
-
-        def mapped(state: SSMState) -> SSMState:
-            return SSMState(function(state.convolution), function(state.ssm))
-
         working, steps = function(self.working), function(self.steps)
-        layers = tuple(LayerState(mapped(layer.slow), mapped(layer.fast)) for layer in self.layers)
+        layers = tuple(_mapped(layer, function) for layer in self.layers)
         return replace(self, layers=layers, working=working, steps=steps)
+
+
+# A layer's part of the memory is a dataclass or a dictionary of tensors and of further such parts.
+
+
+def _parts(node: Any) -> dict[str, Any]:
+    return {field.name: getattr(node, field.name) for field in fields(node)} if is_dataclass(node) else node
+
+
+def _leaves(node: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(node, Tensor):
+        yield name, node
+        return
+    for key, part in _parts(node).items():
+        yield from _leaves(part, f"{name}.{key}")
+
+
+def _mapped(node: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(node, Tensor):
+        return function(node)
+    parts = {key: _mapped(part, function) for key, part in _parts(node).items()}
+    return replace(node, **parts) if is_dataclass(node) else parts  # type: ignore[type-var]
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _built(tensors: dict[str, Tensor]) -> Any:
+    """A layer's part out of tensors with dotted names: what has a name of `LayerState` or `SSMState` is one."""
+    names = dict.fromkeys(name.partition(".")[0] for name in tensors)
+    parts = {name: tensors[name] if name in tensors else _built(_below(tensors, f"{name}.")) for name in names}
+    kinds: tuple[type[Any], ...] = (LayerState, SSMState)
+    for kind in kinds:
+        expected = [field.name for field in fields(kind)]
+        if set(expected) & set(parts):
+            return kind(**{name: parts[name] for name in expected})
+    return parts

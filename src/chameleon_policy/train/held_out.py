@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chameleon_policy.policy import ChameleonPolicy, EpisodeBatch
+from chameleon_policy.policy import EpisodeBatch, VisuomotorPolicy
 from chameleon_policy.train.loop import Watch
 from chameleon_policy.train.order import seed_noise
 from chameleon_policy.train.store import Emphasis, EpisodeStore
@@ -42,7 +42,7 @@ def watch_held_out(
 
     @torch.no_grad()
     def watch(policy: nn.Module) -> Mapping[str, float]:
-        assert isinstance(policy, ChameleonPolicy)
+        assert isinstance(policy, VisuomotorPolicy)
         with autocast():
             figures = _losses(policy, held_out, emphasis)
             right = {
@@ -96,7 +96,7 @@ def _by_task(store: EpisodeStore) -> dict[str, list[int]]:
     return found
 
 
-def _losses(policy: ChameleonPolicy, store: EpisodeStore, emphasis: Emphasis | None) -> dict[str, float]:
+def _losses(policy: VisuomotorPolicy, store: EpisodeStore, emphasis: Emphasis | None) -> dict[str, float]:
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
     for number, batch in enumerate(_batches(policy, store, range(len(store)), emphasis)):
@@ -108,18 +108,18 @@ def _losses(policy: ChameleonPolicy, store: EpisodeStore, emphasis: Emphasis | N
     return {f"held_out_{name}": total / counts[name] for name, total in sums.items()}
 
 
-def _decided(policy: ChameleonPolicy, store: EpisodeStore, chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _decided(policy: VisuomotorPolicy, store: EpisodeStore, chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
     """h at every decision of the chosen episodes (N D), and the answers (N)."""
     decisions = [store.decisions[episode] for episode in chosen]
     batches = _batches(policy, store, chosen)
     working = [states for batch in batches for states in policy.working_states(batch.observation)]
-    rows = [states[list(each.steps)].float() for states, each in zip(working, decisions, strict=True)]
+    rows = [states[list(each.steps)].flatten(1).float() for states, each in zip(working, decisions, strict=True)]
     answers = torch.tensor([answer for each in decisions for answer in each.answers], device=policy.device)
     return torch.cat(rows), answers
 
 
 def _batches(
-    policy: ChameleonPolicy, store: EpisodeStore, chosen: Sequence[int], emphasis: Emphasis | None = None
+    policy: VisuomotorPolicy, store: EpisodeStore, chosen: Sequence[int], emphasis: Emphasis | None = None
 ) -> Iterator[EpisodeBatch]:
     for first in range(0, len(chosen), BATCH):
         yield store.batch(chosen[first : first + BATCH], emphasis=emphasis).to(policy.device)

@@ -46,8 +46,8 @@ class StepLoss(Protocol):
 class Method(Protocol):
     """Anything that can be trained: an nn.Module with a loss.
 
-    One whose loss takes `state` and `augmentation` and returns them can be trained on windows of long episodes. One that has
-    an `update_target` is told after every optimizer step.
+    One whose loss takes `state` and `augmentation` and returns them can be trained on windows of long episodes, unless it says
+    that it `carries_memory` not. One that has an `update_target` is told after every optimizer step.
     """
 
     def loss(self, batch: EpisodeBatch, **options: Any) -> StepLoss:
@@ -101,7 +101,8 @@ class Trainer:
                 f"--batch {config.batch} cannot be divided into {parts} equal parts "
                 f"({accelerator.num_processes} processes x --accumulate {config.accumulate}); choose a multiple of {parts}"
             )
-        if config.window is not None and config.window < max(store.lengths) and not hasattr(method, "initial_state"):
+        windowed = config.window is not None and config.window < max(store.lengths)
+        if windowed and not getattr(method, "carries_memory", hasattr(method, "initial_state")):
             raise ValueError(f"{type(method).__name__} carries no memory from window to window; leave out --window")
         self.method, self.store, self.config, self.accelerator = method, store, config, accelerator
         self.run, self.watches = run, watches

@@ -22,7 +22,7 @@ from chameleon_policy.baselines import load_policy, method_named
 from chameleon_policy.data.episodes import EpisodeArrays, Episodes, Keys, load_episodes
 from chameleon_policy.data.joined_episodes import open_datasets
 from chameleon_policy.locking import only_process
-from chameleon_policy.policy import ChameleonPolicy, InstructionEncoder, ObjectiveConfig, preset
+from chameleon_policy.policy import InstructionEncoder, ObjectiveConfig, VisuomotorPolicy, preset
 from chameleon_policy.policy.config import to_json
 from chameleon_policy.report.provenance import git_revision
 from chameleon_policy.train.appearance import Mirror
@@ -41,7 +41,7 @@ LOCK = "lock"
 NOT_COMPARED = ("git_revision",)
 """A run may go on with newer code."""
 
-WatchMaker = Callable[[ChameleonPolicy], Watch]
+WatchMaker = Callable[[VisuomotorPolicy], Watch]
 """Prepares the look at a policy in closed loop, or refuses one that does not fit, before the first step."""
 
 
@@ -178,7 +178,7 @@ def build_policy(
     arrays: list[EpisodeArrays],
     encoder: InstructionEncoder | None = None,
     mirror: Mirror | None = None,
-) -> ChameleonPolicy:
+) -> VisuomotorPolicy:
     """The policy before its first step: new, or a saved one that the data fit."""
     seed_weights(config.training.seed)
     if config.start_from is not None:
@@ -188,11 +188,11 @@ def build_policy(
             raise ValueError(
                 f"{config.start_from} was trained with the language {policy.features.language}; give the same --language"
             )
-        trained = type(policy)(
-            replace(policy.config, objective=config.objective), policy.features, policy.statistics, with_control_jepa=False
+        trained = type(policy).for_control(
+            replace(policy.config, objective=config.objective), policy.features, policy.statistics
         )
         trained.load_state_dict(policy.state_dict())
-        trained.add_control_jepa()
+        trained.add_training_branch()
         return trained
     architecture = replace(preset(config.preset), objective=config.objective)
     features = features_of(episodes, config.horizon, encoder)
@@ -223,7 +223,7 @@ def _load(episodes: Episodes, workers: int, console: Console, *, show: bool) -> 
         return load_episodes(episodes, workers=workers, progress=lambda done: bar.update(line, completed=done))
 
 
-def _settings(config: RunConfig, policy: ChameleonPolicy, episodes: Episodes) -> dict[str, Any]:
+def _settings(config: RunConfig, policy: VisuomotorPolicy, episodes: Episodes) -> dict[str, Any]:
     """What a run is, in JSON's types: the resolved configuration, the data and the statistics that were found in them."""
     settings = {
         "method": policy.method,
