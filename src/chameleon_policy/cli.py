@@ -377,6 +377,75 @@ def reproduce(
     print(f"Scores of every episode: {folder}/scores.json. Policy: {folder}/policy")
 
 
+@app.command(name="bench")
+def bench(
+    benchmark: tyro.conf.Positional[Literal["camo"]],
+    method: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    seed: Annotated[tuple[int, ...], tyro.conf.UseAppendAction] = (),
+    preset: Preset = "small",
+    steps: int = 4000,
+    demonstrations: int = 120,
+    image_size: int = 128,
+    observation: Literal["rgb", "state"] = "rgb",
+    episodes: int = 100,
+    tell_answer: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    side_by_side: int = 2,
+    workers: int = os.cpu_count() or 1,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    out: Path = Path("runs/bench-camo"),
+    results: Path = Path("docs/results/camo-table.json"),
+    table_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> None:
+    """Compare methods: train and score each alike, several at a time, and draw the table; the same command goes on.
+
+    Args:
+        benchmark: What to compare on.
+        method: chameleon, no-memory ...; give it again for another (default: all).
+        task: clean-plate, shell-game or seasonings; give it again for another, which the same policy learns (default: all
+            three).
+        seed: Of a training and its demonstrations; give it again for another training (default: 0).
+        preset: Size of the policies.
+        steps: Optimizer steps of each training.
+        demonstrations: Expert episodes of each task to learn from; the paper has 120.
+        image_size: Height and width of the pictures.
+        observation: Pictures of both cameras; or object slots, from which every task is learned by a policy of its own.
+        episodes: Held-out episodes of each task.
+        tell_answer: Give every policy the answer, to see what it fails at besides remembering.
+        side_by_side: Trainings at the same time.
+        workers: Processes that record and evaluate.
+        device: Where to train and to play (default: a GPU if there is one).
+        out: Folder for demonstrations and runs; what is there already is kept.
+        results: File for the scores: a row for each policy and task, added when it is there. The tables (.md, .tex, .html)
+            lie beside it.
+        table_only: Draw the tables from the results that are there, and run nothing.
+    """
+    with _extra("camo,train"):
+        from chameleon_policy.bench.plan import Bench
+        from chameleon_policy.bench.rows import Results
+        from chameleon_policy.bench.run import Workshop, run_bench
+        from chameleon_policy.report.comparison.files import draw_tables
+
+    file, console = Results(results), Console()
+    if table_only:
+        draw_tables(results, file.rows, console)
+        return
+    given: dict[str, Any] = {"methods": method, "tasks": task, "seeds": seed}
+    config = Bench(
+        **{name: values for name, values in given.items() if values}, preset=preset, steps=steps, image_size=image_size,
+        demonstrations=demonstrations, observation=observation, episodes=episodes, tell_answer=tell_answer,
+    )  # fmt: skip
+    command = " ".join(["chameleon", *sys.argv[1:]])
+    workshop = Workshop(
+        out=out, results=file, command=command, device=device, side_by_side=side_by_side, workers=workers
+    )  # fmt: skip
+    try:
+        run_bench(config, workshop, progress_bar, console)
+    finally:  # what is there is drawn, whatever became of the rest
+        if file.rows:
+            draw_tables(results, file.rows, console)
+
+
 @app.command(name="data")
 def data(
     action: tyro.conf.Positional[Literal["inspect"]], folder: tyro.conf.Positional[Path], sheet: Path | None = None

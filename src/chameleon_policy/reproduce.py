@@ -93,7 +93,7 @@ def reproduce(
         for task in config.tasks
     }
     for folder, recording in recordings.items():
-        _record(recording, folder, bar, workers)
+        record_once(recording, folder, bar, workers)
     try:
         stopped_by = train(run, out / "run", device=device, workers=workers, console=console)
         if stopped_by is not None:
@@ -151,7 +151,8 @@ def _scored_before(path: Path, training: dict[str, Any], episodes: int) -> dict[
     return {task: scores for task, scores in before["tasks"].items() if same and way.items() <= scores.items()}
 
 
-def _record(recording: Recording, folder: Path, bar: Bar, workers: int) -> None:
+def record_once(recording: Recording, folder: Path, bar: Bar, workers: int) -> None:
+    """Record into the folder, unless these very demonstrations are there; ValueError if it holds others."""
     if (folder / INFO_PATH).exists():
         then = json.loads((folder / SETTINGS).read_text())
         if then != recording.as_dict():

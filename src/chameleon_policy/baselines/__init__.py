@@ -1,4 +1,8 @@
-"""What Chameleon is compared with: every method trains with the same loop and is evaluated by the same code."""
+"""What Chameleon is compared with: every method trains with the same loop and is evaluated by the same code.
+
+Read in this order: policy/visuomotor.py (what all share) -> window -> flow_matching, diffusion, act, transformer -> lstm;
+then the ablations, which are Chameleon but for one thing: no_memory, similarity, vanilla_mamba, no_control_index, no_jepa.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,29 @@ from pathlib import Path
 
 import torch
 
+from chameleon_policy.baselines.act import ACTPolicy
+from chameleon_policy.baselines.diffusion_transformer import DiffusionTransformerPolicy
+from chameleon_policy.baselines.diffusion_unet import DiffusionUNetPolicy
+from chameleon_policy.baselines.flow_matching import FlowMatchingPolicy
+from chameleon_policy.baselines.lstm import RecurrentPolicy
+from chameleon_policy.baselines.no_control_index import NoControlIndexPolicy
+from chameleon_policy.baselines.no_jepa import NoJepaPolicy
 from chameleon_policy.baselines.no_memory import NoMemoryPolicy
+from chameleon_policy.baselines.similarity import SimilarityPolicy
+from chameleon_policy.baselines.transformer import TransformerPolicy
+from chameleon_policy.baselines.vanilla_mamba import VanillaMambaPolicy
 from chameleon_policy.policy import ChameleonPolicy, VisuomotorPolicy
 from chameleon_policy.policy.saving import describe
 
-METHODS: dict[str, type[VisuomotorPolicy]] = {kind.method: kind for kind in (ChameleonPolicy, NoMemoryPolicy)}
+BASELINES: tuple[type[VisuomotorPolicy], ...] = (
+    DiffusionTransformerPolicy, DiffusionUNetPolicy, ACTPolicy, FlowMatchingPolicy
+)  # fmt: skip
+MEMORY_BASELINES: tuple[type[VisuomotorPolicy], ...] = (TransformerPolicy, RecurrentPolicy)
+ABLATIONS: tuple[type[ChameleonPolicy], ...] = (
+    NoMemoryPolicy, SimilarityPolicy, VanillaMambaPolicy, NoControlIndexPolicy, NoJepaPolicy
+)  # fmt: skip
+ALL: tuple[type[VisuomotorPolicy], ...] = (ChameleonPolicy, *BASELINES, *MEMORY_BASELINES, *ABLATIONS)
+METHODS: dict[str, type[VisuomotorPolicy]] = {kind.method: kind for kind in ALL}
 
 
 def method_named(name: str) -> type[VisuomotorPolicy]:
@@ -26,4 +48,4 @@ def load_policy(path_or_hub_id: str | Path, *, device: torch.device | str = "cpu
     return method_named(description["method"]).from_pretrained(directory, device=device)
 
 
-__all__ = ["METHODS", "NoMemoryPolicy", "load_policy", "method_named"]
+__all__ = ["ABLATIONS", "BASELINES", "MEMORY_BASELINES", "METHODS", "NoMemoryPolicy", "load_policy", "method_named"]

@@ -44,6 +44,23 @@ def sinusoid(positions: Tensor, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
+def starting_chunk(
+    shape: tuple[int, int, int], like: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """Where sampling begins (B H A), in the type of `like` and beside it: drawn, zero, or what was given."""
+    if not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps: expected a whole number of Euler steps, at least 1, got {steps!r}")
+    if isinstance(source, Tensor):
+        if tuple(source.shape) != shape:
+            raise ValueError(f"source: expected noise of the shape {shape}, got {tuple(source.shape)}")
+        return source.to(like)
+    if source == "gaussian":
+        return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
+    if source == "zero":
+        return like.new_zeros(shape)
+    raise ValueError(f"source: expected one of {', '.join(get_args(Source))}, or a tensor, got {source!r}")
+
+
 def _at_least_float32(tensor: Tensor) -> torch.dtype:
     """Flow time in bfloat16 would be off by whole periods of the sinusoid."""
     return torch.promote_types(tensor.dtype, torch.float32)
@@ -113,19 +130,8 @@ class ActionFlow(nn.Module):
         return self.endpoint(noised, flow_time, self.condition(working))
 
     def source(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
-        """A_0 (B H A) for working states (B D): drawn, zero, or what was given."""
-        if not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"steps: expected a whole number of Euler steps, at least 1, got {steps!r}")
-        shape = (len(working), self.horizon, self.action)
-        if isinstance(source, Tensor):
-            if tuple(source.shape) != shape:
-                raise ValueError(f"source: expected noise of the shape {shape}, got {tuple(source.shape)}")
-            return source.to(working)
-        if source == "gaussian":
-            return torch.randn(shape, dtype=working.dtype, device=working.device, generator=generator)
-        if source == "zero":
-            return working.new_zeros(shape)
-        raise ValueError(f"source: expected one of {', '.join(get_args(Source))}, or a tensor, got {source!r}")
+        """A_0 (B H A) for working states (B D)."""
+        return starting_chunk((len(working), self.horizon, self.action), working, steps, source, generator)
 
     def sample(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
         """Normalised action chunks (B H A) for working states (B D), by Euler integration from the source."""

@@ -110,10 +110,6 @@ class ChameleonPolicy(FlowPolicy):
         parts = {"control_jepa": prospective, "alignment": alignment, "variance": variance}
         return Terms(objective.control_jepa_weight * prospective, parts)
 
-    def _check_batch(self, *arguments: Any) -> None:
-        _ = self._training_branch  # refused first: without it nothing else matters
-        super()._check_batch(*arguments)
-
     def _weights_for(self, tokens: Tensor) -> AbstractContextManager[None]:
         """Inside this block linear layers have the type that products of these tokens are computed in.
 

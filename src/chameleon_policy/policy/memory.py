@@ -19,6 +19,7 @@ layers see more than one time step, so a sequence of length one is a control ste
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,8 +34,8 @@ from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 class LayerState:
     """What one memory layer carries from step to step."""
 
-    slow: SSMState
-    """One state for every token: leading shape B N."""
+    slow: Any
+    """An `SSMState` for every token: leading shape B N. Ablations keep something else here."""
     fast: SSMState
     """Leading shape B."""
 
@@ -74,10 +75,18 @@ class TracePropagation(nn.Module):
         super().__init__()
         self.slow = SelectiveSSM(config.width, config.slow)
 
-    def forward(self, bound: Tensor, state: SSMState | None, *, keep_state: bool) -> tuple[Tensor, SSMState | None]:
+    def forward(self, bound: Tensor, state: Any, *, keep_state: bool) -> tuple[Tensor, Any]:
         """Bound tokens (B T N D) to traces (B T N D); without a state, from the beginning."""
         traces, state = self.slow(bound.transpose(1, 2), state, keep_state=keep_state)
         return traces.transpose(1, 2), state
+
+    def initial_state(self, batch_size: int, tokens: int) -> Any:
+        """The state before the first time step."""
+        return self.slow.initial_state(batch_size, tokens)
+
+    def of_tokens(self, traces: Tensor) -> Tensor:
+        """e_i of every token i for the write-back (B T N D), or one for all of them (B T 1 D)."""
+        return traces
 
 
 class ControlContext(nn.Module):
@@ -148,7 +157,7 @@ class MemoryLayer(nn.Module):
     def initial_state(self, batch_size: int, tokens: int) -> LayerState:
         """The state before the first time step."""
         return LayerState(
-            slow=self.propagation.slow.initial_state(batch_size, tokens),
+            slow=self.propagation.initial_state(batch_size, tokens),
             fast=self.consolidation.fast.initial_state(batch_size),
         )
 
@@ -169,6 +178,9 @@ class MemoryLayer(nn.Module):
             control_context=control_context,
             recalled=recalled,
             working=working,
-            tokens=self.consolidation.write_back(bound, traces, working) if write_back else None,
+            tokens=self._write_back(bound, traces, working) if write_back else None,
             state=LayerState(slow=slow, fast=fast) if keep_state else None,
         )
+
+    def _write_back(self, bound: Tensor, traces: Tensor, working: Tensor) -> Tensor:
+        return self.consolidation.write_back(bound, self.propagation.of_tokens(traces), working)

@@ -123,6 +123,10 @@ class VisuomotorPolicy(nn.Module):
         """Normalised chunks (B H A)."""
         raise NotImplementedError
 
+    def _condition(self, context: Tensor) -> Tensor:
+        """What the head makes of contexts (M ...) before it looks at actions, as probes see it."""
+        return context
+
     @property
     def _context_shape(self) -> tuple[int, ...]:
         """Of one moment."""
@@ -231,7 +235,8 @@ class VisuomotorPolicy(nn.Module):
         check_rank("proprioception", observation.proprioception, 3)
         check_observation(observation, self.features, tuple(observation.proprioception.shape[:2]))
         tokens = self.event_tokens(observation.to(self.device))
-        return self._remember(tokens, None, None, keep=False).context
+        context = self._remember(tokens, None, None, keep=False).context
+        return self._condition(context.flatten(0, 1)).unflatten(0, context.shape[:2])
 
     # Training
 
@@ -342,14 +347,14 @@ class VisuomotorPolicy(nn.Module):
 
 
 class FlowPolicy(VisuomotorPolicy):
-    """A method whose head is the paper's rectified flow: its context is one vector (B D)."""
+    """A method whose head is the paper's rectified flow, which reads one vector (B D)."""
 
     action_flow: ActionFlow
 
     def _errors(self, context: Tensor, targets: Targets) -> tuple[Tensor, Terms]:
         """Eq. 16: squared errors of the clean chunk in normalised units."""
-        predicted = self.action_flow(context, targets.chunks, self.config.objective.flow_time_power)
+        predicted = self.action_flow(self._condition(context), targets.chunks, self.config.objective.flow_time_power)
         return (predicted.to(targets.chunks.dtype) - targets.chunks).square(), Terms()
 
     def _sample(self, state: MemoryState, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
-        return self.action_flow.sample(state.working.to(self._precision), steps, source, generator)
+        return self.action_flow.sample(self._condition(state.working.to(self._precision)), steps, source, generator)

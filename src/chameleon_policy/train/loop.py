@@ -46,8 +46,8 @@ class StepLoss(Protocol):
 class Method(Protocol):
     """Anything that can be trained: an nn.Module with a loss.
 
-    One whose loss takes `state` and `augmentation` and returns them can be trained on windows of long episodes, unless it says
-    that it `carries_memory` not. One that has an `update_target` is told after every optimizer step.
+    One whose loss takes `state` and `augmentation` and returns them can be trained on windows of long episodes, unless its
+    `carries_memory` is False. One that has an `update_target` is told after every optimizer step.
     """
 
     def loss(self, batch: EpisodeBatch, **options: Any) -> StepLoss:

@@ -1,0 +1,78 @@
+"""Diffusion Policy: the last two observations, and a network that takes noise off a chunk of actions (Chi et al., 2023).
+
+Trained as a DDPM of 100 noise levels that predicts the noise; a chunk is sampled by DDIM in fewer steps. Both schedules are
+those of the `diffusers` package. The two variants differ in the network: a transformer, and a U-Net over time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from chameleon_policy.baselines.window import WindowPolicy
+from chameleon_policy.policy import MemoryState
+from chameleon_policy.policy.action_flow import Source, starting_chunk
+from chameleon_policy.policy.targets import Targets
+from chameleon_policy.policy.visuomotor import Terms
+
+NOISE_LEVELS = 100
+SCHEDULE: dict[str, Any] = {
+    "num_train_timesteps": NOISE_LEVELS, "beta_schedule": "squaredcos_cap_v2", "prediction_type": "epsilon",
+    "clip_sample": True,
+}  # fmt: skip
+
+
+class DiffusionPolicy(WindowPolicy):
+    """What both variants share: two frames, the noise, and the way back from it."""
+
+    frames: ClassVar[int] = 2
+    few_steps: ClassVar[int] = 16
+
+    def _noise(self, noised: Tensor, level: Tensor, condition: Tensor) -> Tensor:
+        """The noise in chunks (M H A) of noise levels (M), for conditions (M ...)."""
+        raise NotImplementedError
+
+    def _errors(self, context: Tensor, targets: Targets) -> tuple[Tensor, Terms]:
+        chunks = targets.chunks
+        noise = torch.randn_like(chunks)
+        level = torch.randint(NOISE_LEVELS, (len(chunks),), device=chunks.device)
+        predicted = self._noise(_ddpm().add_noise(chunks, noise, level), level, self._condition(context))
+        return (predicted.to(chunks.dtype) - noise).square(), Terms()
+
+    def _sample(self, state: MemoryState, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
+        context = state.working.to(self._precision)
+        shape = (len(context), self.features.horizon, self.features.action)
+        chunk = starting_chunk(shape, context, steps, source, generator)
+        if steps > NOISE_LEVELS:
+            raise ValueError(f"steps: {self.method} was trained with {NOISE_LEVELS} noise levels; ask for no more steps")
+        condition, schedule = self._condition(context), _ddim(steps)
+        for level in schedule.timesteps.tolist():
+            levels = torch.full((len(chunk),), level, device=chunk.device)
+            chunk = schedule.step(self._noise(chunk, levels, condition), level, chunk).prev_sample
+        return chunk
+
+
+@cache
+def _ddpm() -> Any:
+    """The noise of the training."""
+    schedulers = _diffusers()
+    return schedulers.DDPMScheduler(**SCHEDULE)
+
+
+@cache
+def _ddim(steps: int) -> Any:
+    """The way back in so many steps; it keeps nothing from call to call."""
+    schedule = _diffusers().DDIMScheduler(**SCHEDULE)
+    schedule.set_timesteps(steps)
+    return schedule
+
+
+def _diffusers() -> Any:
+    try:
+        from diffusers import schedulers
+    except ImportError as error:
+        raise ImportError("Diffusion Policy needs: pip install 'chameleon-policy[baselines]'") from error
+    return schedulers

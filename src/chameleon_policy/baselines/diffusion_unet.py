@@ -1,0 +1,109 @@
+"""Diffusion Policy whose network is a U-Net over the chunk's time, told by FiLM what the last two observations were."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chameleon_policy.baselines.diffusion import DiffusionPolicy
+from chameleon_policy.baselines.frame_summary import FrameSummary
+from chameleon_policy.baselines.size import closest, count, head_size, memory_size
+from chameleon_policy.baselines.window import SummaryWindowPolicy
+from chameleon_policy.policy.action_flow import sinusoid
+from chameleon_policy.policy.attention import two_layer_mlp
+from chameleon_policy.policy.initialization import initialise
+
+KERNEL, GROUPS = 5, 8
+LEVELS = (1, 2, 4)
+"""Channels of the levels, as multiples of the first one's."""
+
+
+class FiLMBlock(nn.Module):
+    """Two convolutions over time around a skip connection; a condition scales and shifts what is between them."""
+
+    def __init__(self, inputs: int, outputs: int, condition: int) -> None:
+        super().__init__()
+        self.first = _convolution(inputs, outputs)
+        self.film = nn.Sequential(nn.Mish(), nn.Linear(condition, 2 * outputs))
+        self.second = _convolution(outputs, outputs)
+        self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+    def forward(self, sequence: Tensor, condition: Tensor) -> Tensor:
+        """(M inputs H) and (M condition) to (M outputs H)."""
+        scale, shift = self.film(condition).unsqueeze(-1).chunk(2, dim=1)
+        return self.second((1 + scale) * self.first(sequence) + shift) + self.skip(sequence)
+
+
+class UNet(nn.Module):
+    """Down three levels of time resolution and up again."""
+
+    def __init__(self, action: int, condition: int, channels: int) -> None:
+        super().__init__()
+        widths = [channels * level for level in LEVELS]
+        steps = list(pairwise([action, *widths]))
+        self.down = nn.ModuleList(
+            nn.ModuleList([FiLMBlock(inputs, outputs, condition), FiLMBlock(outputs, outputs, condition)])
+            for inputs, outputs in steps
+        )
+        self.shorter = nn.ModuleList(nn.Conv1d(width, width, 3, stride=2, padding=1) for width in widths[:-1])
+        self.middle = nn.ModuleList(FiLMBlock(widths[-1], widths[-1], condition) for _ in range(2))
+        self.up = nn.ModuleList(
+            nn.ModuleList([FiLMBlock(2 * outputs, inputs, condition), FiLMBlock(inputs, inputs, condition)])
+            for inputs, outputs in reversed(list(pairwise(widths)))
+        )
+        self.longer = nn.ModuleList(nn.ConvTranspose1d(width, width, 4, stride=2, padding=1) for width in widths[-2::-1])
+        self.out = nn.Sequential(_convolution(channels, channels), nn.Conv1d(channels, action, 1))
+
+    def forward(self, chunk: Tensor, condition: Tensor) -> Tensor:
+        """(M H A) and (M condition) to (M H A)."""
+        horizon, multiple = chunk.shape[1], 2 ** len(self.shorter)
+        sequence = F.pad(chunk.mT, (0, -horizon % multiple), mode="replicate") if horizon % multiple else chunk.mT
+        passed: list[Tensor] = []
+        for level, blocks in enumerate(self.down):
+            for block in blocks:  # type: ignore[attr-defined]
+                sequence = block(sequence, condition)
+            passed.append(sequence)
+            if level < len(self.shorter):
+                sequence = self.shorter[level](sequence)
+        for block in self.middle:
+            sequence = block(sequence, condition)
+        for blocks, longer in zip(self.up, self.longer, strict=True):
+            sequence = torch.cat([sequence, passed.pop()], dim=1)
+            for block in blocks:  # type: ignore[attr-defined]
+                sequence = block(sequence, condition)
+            sequence = longer(sequence)
+        return self.out(sequence)[..., :horizon].mT
+
+
+class DiffusionUNetPolicy(DiffusionPolicy, SummaryWindowPolicy):
+    """Each frame is one vector; the U-Net gets the parameters of Chameleon's memory and head that are left."""
+
+    method: ClassVar[str] = "diffusion-unet"
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        config, features = self.config, self.features
+        self.summary = FrameSummary(config, config.layers)
+        self.level = two_layer_mlp(config.width, config.width)
+        spent = count(lambda: FrameSummary(config, config.layers)) + count(lambda: two_layer_mlp(config.width, config.width))
+        budget = memory_size(config) + head_size(config, features) - spent
+        condition = (self.frames + 1) * config.width
+        sizes = range(GROUPS, config.width + 1, GROUPS)
+        channels = closest(sizes, lambda size: UNet(features.action, condition, size), budget)
+        self.unet = UNet(features.action, condition, channels)
+        initialise(self)
+
+    def _condition(self, context: Tensor) -> Tensor:
+        return context.flatten(1)
+
+    def _noise(self, noised: Tensor, level: Tensor, condition: Tensor) -> Tensor:
+        token = self.level(sinusoid(level.float(), self.config.width).to(noised.dtype))
+        return self.unet(noised, torch.cat([token, condition.to(token.dtype)], dim=-1))
+
+
+def _convolution(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), nn.GroupNorm(GROUPS, outputs), nn.Mish())

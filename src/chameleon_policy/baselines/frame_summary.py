@@ -1,0 +1,24 @@
+"""One observation as one vector: Chameleon's binding and control context without anything that remembers."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from chameleon_policy.baselines.size import make_block
+from chameleon_policy.policy import PolicyConfig
+from chameleon_policy.policy.memory import ControlContext
+
+
+class FrameSummary(nn.Module):
+    """Event tokens of one time step attend to one another; body and instruction then ask them, as in Eqs. 5, 7 and 8."""
+
+    def __init__(self, config: PolicyConfig, blocks: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(make_block(config) for _ in range(blocks))
+        self.control_context = ControlContext(config)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Event tokens (... N D) to one vector for each time step (... D)."""
+        for block in self.blocks:
+            tokens, _ = block(tokens)
+        return self.control_context(tokens)

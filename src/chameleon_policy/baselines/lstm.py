@@ -1,0 +1,54 @@
+"""A recurrent policy of the kind that robomimic calls BC-RNN: a two-layer LSTM over one vector a frame."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from chameleon_policy.baselines.frame_summary import FrameSummary
+from chameleon_policy.baselines.size import closest, count, memory_size
+from chameleon_policy.policy import PolicyConfig
+from chameleon_policy.policy.action_flow import ActionFlow
+from chameleon_policy.policy.initialization import initialise
+from chameleon_policy.policy.visuomotor import FlowPolicy, Remembered
+
+LAYERS = 2
+STEP = 16
+"""Hidden sizes are multiples of this."""
+
+
+class RecurrentPolicy(FlowPolicy):
+    """Trained on whole episodes, like Chameleon, and not on the ten steps that robomimic cuts out of them."""
+
+    method: ClassVar[str] = "lstm"
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        config = self.config
+        self.summary = FrameSummary(config, config.layers)
+        budget = memory_size(config) - count(lambda: FrameSummary(config, config.layers))
+        hidden = closest(range(STEP, 8 * config.width, STEP), lambda size: _recurrence(config, size), budget)
+        self.recurrence = _recurrence(config, hidden)
+        self.action_flow = ActionFlow(config, self.features.action, self.features.horizon)
+        initialise(self)
+
+    def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
+        shape = (batch_size, LAYERS, self.recurrence["lstm"].hidden_size)
+        zeros = torch.zeros(shape, dtype=self._precision, device=self.device)  # type: ignore[arg-type]
+        return ({"hidden": zeros, "cell": zeros.clone()},)
+
+    def _remember(self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool) -> Remembered:
+        summaries = self.summary(tokens)
+        before = None
+        if memory is not None:  # LSTMs want their layers first
+            before = tuple(memory[0][name].to(summaries.dtype).transpose(0, 1).contiguous() for name in ("hidden", "cell"))
+        outputs, after = self.recurrence["lstm"](summaries, before)
+        kept = dict(zip(("hidden", "cell"), (tensor.transpose(0, 1).to(self._precision) for tensor in after), strict=True))
+        return Remembered(self.recurrence["out"](outputs), (kept,) if keep else None)
+
+
+def _recurrence(config: PolicyConfig, hidden: int) -> nn.ModuleDict:
+    lstm = nn.LSTM(config.width, hidden, num_layers=LAYERS, batch_first=True)
+    return nn.ModuleDict({"lstm": lstm, "out": nn.Linear(hidden, config.width)})

@@ -1,0 +1,32 @@
+"""Ablation: a learned constant asks the memory, whatever body and instruction say (addressability)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from chameleon_policy.policy import ChameleonPolicy
+from chameleon_policy.policy.memory import MemoryLayer
+
+
+class ConstantIndex(nn.Module):
+    """c in place of c_t = f_c([p-bar_t, q-bar_t]), Eq. 7."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(width))
+
+    def forward(self, body_and_instruction: Tensor) -> Tensor:
+        """(... 2D), which is not looked at, to the same query everywhere (... D)."""
+        return self.query.to(body_and_instruction.dtype).expand(*body_and_instruction.shape[:-1], -1)
+
+
+class NoControlIndexPolicy(ChameleonPolicy):
+    """Chameleon without f_c; the constant is still seen against the scene (Eq. 8) before it asks."""
+
+    method = "no-control-index"
+
+    def _make_layer(self) -> MemoryLayer:
+        layer = super()._make_layer()
+        layer.recall.control_context.index = ConstantIndex(self.config.width)  # type: ignore[assignment]
+        return layer

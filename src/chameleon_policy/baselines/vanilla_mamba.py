@@ -1,0 +1,33 @@
+"""Ablation: one recurrent state for the whole scene in place of a trace for every token (separability)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from chameleon_policy.policy import ChameleonPolicy
+from chameleon_policy.policy.memory import MemoryLayer, TracePropagation
+
+
+class PooledPropagation(TracePropagation):
+    """E_t = SSM_slow(mean of Z-bar_t): the same kernel, of the same width, carries one pooled token."""
+
+    def forward(self, bound: Tensor, state: Any, *, keep_state: bool) -> tuple[Tensor, Any]:
+        """Bound tokens (B T N D) to one trace (B T 1 D)."""
+        return super().forward(bound.mean(2, keepdim=True), state, keep_state=keep_state)
+
+    def initial_state(self, batch_size: int, tokens: int) -> Any:
+        """That of one stream, however many tokens there are."""
+        return super().initial_state(batch_size, 1)
+
+
+class VanillaMambaPolicy(ChameleonPolicy):
+    """Binding, control index, consolidation and head are Chameleon's, and so is the number of parameters."""
+
+    method = "vanilla-mamba"
+
+    def _make_layer(self) -> MemoryLayer:
+        layer = super()._make_layer()
+        layer.propagation = PooledPropagation(self.config)
+        return layer

@@ -1,0 +1,90 @@
+"""Methods that see the last few frames and nothing else: their context is a window of frames.
+
+Before an episode's first frame a window holds that frame again, as is the habit of Diffusion Policy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from chameleon_policy.baselines.frame_summary import FrameSummary
+from chameleon_policy.policy import Augmentation, EpisodeBatch, MemoryState, Observation
+from chameleon_policy.policy.targets import Moments, Targets, draw_moments
+from chameleon_policy.policy.visuomotor import Remembered, VisuomotorPolicy
+
+
+class WindowPolicy(VisuomotorPolicy):
+    """A policy whose context is what it makes of each of the last `frames` frames: B T frames ..., the newest last."""
+
+    frames: ClassVar[int]
+    carries_memory: ClassVar[bool] = False
+
+    def _frame(self, tokens: Tensor) -> Tensor:
+        """Event tokens (B T N D) to what a window holds of each frame (B T ...)."""
+        return tokens
+
+    @property
+    def _frame_shape(self) -> tuple[int, ...]:
+        return (self.features.tokens, self.config.width)
+
+    @property
+    def _context_shape(self) -> tuple[int, ...]:
+        return (self.frames, *self._frame_shape)
+
+    def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
+        if self.frames == 1:
+            return ()
+        shape = (batch_size, self.frames - 1, *self._frame_shape)
+        return ({"frames": torch.zeros(shape, dtype=self._precision, device=self.device)},)
+
+    def _remember(self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool) -> Remembered:
+        seen = self._frame(tokens)
+        if self.frames == 1:
+            return Remembered(seen.unsqueeze(2), ())
+        before = seen[:, :1].expand(-1, self.frames - 1, *self._frame_shape)
+        if memory is not None and steps is not None:
+            begun = (steps > 0).view(-1, *[1] * (seen.dim() - 1))
+            before = torch.where(begun, memory[0]["frames"].to(seen.dtype), before)
+        everything = torch.cat([before, seen], dim=1)
+        windows = everything.unfold(1, self.frames, 1).movedim(-1, 2)
+        kept = ({"frames": everything[:, 1 - self.frames :].to(self._precision, copy=True)},) if keep else None
+        return Remembered(windows, kept)
+
+    def _losses(
+        self, batch: EpisodeBatch, state: MemoryState | None, augmentation: Augmentation | None, keep_state: bool
+    ) -> tuple[Tensor, dict[str, Tensor], MemoryState | None]:
+        if state is not None:
+            raise ValueError(f"{self.method} carries no memory from window to window: leave out `state`")
+        drawn = self.config.objective.action_steps
+        if drawn is None or drawn * self.frames >= batch.valid.shape[1]:
+            return super()._losses(batch, state, augmentation, keep_state)
+        # Fewer frames are looked at than the episodes have: only those are encoded.
+        moments = draw_moments(batch, drawn)
+        tokens = self.event_tokens(frames_before(batch.observation, moments, self.frames), augmentation)
+        context = self._frame(tokens).unflatten(1, (drawn, self.frames))
+        targets = Targets.of(batch, self.features, self.normalize_action, self._precision).at(moments)
+        return *self._head_loss(context.flatten(0, 1), targets), None
+
+
+class SummaryWindowPolicy(WindowPolicy):
+    """A window that holds one vector of each frame."""
+
+    summary: FrameSummary
+
+    def _frame(self, tokens: Tensor) -> Tensor:
+        return self.summary(tokens)
+
+    @property
+    def _frame_shape(self) -> tuple[int, ...]:
+        return (self.config.width,)
+
+
+def frames_before(observation: Observation, moments: Moments, frames: int) -> Observation:
+    """The last frames up to every moment (B S): an observation of S x frames time steps."""
+    episode, step = moments
+    ages = torch.arange(frames - 1, -1, -1, device=step.device)
+    places = (step.unsqueeze(-1) - ages).clamp(min=0).flatten(1)
+    return observation.map(lambda tensor: tensor[episode, places])

@@ -1,0 +1,66 @@
+"""Trainings and evaluations as processes of their own: they share a GPU, and none takes another down."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from chameleon_policy.report.provenance import git_revision
+
+LAST_LINES = 5
+PATIENCE = 60.0
+"""Seconds for a training to save itself before it is killed."""
+
+
+class ProcessFailedError(ValueError):
+    """A process ended with an error."""
+
+
+class Processes:
+    """Starts processes, waits for them, and stops all of them when asked."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def run(self, command: Sequence[str], log: Path) -> int:
+        """The exit status of the command, when it is over; what it says is added to the log."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        # The revision of this process: results that are written meanwhile do not count as a change.
+        environment = {**os.environ, "GIT_REVISION": git_revision()}
+        with log.open("ab") as file:
+            with self._turn:
+                if self._stopped:
+                    raise ProcessFailedError("stopped before it began")
+                # In a session of its own: Ctrl-C reaches this process only, which passes it on once.
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+                )
+                self._running.add(process)
+            status = process.wait()
+        with self._turn:
+            self._running.discard(process)
+        return status
+
+    def stop(self) -> None:
+        """Ask every process to end, and kill those that do not; none is started any more."""
+        with self._turn:
+            self._stopped = True
+            running = list(self._running)
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def last_lines(log: Path) -> str:
+    """The end of what a process said, in one line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+    return " / ".join(lines[-LAST_LINES:]) or "it said nothing"

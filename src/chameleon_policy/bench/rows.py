@@ -1,0 +1,146 @@
+"""The results file of a bench: one row per policy and task, added when it is there; whole at every moment."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chameleon_policy.baselines import load_policy
+from chameleon_policy.bench.plan import Job
+from chameleon_policy.camo import task_named
+from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.locking import only_process
+from chameleon_policy.report.comparison.statistics import FAILED, SUCCESS, WRONG
+from chameleon_policy.report.provenance import PROCESS_START, git_revision, hardware
+from chameleon_policy.train.checkpoint import POLICY
+from chameleon_policy.train.held_out import probe_of
+from chameleon_policy.train.metrics import METRICS, read_metrics
+
+Row = dict[str, Any]
+IDENTITY = (
+    "method", "task", "seed", "preset", "observation", "told", "image_size", "demonstrations", "steps", "trained_on",
+    "episodes",
+)  # fmt: skip
+"""Two rows that agree in these are the same experiment."""
+SHOWN = (*IDENTITY, "msr", "dsr", "sr", "first_seed", "outcomes", "parameters")
+"""What every row must have."""
+
+
+class Results:
+    """The rows in one JSON file; a file that is not there yet has none."""
+
+    def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise ValueError(f"--results must name a file, and {path} is a folder")
+        if path.suffix != ".json":
+            raise ValueError(f"--results must name a .json file (the tables take its other endings), got {path}")
+        self.path = path
+        self._turn = threading.Lock()
+        self._spent_before = float(self._read().get("duration_s", 0.0))
+
+    @property
+    def rows(self) -> list[Row]:
+        """As they are in the file now."""
+        rows: list[Row] = self._read()["rows"]
+        return rows
+
+    def holds(self, identity: Mapping[str, Any]) -> bool:
+        """Whether this experiment has a row."""
+        return any(all(row[name] == identity[name] for name in IDENTITY) for row in self.rows)
+
+    def append(self, row: Row, command: str) -> None:
+        """Add a row: the file has it whole, or is as it was before."""
+        with self._turn:
+            rows = [*self.rows, row]
+            document = {
+                "command": command,
+                "seeds": evaluation_seeds(FIRST_SEED, max(each["episodes"] for each in rows)),
+                "hardware": hardware(),
+                "software": {"python": platform.python_version(), "torch": torch.__version__, "platform": sys.platform},
+                "git_revision": git_revision(),
+                "duration_s": round(self._spent_before + time.time() - PROCESS_START, 1),  # of all sittings
+                "rows": rows,
+            }
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = self.path.with_name(f".{self.path.name}.unfinished")
+            unfinished.write_text(json.dumps(document, indent=2) + "\n")
+            unfinished.replace(self.path)
+
+    @contextmanager
+    def only_here(self) -> Iterator[None]:
+        """Keep every other bench from this file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        with only_process(lock, f"another bench writes to {self.path}; wait for it, or choose another --results"):
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)  # results lie among files that people keep
+
+    def _read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {"rows": []}
+        advice = "choose another --results, or move the file away"
+        try:
+            document = json.loads(self.path.read_text())
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{self.path} is not valid JSON ({error}); {advice}") from error
+        if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
+            raise ValueError(f'{self.path} holds no results of a bench (no list "rows"); {advice}')
+        for number, row in enumerate(document["rows"]):
+            missing = [name for name in SHOWN if not isinstance(row, dict) or name not in row]
+            if missing:
+                raise ValueError(f"{self.path}: row {number} has no {', '.join(missing)}; {advice}")
+            if len(row["outcomes"]) != row["episodes"]:
+                raise ValueError(
+                    f"{self.path}: row {number} has {row['episodes']} episodes and {len(row['outcomes'])} outcomes; {advice}"
+                )
+        return document
+
+
+def row_of(job: Job, task: str, out: Path, command: str, evaluation_seconds: float) -> Row:
+    """The row of an evaluation that has just been written: its scores, and what the policy is and has cost."""
+    document = json.loads(job.scores(out, task).read_text())
+    scores = document["result"]
+    run = job.run(out)
+    policy = load_policy(run / POLICY)
+    lines = read_metrics(run / METRICS)
+    seconds = [line["seconds"] for line in lines if "loss" in line][-1]
+    played = sorted(scores["rollouts"], key=lambda rollout: rollout["seed"])
+    return {
+        **job.identity(task),
+        **{name: scores[name] for name in ("msr", "dsr", "sr", "chance", "reasons")},
+        "first_seed": played[0]["seed"],
+        "outcomes": "".join(map(_letter, played)),
+        "sampling_steps": scores["steps"],
+        "executed": policy.executed if scores["executed"] is None else scores["executed"],
+        "parameters": sum(weight.numel() for weight in policy.state_dict().values()),
+        "minutes": seconds / 60,
+        "probe": _probe(lines, job.tasks, task),
+        "git_revision": document["git_revision"],
+        "hardware": document["hardware"],
+        "command": command,
+        "duration_s": round(seconds + evaluation_seconds, 1),
+    }
+
+
+def _letter(rollout: Mapping[str, Any]) -> str:
+    if not rollout["manipulation"]:
+        return FAILED
+    return SUCCESS if rollout["decision"] else WRONG
+
+
+def _probe(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str], task: str) -> float | None:
+    """How much of the task's answers the last look could read from the memory; None where nothing was read."""
+    name = "held_out_probe" if len(tasks) == 1 else probe_of(task_named(task).instruction)
+    found: list[float] = [line[name] for line in lines if name in line]
+    return found[-1] if found else None

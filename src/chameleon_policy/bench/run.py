@@ -1,0 +1,173 @@
+"""The bench at work: several trainings side by side, evaluations in a lane of their own, a row for each that is over.
+
+What is in the results file or the folder is kept, so that the same command goes on after an interruption.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from chameleon_policy.bench.board import Board, what
+from chameleon_policy.bench.plan import Bench, Job
+from chameleon_policy.bench.processes import Processes, ProcessFailedError, last_lines
+from chameleon_policy.bench.rows import Results, Row, row_of
+from chameleon_policy.camo import Rate
+from chameleon_policy.policy.saving import NORMALIZER
+from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.report.progress_bar import Bar
+from chameleon_policy.reproduce import record_once
+from chameleon_policy.train.checkpoint import POLICY
+from chameleon_policy.train.devices import Device, check_device
+from chameleon_policy.train.metrics import METRICS, read_metrics
+from chameleon_policy.train.stopping import StopRequest
+
+MakeRow = Callable[[Job, str, Path, str, float], Row]
+BUDGET_IS_SPENT = "is trained: its budget is spent"
+"""What a training says that has nothing left to do."""
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+class Launcher(Protocol):
+    """What `Processes` is."""
+
+    def run(self, command: Sequence[str], log: Path) -> int:
+        """The exit status of a command, when it is over."""
+
+    def stop(self) -> None:
+        """End what runs, and start nothing more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """Where a bench works and with what."""
+
+    out: Path
+    """Folder for demonstrations and runs."""
+    results: Results
+    command: str
+    """What was typed, for the results."""
+    device: Device = "auto"
+    side_by_side: int = 2
+    """Trainings at the same time."""
+    workers: int = 2
+    """Processes that record and evaluate; trainings share as many threads for reading."""
+
+    def __post_init__(self) -> None:
+        for name in ("side_by_side", "workers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        if self.out.exists() and not self.out.is_dir():
+            raise ValueError(f"--out must name a folder, and {self.out} is a file")
+        check_device(self.device)
+
+
+class BenchFailedError(ValueError):
+    """Some jobs failed; the rows of all others are in the results."""
+
+
+def run_bench(bench: Bench, workshop: Workshop, bar: Bar, console: Console) -> None:
+    """Do what has no row yet. BenchFailedError if something failed, SystemExit if a signal asked to stop."""
+    with workshop.results.only_here():
+        jobs = [job for job in bench.jobs() if missing(job, workshop.results)]
+        recordings = bench.recordings(workshop.out, jobs)  # all are made before the first is recorded: wrong ones refuse
+        for folder, recording in recordings.items():
+            record_once(recording, folder, bar, workshop.workers)
+        with StopRequest() as stop, Board(console, workshop.out) as board:
+            failures = Lanes(workshop, board, Processes()).work(jobs, stopped=lambda: stop.signal is not None)
+        if stop.signal is not None:
+            console.print("Stopped; trainings have saved themselves, and the same command goes on.", soft_wrap=True)
+            raise SystemExit(128 + stop.signal)
+    if failures:
+        raise BenchFailedError(
+            f"{len(failures)} failed: {', '.join(failures)}. What they said last stands above, and in the logs in "
+            f"{workshop.out / bench.preset}; everything else is in {workshop.results.path}. When that is mended, the same "
+            f"command goes on: {workshop.command}"
+        )
+
+
+def missing(job: Job, results: Results) -> list[str]:
+    """Tasks of the job that have no row."""
+    return [task for task in job.tasks if not results.holds(job.identity(task))]
+
+
+def is_trained(job: Job, out: Path) -> bool:
+    """Whether the budget is spent and the policy is the one from its end: it is saved after the last line of figures."""
+    run = job.run(out)
+    figures, policy = run / METRICS, run / POLICY / NORMALIZER  # the file that is written last
+    if not figures.is_file() or not policy.is_file() or policy.stat().st_mtime_ns < figures.stat().st_mtime_ns:
+        return False
+    steps = [line["step"] for line in read_metrics(figures) if "loss" in line]
+    return bool(steps) and steps[-1] >= job.bench.steps
+
+
+class Lanes:
+    """Trainings in as many lanes as are wanted, evaluations in another one: as soon as a policy is there, it plays."""
+
+    def __init__(self, workshop: Workshop, board: Board, launcher: Launcher, make_row: MakeRow = row_of) -> None:
+        self._workshop, self._board, self._launcher, self._make_row = workshop, board, launcher, make_row
+
+    def work(self, jobs: Sequence[Job], stopped: Callable[[], bool] = lambda: False) -> list[str]:
+        """Do all jobs; returns the names of what failed. However it ends, nothing runs any more then."""
+        failures: list[str] = []
+        trainings = ThreadPoolExecutor(self._workshop.side_by_side)
+        evaluations = ThreadPoolExecutor(1)
+        pending: dict[Future[None], tuple[Job, str | None]] = {
+            trainings.submit(self._train, job): (job, None) for job in jobs
+        }
+        try:
+            while pending and not stopped():
+                finished, _ = wait(pending, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+                self._board.refresh()
+                for future in finished:
+                    job, task = pending.pop(future)
+                    try:
+                        future.result()
+                    except (ValueError, OSError) as error:
+                        failures.append(what(job, task))
+                        self._board.say(f"failed: {what(job, task)}: {error}", style="red")
+                        continue
+                    if task is None:
+                        for each in missing(job, self._workshop.results):
+                            pending[evaluations.submit(self._evaluate, job, each)] = (job, each)
+        finally:
+            for executor in (trainings, evaluations):
+                executor.shutdown(wait=False, cancel_futures=True)
+            self._launcher.stop()
+            for executor in (trainings, evaluations):
+                executor.shutdown()  # a row that is about to be written is written
+        return failures
+
+    def _train(self, job: Job) -> None:
+        shop = self._workshop
+        if is_trained(job, shop.out):
+            return
+        threads = max(1, shop.workers // shop.side_by_side)
+        with self._board.line(job):
+            self._run(job, None, job.train_command(shop.out, shop.device, threads))
+
+    def _evaluate(self, job: Job, task: str) -> None:
+        shop = self._workshop
+        started = time.perf_counter()
+        with self._board.line(job, task):
+            self._run(job, task, job.eval_command(shop.out, task, shop.device, shop.workers))
+        row = self._make_row(job, task, shop.out, shop.command, time.perf_counter() - started)
+        shop.results.append(row, shop.command)
+        rates = (f"{name.upper()} {interval(Rate.from_dict(row[name]))}" for name in ("msr", "dsr", "sr"))
+        self._board.say(f"{what(job, task)}: {', '.join(rates)}")
+
+    def _run(self, job: Job, task: str | None, command: Sequence[str]) -> None:
+        log = job.log(self._workshop.out, task)
+        status = self._launcher.run(command, log)
+        if status == 0:
+            return
+        said = last_lines(log)
+        if task is None and BUDGET_IS_SPENT in said:
+            return
+        raise ProcessFailedError(f"exit status {status}; {log}: {said}")

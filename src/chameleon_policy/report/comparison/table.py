@@ -1,0 +1,249 @@
+"""The comparison as a table of words, before it is drawn: one for every setting that rows were made with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Self
+
+from chameleon_policy.camo import TASKS, Rate, task_named
+from chameleon_policy.report.comparison.paper import NAMES, OTHERS, PAPER_TASKS, REFERENCE, SECTIONS, SHARED, TABLE_1
+from chameleon_policy.report.comparison.statistics import Paired, Rates, average_rates, episodes, paired, rates
+from chameleon_policy.report.evaluation_table import interval, percent
+
+Row = Mapping[str, Any]
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands at one place."""
+
+    value: str
+    detail: str = ""
+    """Smaller, behind or below it: an interval."""
+    share: float | None = None
+    """From 0 to 1, where it is a rate that can be drawn."""
+
+    def __str__(self) -> str:
+        return f"{self.value} {self.detail}".strip()
+
+    @classmethod
+    def of(cls, rate: Rate) -> Self:
+        """A rate with its interval; a dash where nothing was counted."""
+        value, _, detail = interval(rate).partition(" ")
+        return cls(value, detail, rate.value if detail else None)
+
+
+@dataclass(frozen=True)
+class Column:
+    """The heading of a column; those of one group stand side by side."""
+
+    group: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.name}".strip()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method."""
+
+    cells: tuple[Cell, ...]
+    emphasised: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table: its lines stand in sections; the first cell of each is a name."""
+
+    title: str
+    columns: tuple[Column, ...]
+    sections: dict[str, list[Line]]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the methods of one table have in common."""
+
+    preset: str
+    observation: str
+    image_size: int | None
+    steps: int
+    demonstrations: int
+    trained_on: tuple[str, ...]
+    """The tasks that one policy has learned; none: every task has a policy of its own."""
+    told: bool
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """The setting that a row belongs to."""
+        together = tuple(row["trained_on"]) if len(row["trained_on"]) > 1 else ()
+        return cls(
+            row["preset"], row["observation"], row["image_size"], row["steps"], row["demonstrations"], together, row["told"]
+        )
+
+    def __str__(self) -> str:
+        size = f"two {self.image_size} x {self.image_size} views" if self.observation == "rgb" else "object slots"
+        learned = f"one policy for {', '.join(self.trained_on)}" if self.trained_on else "a policy for each task"
+        told = ", told the answer" if self.told else ""
+        each = f"{self.steps:,} optimizer steps, {self.demonstrations} demonstrations of each task"
+        return f"{self.preset}, {size}, {learned}, {each}{told}"
+
+
+def comparisons(rows: Iterable[Row]) -> list[Comparison]:
+    """A table for every setting, those without the answer first, and the paper's own at the end."""
+    settings: dict[Setting, list[Row]] = {}
+    for row in rows:
+        settings.setdefault(Setting.of(row), []).append(row)
+    ordered = sorted(settings.items(), key=lambda item: item[0].told)
+    return [*(_compare(setting, _longest(found)) for setting, found in ordered), paper_comparison()]
+
+
+def _longest(rows: Iterable[Row]) -> list[Row]:
+    """Of evaluations of one policy on one task, the one with the most episodes: it contains the others."""
+    best: dict[tuple[str, str, int], Row] = {}
+    for row in rows:
+        key = (row["method"], row["task"], row["seed"])
+        if key not in best or row["episodes"] > best[key]["episodes"]:
+            best[key] = row
+    return list(best.values())
+
+
+def _compare(setting: Setting, rows: list[Row]) -> Comparison:
+    by_method: dict[str, list[Row]] = {}
+    for row in rows:
+        by_method.setdefault(row["method"], []).append(row)
+    reference = by_method.get(REFERENCE, [])
+    line = _told_line if setting.told else _line
+    sections = {
+        title: [line(method, by_method.get(method, []), reference) for method in methods]
+        for title, methods in _sections(by_method).items()
+    }
+    return Comparison(str(setting), _columns(setting.told), sections, _notes(setting.told, rows))
+
+
+def _sections(found: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The paper's order; a method that has none comes last."""
+    known = {method for methods in SECTIONS.values() for method in methods}
+    others = tuple(method for method in found if method not in known)
+    return {**SECTIONS, OTHERS: others} if others else dict(SECTIONS)
+
+
+def _columns(told: bool) -> tuple[Column, ...]:
+    names = ("MSR", "SR") if told else ("DSR", "SR")
+    groups = {task: names if told else (f"DSR (chance {_chance(task)})", "SR") for task in TASKS}
+    columns = [Column("Method"), Column("Parameters, M"), Column("Seeds")]
+    columns += [Column(task, name) for task, each in groups.items() for name in each]
+    columns += [Column("Average", name) for name in (names if told else ("DSR", "MSR", "SR"))]
+    if not told:
+        columns += [Column("Paper", name) for name in ("DSR", "MSR", "SR")]
+        columns += [Column("Against Chameleon", name) for name in ("SR, points", "p")]
+    return tuple(columns)
+
+
+def _chance(task: str) -> str:
+    return str(Fraction(task_named(task)().chance).limit_denominator(1000))
+
+
+def _line(method: str, rows: list[Row], reference: list[Row]) -> Line:
+    by_task = _by_task(rows)
+    cells = _facts(method, rows)
+    for task in TASKS:
+        cells += [Cell.of(by_task[task].dsr), Cell.of(by_task[task].sr)] if task in by_task else [Cell(NOT_RUN)] * 2
+    cells += _averages(by_task, ("dsr", "msr", "sr")) + _published(method) + _against(method, rows, reference)
+    return Line(tuple(cells), emphasised=method == REFERENCE)
+
+
+def _told_line(method: str, rows: list[Row], reference: list[Row]) -> Line:
+    by_task = _by_task(rows)
+    cells = _facts(method, rows)
+    for task in TASKS:
+        cells += [Cell.of(by_task[task].msr), Cell.of(by_task[task].sr)] if task in by_task else [Cell(NOT_RUN)] * 2
+    return Line((*cells, *_averages(by_task, ("msr", "sr"))), emphasised=method == REFERENCE)
+
+
+def _by_task(rows: Iterable[Row]) -> dict[str, Rates]:
+    """Rates of each task, over the episodes of all trainings."""
+    outcomes: dict[str, str] = {}
+    for row in rows:
+        outcomes[row["task"]] = outcomes.get(row["task"], "") + row["outcomes"]
+    return {task: rates(each) for task, each in outcomes.items()}
+
+
+def _facts(method: str, rows: Sequence[Row]) -> list[Cell]:
+    """Name, parameters and number of trainings."""
+    if not rows:
+        return [Cell(NAMES.get(method, method)), Cell(NOT_RUN), Cell(NOT_RUN)]
+    sizes = sorted({f"{row['parameters'] / 1e6:.1f}" for row in rows}, key=float)
+    counts = sorted({len({row["seed"] for row in rows if row["task"] == task}) for task in {row["task"] for row in rows}})
+    return [Cell(NAMES.get(method, method)), Cell(_span(sizes)), Cell(_span(counts))]
+
+
+def _span(values: Sequence[object]) -> str:
+    return f"{values[0]}" if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+
+def _averages(by_task: Mapping[str, Rates], names: Sequence[str]) -> list[Cell]:
+    """Over all tasks; an average over some of them would be of something else."""
+    if not by_task.keys() >= TASKS.keys():
+        return [Cell(NOT_RUN)] * len(names)
+    mean = average_rates(by_task[task] for task in TASKS)
+    return [Cell.of(getattr(mean, name)) for name in names]
+
+
+def _published(method: str) -> list[Cell]:
+    if method not in TABLE_1:
+        return [Cell("not in it")] * 3
+    row, mark = TABLE_1[method], "*" if method in SHARED else ""
+    return [Cell(f"{value:.1f}{mark}") for value in (row.dsr, row.msr, row.sr)]
+
+
+def _against(method: str, rows: list[Row], reference: list[Row]) -> list[Cell]:
+    if method == REFERENCE:
+        return [Cell("reference")] * 2
+    if not rows:
+        return [Cell(NOT_RUN)] * 2
+    both = paired(episodes(reference), episodes(rows))
+    if both is None:
+        return [Cell("no pair")] * 2
+    return [Cell(f"{percent(both.difference):+d}", f"({both.episodes} pairs)"), Cell(_p(both))]
+
+
+def _p(both: Paired) -> str:
+    return "< 0.001" if both.p < 0.001 else f"{both.p:.3f}"
+
+
+def _notes(told: bool, rows: Sequence[Row]) -> tuple[str, ...]:
+    played = _span(sorted({row["episodes"] for row in rows}))
+    notes = [
+        f"In per cent. {played} held-out episodes of each task and training; the episodes of several trainings are pooled.",
+        "MSR: the manipulation counts, whatever was chosen. DSR: of those, the choice is right (- where none counts). "
+        "SR: both.",
+        "In brackets 95 % intervals over episodes, not over trainings: Wilson's for a task, MOVER's for an average.",
+    ]
+    if told:
+        return (*notes, "Every policy sees the answer: what it fails at here is not its memory.")
+    return (
+        *notes,
+        "Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands beside both.",
+        "Against Chameleon: difference in SR and two-sided exact McNemar p over the episodes that both have played (same "
+        "task, same seed of training, same evaluation seed).",
+    )
+
+
+def paper_comparison() -> Comparison:
+    """Table 1 of the paper, task by task."""
+    columns = [Column("Method"), *(Column(task, name) for task in PAPER_TASKS for name in ("DSR", "SR"))]
+    columns += [Column("Average", name) for name in ("DSR", "MSR", "SR")]
+    sections: dict[str, list[Line]] = {}
+    for title, methods in SECTIONS.items():
+        published = {TABLE_1[method].name: (method, TABLE_1[method]) for method in methods if method in TABLE_1}
+        for name, (method, row) in published.items():
+            numbers = [*(value for pair in row.tasks for value in pair), row.dsr, row.msr, row.sr]
+            cells = (Cell(name), *(Cell(f"{number:.1f}", share=number / 100) for number in numbers))
+            sections.setdefault(title, []).append(Line(cells, emphasised=method == REFERENCE))
+    return Comparison("Table 1 of the paper", tuple(columns), sections, ("In per cent, as it is printed there.",))

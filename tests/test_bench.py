@@ -1,0 +1,478 @@
+"""The comparison of methods: its statistics, its file, its schedule, its tables, and all of it in miniature."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from chameleon_policy.baselines import METHODS
+from chameleon_policy.bench import plan
+from chameleon_policy.bench.board import Board
+from chameleon_policy.bench.plan import Bench, Job
+from chameleon_policy.bench.processes import Processes
+from chameleon_policy.bench.rows import IDENTITY, Results
+from chameleon_policy.bench.run import BUDGET_IS_SPENT, Lanes, Workshop, is_trained, missing
+from chameleon_policy.camo import Rate
+from chameleon_policy.cli import main
+from chameleon_policy.report.comparison import statistics
+from chameleon_policy.report.comparison.files import draw_tables
+from chameleon_policy.report.comparison.latex import escape, latex
+from chameleon_policy.report.comparison.markdown import markdown
+from chameleon_policy.report.comparison.page import page
+from chameleon_policy.report.comparison.paper import TABLE_1
+from chameleon_policy.report.comparison.table import Comparison, comparisons
+from chameleon_policy.report.evaluation_table import interval
+
+ALL = ["clean-plate", "shell-game", "seasonings"]
+SMALL = Bench(methods=("chameleon", "no-memory"), tasks=("clean-plate", "shell-game"), steps=5, episodes=4)
+
+
+def row(method: str = "chameleon", task: str = "shell-game", outcomes: str = "sswf", **other: Any) -> dict[str, Any]:
+    """A row as a bench writes it."""
+    score = statistics.rates(outcomes)
+    settings = {
+        "method": method, "task": task, "seed": 0, "preset": "small", "observation": "rgb", "told": False,
+        "image_size": 128, "demonstrations": 120, "steps": 4000, "trained_on": ALL, "episodes": len(outcomes),
+    }  # fmt: skip
+    scores = {name: getattr(score, name).as_dict() for name in ("msr", "dsr", "sr")}
+    return {**settings, **scores, "first_seed": 10**9, "outcomes": outcomes, "parameters": 7_123_456, **other}
+
+
+def cells(table: Comparison, name: str) -> dict[str, str]:
+    """What stands in a method's line, by column."""
+    lines = [line for section in table.sections.values() for line in section if line.cells[0].value == name]
+    assert len(lines) == 1
+    return {str(column): str(cell) for column, cell in zip(table.columns, lines[0].cells, strict=True)}
+
+
+# Statistics.
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (0, 3), (2, 2), (1, 9), (7, 4), (5, 6)])
+def test_mcnemar_counts_all_coins_that_fall_as_unevenly(lost: int, gained: int) -> None:
+    number = lost + gained
+    falls = [abs(2 * sum(coins) - number) >= abs(lost - gained) for coins in itertools.product((0, 1), repeat=number)]
+    assert statistics.mcnemar(lost, gained) == pytest.approx(sum(falls) / len(falls))
+
+
+def test_mcnemar_known_value() -> None:
+    assert statistics.mcnemar(1, 9) == statistics.mcnemar(9, 1) == pytest.approx(0.021484375)
+    assert statistics.mcnemar(700, 500) == pytest.approx(7e-9, rel=0.5)  # no overflow
+
+
+def test_an_average_has_the_interval_of_mover() -> None:
+    mean = statistics.average([Rate(0.5, 0.4, 0.7, 10), Rate(0.7, 0.4, 0.8, 20)])
+    assert mean.value == pytest.approx(0.6) and mean.count == 30
+    assert mean.low == pytest.approx(0.6 - (0.1**2 + 0.3**2) ** 0.5 / 2)
+    assert mean.high == pytest.approx(0.6 + (0.2**2 + 0.1**2) ** 0.5 / 2)
+    assert interval(statistics.average([Rate.of(0, 0), Rate.of(1, 2)])) == "-"
+
+
+def test_pairs_are_episodes_that_both_have_played() -> None:
+    ours = statistics.episodes([row(outcomes="ssww"), row(task="clean-plate", outcomes="ss")])
+    other = [row("no-memory", outcomes="wsfs"), row("no-memory", task="clean-plate", outcomes="fw", seed=1)]
+    both = statistics.paired(ours, statistics.episodes(other))
+    assert both == statistics.Paired(episodes=4, lost=1, gained=1)  # not clean-plate: another seed of training
+    assert both.difference == 0 and both.p == 1
+    shifted = statistics.episodes([row("no-memory", outcomes="ssss", first_seed=10**9 + 3)])
+    assert statistics.paired(ours, shifted) == statistics.Paired(episodes=1, lost=0, gained=1)
+    assert statistics.paired(ours, statistics.episodes([row("no-memory", first_seed=10**9 + 50)])) is None
+
+
+def test_the_papers_averages_are_those_of_its_tasks() -> None:
+    for published in TABLE_1.values():
+        for place, mean in ((0, published.dsr), (1, published.sr)):
+            assert sum(task[place] for task in published.tasks) / 3 == pytest.approx(mean, abs=0.1), published.name
+
+
+# The results file.
+
+
+def test_rows_are_found_again_and_settings_told_apart(tmp_path: Path) -> None:
+    file = Results(tmp_path / "deep" / "table.json")
+    assert file.rows == [] and not file.holds(row())
+    file.append(row(), "chameleon bench camo")
+    again = Results(file.path)
+    assert again.holds(row()) and again.rows == [row()]
+    others = {
+        "method": "no-memory", "task": "seasonings", "seed": 1, "preset": "nano", "observation": "state", "told": True,
+        "image_size": 64, "demonstrations": 60, "steps": 8000, "trained_on": ["shell-game"], "episodes": 3,
+    }  # fmt: skip
+    assert others.keys() == set(IDENTITY)
+    for name, value in others.items():
+        assert not again.holds({**row(), name: value}), name
+    document = json.loads(file.path.read_text())
+    assert document["seeds"] == [10**9 + number for number in range(4)] and document["rows"] == [row()]
+    said = {"command", "seeds", "hardware", "software", "git_revision", "duration_s", "rows"}
+    assert set(document) == said and document["command"] == "chameleon bench camo"
+
+
+def test_an_interrupted_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Results(tmp_path / "table.json")
+    file.append(row(), "x")
+
+    def fail(self: Path, text: str) -> int:
+        self.open("w").write(text[:40])
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "write_text", fail)
+        with pytest.raises(OSError, match="no space"):
+            file.append(row(seed=1), "x")
+    assert Results(file.path).rows == [row()]
+    file.append(row(seed=1), "x")
+    assert [each["seed"] for each in Results(file.path).rows] == [0, 1]
+
+
+def test_two_benches_do_not_write_to_one_file(tmp_path: Path) -> None:
+    one, other = Results(tmp_path / "table.json"), Results(tmp_path / "table.json")
+    with one.only_here(), pytest.raises(FileExistsError, match="another bench writes to"), other.only_here():
+        pass
+    assert list(tmp_path.iterdir()) == []
+    with Results(tmp_path / "table.json").only_here():
+        pass
+
+
+# The schedule, with stubs in place of trainings.
+
+
+class Stub:
+    """Stands in for processes: notes what is run, and fails where it is told to."""
+
+    def __init__(self, failing: Sequence[str] = (), seconds: float = 0.0, status: int = 1, says: str = "boom") -> None:
+        self.failing, self.seconds, self.status, self.says = failing, seconds, status, says
+        self.commands: list[list[str]] = []
+        self.together, self.most, self.stopped = 0, 0, threading.Event()
+        self._turn = threading.Lock()
+
+    def run(self, command: Sequence[str], log: Path) -> int:
+        words = list(command)[3:]
+        with self._turn:
+            self.commands.append(words)
+            self.together += words[0] == "train"
+            self.most = max(self.most, self.together)
+        self.stopped.wait(self.seconds)
+        with self._turn:
+            self.together -= words[0] == "train"
+        if any(name in " ".join(words) for name in self.failing):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text(f"a bar\n{self.says}\n")
+            return self.status
+        return 143 if self.stopped.is_set() else 0
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def names(self) -> list[str]:
+        """train M, or eval M T, in order."""
+        option = {"train": "--out", "eval": "--task"}
+        place = [Path(words[words.index("--out") + 1] if words[0] == "train" else words[1]).name for words in self.commands]
+        tasks = [words[words.index(option[words[0]]) + 1] if words[0] == "eval" else "" for words in self.commands]
+        kinds = [words[0] for words in self.commands]
+        return [" ".join(filter(None, each)) for each in zip(kinds, place, tasks, strict=True)]
+
+
+def stub_row(job: Job, task: str, out: Path, command: str, seconds: float) -> dict[str, Any]:
+    return {**row(outcomes="sswf"), **job.identity(task)}
+
+
+def lanes(folder: Path, stub: Stub, said: list[str] | None = None, side_by_side: int = 2) -> tuple[Lanes, Results]:
+    results = Results(folder / "table.json")
+    shop = Workshop(out=folder / "runs", results=results, command="chameleon bench camo", side_by_side=side_by_side)
+    console = Console(file=(folder / "console").open("w"), width=300)
+    return Lanes(shop, Board(console, shop.out), stub, stub_row), results
+
+
+def test_every_method_is_trained_and_plays_every_task(tmp_path: Path) -> None:
+    stub = Stub()
+    work, results = lanes(tmp_path, stub)
+    assert work.work(SMALL.jobs()) == []
+    names = [f"{method}-seed0-clean-plate-shell-game" for method in SMALL.methods]
+    expected = [f"train {name}" for name in names]
+    expected += [f"eval {name} {task}" for name in names for task in SMALL.tasks]
+    assert sorted(stub.names()) == sorted(expected)
+    assert Counter((each["method"], each["task"]) for each in results.rows) == dict.fromkeys(
+        itertools.product(SMALL.methods, SMALL.tasks), 1
+    )
+    assert "training chameleon-seed0-clean-plate-shell-game begins" in (tmp_path / "console").read_text()
+
+
+def test_what_has_a_row_is_neither_trained_nor_played_again(tmp_path: Path) -> None:
+    first, second = SMALL.jobs()
+    stub = Stub()
+    work, results = lanes(tmp_path, stub)
+    for task in first.tasks:
+        results.append(stub_row(first, task, tmp_path, "", 0), "x")
+    results.append(stub_row(second, "shell-game", tmp_path, "", 0), "x")
+    assert [missing(job, results) for job in SMALL.jobs()] == [[], ["clean-plate"]]
+    work.work([job for job in SMALL.jobs() if missing(job, results)])
+    assert stub.names() == [f"train {second.name}", f"eval {second.name} clean-plate"]
+    assert len(results.rows) == 4
+    assert [missing(job, results) for job in SMALL.jobs()] == [[], []]
+
+
+def test_one_failure_does_not_lose_the_others(tmp_path: Path) -> None:
+    stub = Stub(failing=["--method chameleon", "no-memory-seed0-clean-plate-shell-game --task clean-plate"])
+    work, results = lanes(tmp_path, stub)
+    failures = work.work(SMALL.jobs())
+    assert sorted(failures) == [
+        "no-memory-seed0-clean-plate-shell-game on clean-plate",
+        "training chameleon-seed0-clean-plate-shell-game",
+    ]
+    assert [(each["method"], each["task"]) for each in results.rows] == [("no-memory", "shell-game")]
+    said = (tmp_path / "console").read_text()
+    assert "exit status 1" in said and "a bar / boom" in said
+
+
+def test_a_training_with_nothing_left_to_do_is_no_failure(tmp_path: Path) -> None:
+    stub = Stub(failing=["--recipe camo"], status=2, says=f"chameleon: x {BUDGET_IS_SPENT}. Evaluate it")
+    work, results = lanes(tmp_path, stub)
+    assert work.work(SMALL.jobs()) == []
+    assert len(results.rows) == 4
+
+
+def test_trainings_run_side_by_side_and_evaluations_beside_them(tmp_path: Path) -> None:
+    many = Bench(methods=("chameleon", "no-memory"), tasks=("shell-game",), seeds=(0, 1, 2), steps=5, episodes=4)
+    stub = Stub(seconds=0.1)
+    work, results = lanes(tmp_path, stub, side_by_side=2)
+    assert work.work(many.jobs()) == []
+    assert stub.most == 2 and len(results.rows) == 6
+    kinds = [name.split()[0] for name in stub.names()]
+    assert kinds.index("eval") < len(kinds) - 1 - kinds[::-1].index("train")  # before the last training
+
+
+def test_a_stop_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
+    stub = Stub(seconds=30)
+    work, results = lanes(tmp_path, stub, side_by_side=1)
+    started = time.monotonic()
+    work.work(SMALL.jobs(), stopped=lambda: bool(stub.commands))
+    assert time.monotonic() - started < 10 and stub.stopped.is_set()
+    assert len(stub.commands) == 1 and results.rows == []
+
+
+def test_processes_are_stopped(tmp_path: Path) -> None:
+    processes, ended = Processes(), []
+    command = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]
+    thread = threading.Thread(target=lambda: ended.append(processes.run(command, tmp_path / "log")))
+    thread.start()
+    while not (tmp_path / "log").exists() or not (tmp_path / "log").read_text():
+        time.sleep(0.02)
+    processes.stop()
+    thread.join(10)
+    assert ended == [-15]
+    with pytest.raises(ValueError, match="stopped"):
+        processes.run(command, tmp_path / "log")
+
+
+def test_a_policy_from_before_the_end_is_not_taken_for_trained(tmp_path: Path) -> None:
+    job = SMALL.jobs()[0]
+    run = job.run(tmp_path)
+    (run / "policy").mkdir(parents=True)
+    (run / "policy/normalizer.json").write_text("{}")
+    assert not is_trained(job, tmp_path)
+    time.sleep(0.02)
+    (run / "metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n{"step": 5, "held_out_action": 1.0}\n')
+    assert not is_trained(job, tmp_path)  # killed before the last export
+    time.sleep(0.02)
+    (run / "policy/normalizer.json").write_text("{}")
+    assert is_trained(job, tmp_path)
+    assert not is_trained(Bench(tasks=SMALL.tasks, steps=6).jobs()[0], tmp_path)
+
+
+def test_commands() -> None:
+    out = Path("x")
+    (job,) = Bench(methods=("chameleon",), seeds=(3,), steps=7).jobs()
+    assert job.tasks == tuple(ALL) and job.run(out) == Path("x/small/chameleon-seed3")
+    words = " ".join(job.train_command(out, "cpu", 2))
+    assert "--steps 7 --seed 3 --held-out x/held-out/rgb/seed3/clean-plate" in words and "--method chameleon" in words
+    assert "--no-mirror" not in words and job.log(out) == Path("x/small/chameleon-seed3.log")
+    told = Bench(methods=("no-memory",), observation="state", tell_answer=True, tasks=("seasonings", "clean-plate")).jobs()
+    assert [each.name for each in told] == [f"no-memory-seed0-told-state-{task}" for task in ("clean-plate", "seasonings")]
+    words = " ".join(told[0].train_command(out, "cpu", 2))
+    assert words.endswith("--tell-answer --no-mirror --warp 0")
+    assert f"--steps {METHODS['chameleon'].few_steps} --json x/small/chameleon-seed3-on-shell-game.json" in " ".join(
+        job.eval_command(out, "shell-game", "cpu", 2)
+    )
+    recordings = Bench(methods=("chameleon",), seeds=(0, 1), tasks=("shell-game",), image_size=32)
+    found = recordings.recordings(out, recordings.jobs())
+    assert [(each.episodes, each.seed) for each in found.values()] == [(120, 0), (60, 1000), (120, 1), (60, 1001)]
+
+
+# The tables.
+
+
+def test_the_table_shows_the_rows_and_what_is_not_there() -> None:
+    table = comparisons([row(outcomes="s" * 80 + "w" * 10 + "f" * 10), row("no-memory", outcomes="s" * 30 + "w" * 70)])[0]
+    ours, other, absent = (cells(table, name) for name in ("Chameleon", "w/o memory", "w/o Control-JEPA"))
+    assert ours["shell-game DSR (chance 1/3)"] == interval(Rate.of(80, 90)) and ours["Parameters, M"] == "7.1"
+    assert ours["shell-game SR"] == interval(Rate.of(80, 100)) == "80 [71, 87]"
+    assert ours["seasonings SR"] == ours["Average SR"] == "not run"
+    assert other["Against Chameleon SR, points"] == "-50 (100 pairs)" and other["Against Chameleon p"] == "< 0.001"
+    assert ours["Paper DSR"] == "80.8" and absent["Paper SR"] == "52.8" and ours["Against Chameleon p"] == "reference"
+    assert all(value == "not run" for name, value in absent.items() if name != "Method" and not name.startswith("Paper"))
+    assert all(text for name in ("Chameleon", "w/o memory", "LSTM") for text in cells(table, name).values())
+    assert cells(table, "LSTM")["Paper SR"] == "not in it"
+    assert cells(table, "Diffusion Policy, U-Net")["Paper DSR"] == "22.5*"
+
+
+def test_averages_over_all_tasks() -> None:
+    outcomes = dict(zip(ALL, ("sssw", "ssff", "wwwf"), strict=True))
+    table = comparisons([row(task=task, outcomes=each) for task, each in outcomes.items()])[0]
+    mean = statistics.average([Rate.of(3, 4), Rate.of(2, 2), Rate.of(0, 3)])
+    assert cells(table, "Chameleon")["Average DSR"] == interval(mean) == f"58 {interval(mean).partition(' ')[2]}"
+    nothing = comparisons([row(task=task, outcomes="ffff") for task in ALL])[0]
+    assert cells(nothing, "Chameleon")["Average DSR"] == cells(nothing, "Chameleon")["clean-plate DSR (chance 1/3)"] == "-"
+    assert cells(nothing, "Chameleon")["Average MSR"].startswith("0 [0, ")
+
+
+def test_episodes_of_several_trainings_are_pooled() -> None:
+    table = comparisons([row(outcomes="ssss"), row(outcomes="ssff", seed=1), row("no-memory", outcomes="ffff", seed=1)])[0]
+    ours = cells(table, "Chameleon")
+    assert ours["shell-game SR"] == interval(Rate.of(6, 8)) and ours["Seeds"] == "2"
+    assert cells(table, "w/o memory")["Against Chameleon SR, points"] == "-50 (4 pairs)"  # with the same seed of training
+    longer = comparisons([row(outcomes="ssss"), row(outcomes="ssssff")])[0]  # one policy played again, longer
+    assert cells(longer, "Chameleon")["shell-game SR"] == interval(Rate.of(4, 6))
+
+
+def test_every_setting_has_a_table() -> None:
+    found = [row(), row(steps=8000), row(told=True), row(observation="state", image_size=None, trained_on=["shell-game"])]
+    found.append(row(task="seasonings", observation="state", image_size=None, trained_on=["seasonings"]))
+    tables = comparisons(found)
+    assert len(tables) == 5 and tables[-1].title == "Table 1 of the paper"
+    assert "8,000 optimizer steps" in tables[1].title and "a policy for each task" in tables[2].title
+    assert cells(tables[2], "Chameleon")["seasonings SR"] == interval(Rate.of(2, 4))
+    assert "told the answer" in tables[3].title and cells(tables[3], "Chameleon")["shell-game MSR"] == interval(
+        Rate.of(3, 4)
+    )
+    assert not any("DSR" in str(column) for column in tables[3].columns)
+    assert cells(tables[-1], "Chameleon")["seasonings SR"] == "41.7"
+    assert cells(comparisons([row("newcomer")])[0], "newcomer")["shell-game SR"] == interval(Rate.of(2, 4))
+
+
+def test_latex_prints_what_is_meant() -> None:
+    assert escape("95 % of a_b & c # d < e") == r"95 \% of a\_b \& c \# d $<$ e"
+    text = latex(comparisons([row("odd_method", outcomes="s" * 90), row(outcomes="w" * 90)]))
+    assert r"odd\_method" in text and r"95 \% intervals" in text
+    assert not re.findall(r"(?<!\\)_", text) and len(re.findall(r"^%|[^\\]%", text, re.MULTILINE)) == 1 + 2
+    assert text.count(r"\begin{") == text.count(r"\end{") == 4
+    for table in text.split(r"\begin{tabular}")[1:]:
+        width = len(re.match(r"\{(\w+)\}", table).group(1))  # type: ignore[union-attr]
+        lines = re.findall(r"^(.*) \\\\$", table.split(r"\end{tabular}")[0], re.MULTILINE)
+        for line in lines:
+            spans = [int(number) for number in re.findall(r"\\multicolumn\{(\d+)\}", line)]
+            assert len(re.findall(r"(?<!\\)&", line)) + 1 + sum(spans) - len(spans) == width, line
+
+
+def test_markdown_and_page(tmp_path: Path) -> None:
+    tables = comparisons([row(outcomes="s" * 90), row("<b>", outcomes="s" * 45 + "w" * 45)])
+    lines = [line for line in markdown(tables).split("###")[1].splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert "| **Chameleon** | 7.1 | 1 | not run | not run | 100 [96, 100] | 100 [96, 100] | not run |" in markdown(tables)
+    html = page(tables)
+    assert "<td>&lt; 0.001</td>" in html and "&lt;b&gt;" in html and "<b>" not in html
+    assert "prefers-color-scheme: dark" in html and "overflow-x: auto" in html and not re.findall("https?:", html)
+    assert "100<small>[96, 100]</small>" in html and html.count("<tr") == html.count("</tr>")
+    console = Console(file=(tmp_path / "console").open("w"), width=80)
+    draw_tables(tmp_path / "table.json", [row(outcomes="s" * 90)], console)
+    assert {path.name for path in tmp_path.iterdir()} == {"table.md", "table.tex", "table.html", "console"}
+
+
+# The command.
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+    monkeypatch.setattr("sys.argv", ["chameleon", "bench", "camo", *map(str, words)])
+    main()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--method", "magic"], "there is no method 'magic'; choose one of chameleon"),
+        (["--method", "act", "--method", "act"], "each method once"),
+        (["--task", "soup"], "there is no task 'soup'"),
+        (["--episodes", "0"], "--episodes must be at least 1, got 0"),
+        (["--steps", "0"], "--steps must be at least 1, got 0"),
+        (["--demonstrations", "0"], "--demonstrations must be at least 1"),
+        (["--seed", "1000"], "--seed must be between 0 and 999"),
+        (["--image-size", "33"], "image_size must be even"),
+        (["--side-by-side", "0"], "--side-by-side must be at least 1"),
+        (["--workers", "0"], "--workers must be at least 1"),
+        (["--results", "broken.json"], "broken.json is not valid JSON"),
+        (["--results", "list.json"], 'no list "rows"'),
+        (["--results", "row.json"], "row 0 has no msr"),
+        (["--results", "folder.json"], "is a folder"),
+        (["--results", "table.md"], "must name a .json file"),
+        (["--out", "list.json"], "--out must name a folder"),
+        (["--table-only"], "has no rows to draw"),
+    ],
+)
+def test_mistakes(
+    wrong: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.json").write_text('{"rows": [')
+    Path("list.json").write_text("[]")
+    Path("row.json").write_text(json.dumps({"rows": [{name: row()[name] for name in IDENTITY}]}))
+    Path("folder.json").mkdir()
+    with pytest.raises(SystemExit) as stopped:
+        run(monkeypatch, "--results", "new.json", *wrong)
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and message in said and said.count("\n") == 1
+    assert not list(tmp_path.rglob("*.parquet")) and not Path("new.md").exists()
+
+
+def test_from_nothing_to_a_table_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(plan, "HELD_OUT", 3)
+    words = "--task shell-game --observation state --preset nano --steps 3 --demonstrations 6 --episodes 2 --workers 1"
+    command = [*words.split(), "--device", "cpu", "--results", "table.json"]
+    run(monkeypatch, *command, "--method", "chameleon", "--method", "no-memory")
+    document = json.loads(Path("table.json").read_text())
+    assert sorted(each["method"] for each in document["rows"]) == ["chameleon", "no-memory"]
+    for each in document["rows"]:
+        name = f"{each['method']}-seed0-state-shell-game-on-shell-game.json"
+        scores = json.loads((tmp_path / "runs/bench-camo/nano" / name).read_text())
+        assert each["sr"] == scores["result"]["sr"] and len(each["outcomes"]) == each["episodes"] == 2
+        right = [rollout["manipulation"] and rollout["decision"] for rollout in scores["result"]["rollouts"]]
+        assert [letter == "s" for letter in each["outcomes"]] == right
+        assert each["trained_on"] == ["shell-game"] and each["image_size"] is None and each["first_seed"] == 10**9
+        assert 100_000 < each["parameters"] < 1_000_000 and 0 < each["minutes"] < 1 and each["sampling_steps"] == 8
+        assert each["executed"] == 4 and 0 <= each["probe"] <= 1 and each["chance"] == pytest.approx(1 / 3)
+        assert each["duration_s"] > 0 and each["command"].startswith("chameleon bench camo --task shell-game")
+    assert "w/o memory" in Path("table.md").read_text() and "w/o memory" in capsys.readouterr().out
+    # Again: nothing is left to do.
+    monkeypatch.setattr(Processes, "run", lambda *given: pytest.fail("something was run again"))
+    run(monkeypatch, *command, "--method", "chameleon", "--method", "no-memory")
+    assert json.loads(Path("table.json").read_text()) == document
+    # With a row lost, its policy plays again, and is not trained again.
+    kept = [each for each in document["rows"] if each["method"] == "chameleon"]
+    Path("table.json").write_text(json.dumps({**document, "rows": kept}))
+    started: list[str] = []
+    monkeypatch.setattr(Processes, "run", lambda self, words, log: started.append(words[3]) or 0)
+    run(monkeypatch, *command, "--method", "chameleon", "--method", "no-memory")
+    assert started == ["eval"]
+    again = {each["method"]: each["outcomes"] for each in Results(Path("table.json")).rows}
+    assert again == {each["method"]: each["outcomes"] for each in document["rows"]}
+    # A failure is named with the way on, and what is there is drawn.
+    monkeypatch.setattr(Processes, "run", lambda self, words, log: 1)
+    Path("table.md").unlink()
+    with pytest.raises(SystemExit) as stopped:
+        run(monkeypatch, *command, "--method", "chameleon", "--seed", "1")
+    said = capsys.readouterr()
+    assert stopped.value.code == 2 and "1 failed: training chameleon-seed1-state-shell-game" in said.err
+    assert "the same command goes on: chameleon bench camo --task shell-game" in said.err and Path("table.md").exists()
