@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 
 from chameleon_policy import ChameleonPolicy, FastControl, preset
+from chameleon_policy.baselines import METHODS
 from chameleon_policy.data.episodes import EpisodeArrays
 from chameleon_policy.policy import Features, ObjectSlots, View
 from chameleon_policy.train.appearance import Appearance, Mirror, warped
@@ -127,6 +128,45 @@ def test_a_recorded_step_is_the_step() -> None:
     assert all(tensor.data_ptr() == short[name].data_ptr() for name, tensor in long.items())
     torch.manual_seed(8)
     assert graphed(batches[0])["loss"].item() != pytest.approx(plain[0][0], rel=1e-4), "noise is drawn anew"
+
+
+@pytest.mark.parametrize("method", METHODS)
+class TestEveryMethod:
+    def test_the_gpu_sees_and_does_what_the_cpu_does(self, method: str) -> None:
+        """In float32, with the kernels of the GPU: working states of whole episodes, control step by step, and actions."""
+        seen = []
+        for device in ("cpu", "cuda"):
+            torch.manual_seed(0)
+            policy = METHODS[method](preset("small"), IMAGE_FEATURES).to(device).eval()
+            observation = make_observation(IMAGE_FEATURES, 2, 6).to(device)
+            whole, state = policy.working_states(observation), policy.initial_state(2)
+            for t in range(6):
+                state = policy.observe(observation.at(t), state)
+            chunk = policy.act(state, steps=4, source=torch.ones(2, 4, 2))
+            torch.testing.assert_close(policy._condition(state.working), whole[:, -1], rtol=1e-2, atol=1e-2)
+            seen.append((whole.cpu(), chunk.cpu()))
+        for here, there in zip(*seen, strict=True):
+            assert (here - there).norm() < 0.01 * here.norm()
+
+    def test_a_recorded_step_is_the_step(self, method: str) -> None:
+        torch.manual_seed(0)
+        config = preset("small")
+        config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, action_steps=8))
+        policy = METHODS[method](config, IMAGE_FEATURES).cuda().train()
+        graphed = GraphedLoss(policy, lambda: torch.autocast("cuda", torch.bfloat16))
+        batches = [make_batch(IMAGE_FEATURES, 4, 32, seed=seed).to("cuda") for seed in range(2)]
+
+        def run(number: int, *, recorded: bool) -> tuple[float, torch.Tensor]:
+            policy.zero_grad(set_to_none=True)
+            torch.manual_seed(7)
+            figures = (graphed if recorded else graphed._run)(batches[number])
+            return figures["loss"].item(), torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+
+        plain = [run(number, recorded=False) for number in range(2)]
+        for number in (0, 0, 1, 0):  # as usual, recorded, and then replayed
+            loss, gradients = run(number, recorded=True)
+            assert loss == pytest.approx(plain[number][0], rel=5e-3)
+            assert (gradients - plain[number][1]).norm() < 0.1 * plain[number][1].norm()
 
 
 def test_fast_sampling_is_the_same_every_time_and_right() -> None:

@@ -24,6 +24,7 @@ from chameleon_policy.policy.visuomotor import Terms
 LATENT = 32
 KL_WEIGHT = 10.0
 POSTERIOR_BLOCKS = 4
+SMALL = 0.01
 AGE_WEIGHT = 0.01
 """A plan of age a counts exp(0.01 a)."""
 
@@ -79,6 +80,8 @@ class ACTPolicy(WindowPolicy):
         """Add the posterior."""
         posterior = Posterior(self.config, self.features.action)
         initialise(posterior)
+        with torch.no_grad():  # at first every chunk has about the same style: a divergence of thousands would drown the rest
+            posterior.out.weight.mul_(SMALL)
         self.posterior = posterior.to(self.device, self._precision)
 
     @classmethod
