@@ -80,7 +80,7 @@ class ACTPolicy(WindowPolicy):
         """Add the posterior."""
         posterior = Posterior(self.config, self.features.action)
         initialise(posterior)
-        with torch.no_grad():  # at first every chunk has about the same style: a divergence of thousands would drown the rest
+        with torch.no_grad():  # every chunk begins with about the same style: a divergence of thousands would drown the rest
             posterior.out.weight.mul_(SMALL)
         self.posterior = posterior.to(self.device, self._precision)
 

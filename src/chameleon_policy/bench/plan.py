@@ -18,8 +18,8 @@ from chameleon_policy.train.devices import Device
 
 HELD_OUT_RECORDING = 1000
 """Added to a training's seed, the number of the recording that is held out."""
-LOOKS = 2
-"""At the demonstrations that are held out, during training."""
+LOOKS = 1
+"""At the demonstrations that are held out: when the training is over."""
 PARALLEL = 36
 """Episodes at the same time; another number would be another run."""
 CHAMELEON = (sys.executable, "-m", "chameleon_policy.cli")
