@@ -1,0 +1,205 @@
+"""Baselines against something independent: textbook formulas, plain loops, and networks that know the answer."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch.distributions import Normal, kl_divergence
+
+from chameleon_policy import Observation
+from chameleon_policy.baselines import diffusion
+from chameleon_policy.baselines.act import AGE_WEIGHT, KL_WEIGHT, ACTPolicy
+from chameleon_policy.baselines.diffusion_transformer import DiffusionTransformerPolicy
+from chameleon_policy.baselines.diffusion_unet import DiffusionUNetPolicy, UNet
+from chameleon_policy.baselines.lstm import RecurrentPolicy
+from chameleon_policy.baselines.transformer import TransformerPolicy
+from chameleon_policy.baselines.window import frames_before
+from chameleon_policy.policy.targets import Targets
+from examples import STATE_FEATURES, make_batch, make_observation, nano
+
+DIFFUSION = pytest.mark.parametrize("kind", [DiffusionTransformerPolicy, DiffusionUNetPolicy])
+
+
+def cosine_schedule(levels: int = 100) -> torch.Tensor:
+    """alpha-bar after every noise level (Nichol and Dhariwal, 2021), by its definition."""
+
+    def share(t: float) -> float:
+        return math.cos((t + 0.008) / 1.008 * math.pi / 2) ** 2
+
+    betas = [min(1 - share((level + 1) / levels) / share(level / levels), 0.999) for level in range(levels)]
+    return torch.cumprod(1 - torch.tensor(betas), 0)
+
+
+class TestDiffusion:
+    @DIFFUSION
+    def test_a_network_that_knows_the_noise_brings_back_the_actions(self, kind, monkeypatch) -> None:
+        torch.manual_seed(0)
+        policy = kind(nano(), STATE_FEATURES).eval()
+        clean = torch.rand(2, STATE_FEATURES.horizon, STATE_FEATURES.action) * 1.8 - 0.9
+        kept = cosine_schedule()
+
+        def noise(noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+            share = kept[level][:, None, None]
+            return (noised - share.sqrt() * clean) / (1 - share).sqrt()
+
+        monkeypatch.setattr(policy, "_noise", noise)
+        state = policy.observe(make_observation(STATE_FEATURES, 2), policy.initial_state(2))
+        for steps in (1, 4, 16, 100):
+            torch.testing.assert_close(policy.act(state, steps=steps), clean, rtol=0, atol=1e-3)
+
+    @DIFFUSION
+    def test_the_loss_is_that_of_the_noise(self, kind, monkeypatch) -> None:
+        policy = kind(nano(), STATE_FEATURES).eval()
+        batch = make_batch(STATE_FEATURES, 2, 6)
+        seen = {}
+
+        def noise(noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+            seen.update(noised=noised, level=level)
+            return torch.zeros_like(noised)
+
+        monkeypatch.setattr(policy, "_noise", noise)
+        torch.manual_seed(3)
+        loss = policy.loss(batch).total
+        targets = Targets.of(batch, STATE_FEATURES, policy.normalize_action, torch.float32)
+        share = cosine_schedule()[seen["level"]][:, None, None]
+        drawn = (seen["noised"] - share.sqrt() * targets.chunks.flatten(0, 1)) / (1 - share).sqrt()
+        torch.testing.assert_close(loss, drawn.square()[targets.counted.flatten(0, 1)].mean(), rtol=1e-3, atol=1e-4)
+        assert seen["level"].min() >= 0
+        assert seen["level"].max() < 100
+
+    @DIFFUSION
+    def test_two_observations_count_and_their_order(self, kind) -> None:
+        policy = kind(nano(), STATE_FEATURES).eval()
+        first, second = (make_observation(STATE_FEATURES, 1, seed=seed) for seed in (0, 1))
+
+        def after(*seen: Observation) -> torch.Tensor:
+            state = policy.initial_state(1)
+            for each in seen:
+                state = policy.observe(each, state)
+            return policy.act(state, steps=2, source="zero")
+
+        torch.testing.assert_close(after(first, second), after(second, first, second))
+        assert not torch.allclose(after(first, second), after(second, second))
+        torch.testing.assert_close(after(first), after(first, first))  # before the first frame there is the first frame
+
+    @DIFFUSION
+    def test_bad_numbers_of_steps(self, kind) -> None:
+        policy = kind(nano(), STATE_FEATURES).eval()
+        state = policy.observe(make_observation(STATE_FEATURES, 1), policy.initial_state(1))
+        with pytest.raises(ValueError, match="100 noise levels"):
+            policy.act(state, steps=101)
+        with pytest.raises(ValueError, match="at least 1"):
+            policy.act(state, steps=0)
+
+    def test_a_missing_package_is_named(self, monkeypatch) -> None:
+        diffusion._ddpm.cache_clear()
+        real = builtins.__import__
+
+        def refuse(name, *rest, **options):
+            if name == "diffusers":
+                raise ImportError(name)
+            return real(name, *rest, **options)
+
+        monkeypatch.setattr(builtins, "__import__", refuse)
+        with pytest.raises(ImportError, match=r"pip install 'chameleon-policy\[baselines\]'"):
+            DiffusionTransformerPolicy(nano(), STATE_FEATURES).loss(make_batch(STATE_FEATURES, 1, 3))
+
+    @pytest.mark.parametrize("horizon", [1, 3, 4, 8, 10])
+    def test_the_unet_takes_any_horizon_and_looks_at_its_condition(self, horizon: int) -> None:
+        unet = UNet(2, 6, 8)
+        chunk, condition = torch.randn(3, horizon, 2), torch.randn(3, 6)
+        assert unet(chunk, condition).shape == chunk.shape
+        assert not torch.allclose(unet(chunk, condition), unet(chunk, condition + 1))
+
+
+class TestACT:
+    def test_what_is_done_is_the_mean_of_all_plans_that_reach_so_far(self) -> None:
+        """A table of every plan over time, as the authors describe it, in plain loops."""
+        features = dataclasses.replace(STATE_FEATURES, horizon=5)
+        policy = ACTPolicy(nano(), features).eval()
+        state, table = policy.initial_state(2), {}
+        for now in range(9):
+            observation = make_observation(features, 2, seed=now)
+            state = policy.observe(observation, state)
+            plan = policy._plan(policy.event_tokens(observation.map(lambda tensor: tensor[:, None]))[:, 0])
+            for place in range(features.horizon):
+                table[now, now + place] = policy.normalize_action.inverse(plan[:, place])
+            done = policy.act(state)
+            for ahead in range(features.horizon):
+                made = [when for when in range(now + 1) if (when, now + ahead) in table]  # the oldest first
+                weights = [math.exp(-AGE_WEIGHT * rank) for rank in range(len(made))]
+                mean = sum(w * table[when, now + ahead] for w, when in zip(weights, made, strict=True)) / sum(weights)
+                torch.testing.assert_close(done[:, ahead], mean, rtol=1e-4, atol=1e-5)
+        assert policy.executed == 1
+
+    def test_the_divergence_is_the_textbooks(self, monkeypatch) -> None:
+        policy = ACTPolicy(nano(), STATE_FEATURES).eval()
+        batch = make_batch(STATE_FEATURES, 2, 4)
+        mean, log_variance = torch.randn(2, 8, 32)
+        monkeypatch.setattr(policy.posterior, "forward", lambda chunks, body: (mean, log_variance))
+        loss = policy.loss(batch)
+        expected = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(0.0, 1.0)).sum(-1).mean()
+        torch.testing.assert_close(loss.parts["divergence"], expected)
+        torch.testing.assert_close(loss.total, loss.parts["action"] + KL_WEIGHT * expected)
+
+    def test_the_posterior_sees_the_chunk_and_stays_behind(self, tmp_path) -> None:
+        policy = ACTPolicy(nano(), STATE_FEATURES)
+        chunks, body = torch.randn(2, 4, 2), torch.randn(2, nano().width)
+        assert not torch.allclose(
+            policy.posterior(chunks, body)[0], policy.posterior(chunks + 1, body)[0], rtol=0, atol=1e-4
+        )
+        policy.save_pretrained(tmp_path)
+        loaded = ACTPolicy.from_pretrained(tmp_path)
+        assert loaded.posterior is None
+        with pytest.raises(ValueError, match="without its posterior"):
+            loaded.loss(make_batch(STATE_FEATURES, 1, 3))
+
+
+class TestTransformer:
+    def test_it_sees_64_frames_and_no_more(self) -> None:
+        policy = TransformerPolicy(nano(), STATE_FEATURES).double().eval()
+        time = 66
+        observation = make_observation(STATE_FEATURES, 1, time, dtype=torch.float64)
+
+        def last(changed: int) -> torch.Tensor:
+            other = observation.proprioception.clone()
+            other[:, changed] += 1
+            return policy.working_states(dataclasses.replace(observation, proprioception=other))[:, -1]
+
+        unchanged = policy.working_states(observation)[:, -1]
+        torch.testing.assert_close(last(time - 65), unchanged, rtol=0, atol=0)
+        assert not torch.allclose(last(time - 64), unchanged, rtol=1e-9, atol=1e-12)
+
+
+def test_the_lstm_is_the_textbooks() -> None:
+    """One layer on top of another, gate by gate."""
+    policy = RecurrentPolicy(nano(), STATE_FEATURES).double().eval()
+    lstm = policy.recurrence["lstm"]
+    observation = make_observation(STATE_FEATURES, 2, 5, dtype=torch.float64)
+    summaries = policy.summary(policy.event_tokens(observation))
+    hidden, cell = (torch.zeros(2, 2, lstm.hidden_size, dtype=torch.float64) for _ in range(2))
+    for t in range(5):
+        inputs = summaries[:, t]
+        for layer in range(2):
+            w_i, w_h, b_i, b_h = (
+                getattr(lstm, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            gates = inputs @ w_i.T + b_i + hidden[layer].clone() @ w_h.T + b_h
+            let_in, forget, new, out = gates.chunk(4, dim=-1)
+            cell[layer] = forget.sigmoid() * cell[layer].clone() + let_in.sigmoid() * new.tanh()
+            hidden[layer] = inputs = out.sigmoid() * cell[layer].tanh()
+    expected = policy.recurrence["out"](hidden[1])
+    torch.testing.assert_close(policy.working_states(observation)[:, -1], expected)
+
+
+def test_frames_before_a_moment() -> None:
+    observation = make_observation(STATE_FEATURES, 2, 7)
+    steps = torch.tensor([[0, 6], [3, 1]])
+    found = frames_before(observation, (torch.arange(2)[:, None], steps), 3).proprioception
+    for episode in range(2):
+        expected = [max(0, int(step) - age) for step in steps[episode] for age in (2, 1, 0)]
+        torch.testing.assert_close(found[episode], observation.proprioception[episode, expected])
