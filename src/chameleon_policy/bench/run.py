@@ -1,4 +1,4 @@
-"""The bench at work: several trainings side by side, evaluations in a lane of their own, a row for each that is over.
+"""The bench at work: several trainings side by side, evaluations in lanes of their own, a row for each that is over.
 
 What is in the results file or the folder is kept, so that the same command goes on after an interruption.
 """
@@ -32,6 +32,8 @@ MakeRow = Callable[[Job, str, Path, str, float], Row]
 BUDGET_IS_SPENT = "is trained: its budget is spent"
 """What a training says that has nothing left to do."""
 SECONDS_BETWEEN_LOOKS = 0.5
+EVALUATIONS = 2
+"""At the same time: while one starts or comes to its last long episodes, the other has work for the cores."""
 
 
 class Launcher(Protocol):
@@ -108,7 +110,7 @@ def is_trained(job: Job, out: Path) -> bool:
 
 
 class Lanes:
-    """Trainings in as many lanes as are wanted, evaluations in another one: as soon as a policy is there, it plays."""
+    """Trainings in as many lanes as are wanted, evaluations in two others: as soon as a policy is there, it plays."""
 
     def __init__(self, workshop: Workshop, board: Board, launcher: Launcher, make_row: MakeRow = row_of) -> None:
         self._workshop, self._board, self._launcher, self._make_row = workshop, board, launcher, make_row
@@ -117,7 +119,7 @@ class Lanes:
         """Do all jobs; returns the names of what failed. However it ends, nothing runs any more then."""
         failures: list[str] = []
         trainings = ThreadPoolExecutor(self._workshop.side_by_side)
-        evaluations = ThreadPoolExecutor(1)
+        evaluations = ThreadPoolExecutor(EVALUATIONS)
         pending: dict[Future[None], tuple[Job, str | None]] = {
             trainings.submit(self._train, job): (job, None) for job in jobs
         }
@@ -156,7 +158,8 @@ class Lanes:
         shop = self._workshop
         started = time.perf_counter()
         with self._board.line(job, task):
-            self._run(job, task, job.eval_command(shop.out, task, shop.device, shop.workers))
+            processes = max(1, shop.workers // EVALUATIONS)
+            self._run(job, task, job.eval_command(shop.out, task, shop.device, processes))
         row = self._make_row(job, task, shop.out, shop.command, time.perf_counter() - started)
         shop.results.append(row, shop.command)
         rates = (f"{name.upper()} {interval(Rate.from_dict(row[name]))}" for name in ("msr", "dsr", "sr"))
