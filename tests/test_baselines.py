@@ -39,7 +39,7 @@ class TestDiffusion:
     def test_a_network_that_knows_the_noise_brings_back_the_actions(self, kind, monkeypatch) -> None:
         torch.manual_seed(0)
         policy = kind(nano(), STATE_FEATURES).eval()
-        clean = torch.rand(2, STATE_FEATURES.horizon, STATE_FEATURES.action) * 1.8 - 0.9
+        clean = torch.rand(2, STATE_FEATURES.horizon, STATE_FEATURES.action) * 6 - 3  # movements far from the mean
         kept = cosine_schedule()
 
         def noise(noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
@@ -49,7 +49,7 @@ class TestDiffusion:
         monkeypatch.setattr(policy, "_noise", noise)
         state = policy.observe(make_observation(STATE_FEATURES, 2), policy.initial_state(2))
         for steps in (1, 4, 16, 100):
-            torch.testing.assert_close(policy.act(state, steps=steps), clean, rtol=0, atol=1e-3)
+            torch.testing.assert_close(policy.act(state, steps=steps), clean, rtol=0, atol=2e-3)
 
     @DIFFUSION
     def test_the_loss_is_that_of_the_noise(self, kind, monkeypatch) -> None:

@@ -135,6 +135,14 @@ def test_an_interrupted_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypa
     assert [each["seed"] for each in Results(file.path).rows] == [0, 1]
 
 
+def test_rows_outlive_a_file_that_is_moved_away(tmp_path: Path) -> None:
+    results = Results(tmp_path / "table.json")
+    results.append(row(), "chameleon bench camo")
+    results.path.rename(tmp_path / "elsewhere.json")
+    results.append(row("no-memory"), "chameleon bench camo")
+    assert [each["method"] for each in results.rows] == ["chameleon", "no-memory"]
+
+
 def test_two_benches_do_not_write_to_one_file(tmp_path: Path) -> None:
     one, other = Results(tmp_path / "table.json"), Results(tmp_path / "table.json")
     with one.only_here(), pytest.raises(FileExistsError, match="another bench writes to"), other.only_here():

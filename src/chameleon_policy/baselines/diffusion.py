@@ -1,7 +1,7 @@
 """Diffusion Policy: the last two observations, and a network that takes noise off a chunk of actions (Chi et al., 2023).
 
-Trained as a DDPM of 100 noise levels that predicts the noise; a chunk is sampled by DDIM in fewer steps. Both schedules are
-those of the `diffusers` package. The two variants differ in the network: a transformer, and a U-Net over time.
+Trained as a DDPM of 100 noise levels that predicts the noise; a chunk is sampled by DDIM in as many steps or fewer. Both
+schedules are those of the `diffusers` package. The two variants differ in the network: a transformer, and a U-Net over time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from chameleon_policy.policy.visuomotor import Terms
 NOISE_LEVELS = 100
 SCHEDULE: dict[str, Any] = {
     "num_train_timesteps": NOISE_LEVELS, "beta_schedule": "squaredcos_cap_v2", "prediction_type": "epsilon",
-    "clip_sample": True,
+    # Actions have unit variance here and not a range of [-1, 1]: cutting them off at 1 would cut off the movements.
+    "clip_sample": True, "clip_sample_range": 5.0,
 }  # fmt: skip
 
 

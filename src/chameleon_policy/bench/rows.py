@@ -45,7 +45,8 @@ class Results:
             raise ValueError(f"--results must name a .json file (the tables take its other endings), got {path}")
         self.path = path
         self._turn = threading.Lock()
-        self._spent_before = float(self._read().get("duration_s", 0.0))
+        self._last = self._read()
+        self._spent_before = float(self._last.get("duration_s", 0.0))
 
     @property
     def rows(self) -> list[Row]:
@@ -60,7 +61,8 @@ class Results:
     def append(self, row: Row, command: str) -> None:
         """Add a row: the file has it whole, or is as it was before."""
         with self._turn:
-            rows = [*self.rows, row]
+            # Should the file have been moved away meanwhile, the rows of this bench are not lost with it.
+            rows = [*(self.rows if self.path.exists() else self._last["rows"]), row]
             document = {
                 "command": command,
                 "seeds": evaluation_seeds(FIRST_SEED, max(each["episodes"] for each in rows)),
@@ -74,6 +76,7 @@ class Results:
             unfinished = self.path.with_name(f".{self.path.name}.unfinished")
             unfinished.write_text(json.dumps(document, indent=2) + "\n")
             unfinished.replace(self.path)
+            self._last = document
 
     @contextmanager
     def only_here(self) -> Iterator[None]:
