@@ -1,4 +1,4 @@
-"""Parameter counts and memory sizes of every preset, for the figures in the docs: `python -m benchmarks.parameters`."""
+"""Parameters and memory of every preset, and of every method on Camo, for the docs: `python -m benchmarks.parameters`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from chameleon_policy import PRESETS, ChameleonPolicy, parameter_budget, preset
+import torch
+
+from chameleon_policy import PRESETS, ChameleonPolicy, Features, View, parameter_budget, preset
+from chameleon_policy.baselines import METHODS
+from chameleon_policy.camo.cameras import VIEWS
 from chameleon_policy.policy.presets import budget_features
 from chameleon_policy.report.provenance import write_result
 
 RESULT = Path("docs/results/parameters.json")
+METHODS_RESULT = Path("docs/results/method-parameters.json")
+CAMO = Features(
+    views=tuple(View(name=name, height=128, width=128) for name in VIEWS), proprioception=10, action=10, horizon=8
+)
 
 
 def sizes() -> dict[str, Any]:
@@ -32,5 +40,14 @@ def sizes() -> dict[str, Any]:
     return result
 
 
+def methods() -> dict[str, dict[str, int]]:
+    """By preset and method, on Camo's pictures: trainable parameters of the policy that control uses."""
+    with torch.device("meta"):  # counted, not made
+        return {
+            name: {method: kind(preset(name), CAMO).parameter_count for method, kind in METHODS.items()} for name in PRESETS
+        }
+
+
 if __name__ == "__main__":
     write_result(RESULT, sizes(), command="python -m benchmarks.parameters", seeds=[])
+    write_result(METHODS_RESULT, methods(), command="python -m benchmarks.parameters", seeds=[])

@@ -162,7 +162,7 @@ class PolicyOptions:
     """What `train` builds."""
 
     method: str | None = None
-    """chameleon, or no-memory: the same policy without a memory (default: chameleon)."""
+    """chameleon, or what it is compared with: no-memory, act, lstm ... (docs/baselines.md; default: chameleon)."""
     preset: Preset | None = None
     """Size of the policy (default: small)."""
     horizon: int | None = None
@@ -401,7 +401,7 @@ def bench(
 
     Args:
         benchmark: What to compare on.
-        method: chameleon, no-memory ...; give it again for another (default: all).
+        method: chameleon, no-memory, act ... (docs/baselines.md); give it again for another (default: all).
         task: clean-plate, shell-game or seasonings; give it again for another, which the same policy learns (default: all
             three).
         seed: Of a training and its demonstrations; give it again for another training (default: 0).

@@ -47,6 +47,11 @@ class Column:
         return f"{self.group} {self.name}".strip()
 
 
+FACTS = (Column("Method"), Column("Parameters, M"), Column("Seeds"))
+BASELINES = SECTIONS["Matched imitation baselines"]
+"""What must be able to act when it is told the answer, before anything can be said of its memory."""
+
+
 @dataclass(frozen=True)
 class Line:
     """One method."""
@@ -117,13 +122,26 @@ def _compare(setting: Setting, rows: list[Row]) -> Comparison:
     by_method: dict[str, list[Row]] = {}
     for row in rows:
         by_method.setdefault(row["method"], []).append(row)
+    if setting.told:
+        return _told_comparison(setting, by_method, rows)
     reference = by_method.get(REFERENCE, [])
-    line = _told_line if setting.told else _line
     sections = {
-        title: [line(method, by_method.get(method, []), reference) for method in methods]
+        title: [_line(method, by_method.get(method, []), reference) for method in methods]
         for title, methods in _sections(by_method).items()
     }
-    return Comparison(str(setting), _columns(setting.told), sections, _notes(setting.told, rows))
+    return Comparison(str(setting), _columns(), sections, _notes(setting.told, rows))
+
+
+def _told_comparison(setting: Setting, by_method: Mapping[str, list[Row]], rows: list[Row]) -> Comparison:
+    """Only what was played: nobody asks whether a policy that remembers can act without a memory."""
+    tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
+    columns = [*FACTS, *(Column(task, name) for task in tasks for name in ("MSR", "SR"))]
+    sections: dict[str, list[Line]] = {}
+    for title, methods in _sections(by_method).items():
+        expected = [method for method in methods if method in by_method or method in BASELINES]
+        if expected:
+            sections[title] = [_told_line(method, by_method.get(method, []), tasks) for method in expected]
+    return Comparison(str(setting), tuple(columns), sections, _notes(setting.told, rows))
 
 
 def _sections(found: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -133,15 +151,11 @@ def _sections(found: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return {**SECTIONS, OTHERS: others} if others else dict(SECTIONS)
 
 
-def _columns(told: bool) -> tuple[Column, ...]:
-    names = ("MSR", "SR") if told else ("DSR", "SR")
-    groups = {task: names if told else (f"DSR (chance {_chance(task)})", "SR") for task in TASKS}
-    columns = [Column("Method"), Column("Parameters, M"), Column("Seeds")]
-    columns += [Column(task, name) for task, each in groups.items() for name in each]
-    columns += [Column("Average", name) for name in (names if told else ("DSR", "MSR", "SR"))]
-    if not told:
-        columns += [Column("Paper", name) for name in ("DSR", "MSR", "SR")]
-        columns += [Column("Against Chameleon", name) for name in ("SR, points", "p")]
+def _columns() -> tuple[Column, ...]:
+    columns = list(FACTS)
+    columns += [Column(task, name) for task in TASKS for name in (f"DSR (chance {_chance(task)})", "SR")]
+    columns += [Column(group, name) for group in ("Average", "Paper") for name in ("DSR", "MSR", "SR")]
+    columns += [Column("Against Chameleon", name) for name in ("SR, points", "p")]
     return tuple(columns)
 
 
@@ -158,12 +172,12 @@ def _line(method: str, rows: list[Row], reference: list[Row]) -> Line:
     return Line(tuple(cells), emphasised=method == REFERENCE)
 
 
-def _told_line(method: str, rows: list[Row], reference: list[Row]) -> Line:
+def _told_line(method: str, rows: list[Row], tasks: Sequence[str]) -> Line:
     by_task = _by_task(rows)
     cells = _facts(method, rows)
-    for task in TASKS:
+    for task in tasks:
         cells += [Cell.of(by_task[task].msr), Cell.of(by_task[task].sr)] if task in by_task else [Cell(NOT_RUN)] * 2
-    return Line((*cells, *_averages(by_task, ("msr", "sr"))), emphasised=method == REFERENCE)
+    return Line(tuple(cells), emphasised=method == REFERENCE)
 
 
 def _by_task(rows: Iterable[Row]) -> dict[str, Rates]:
