@@ -11,12 +11,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from benchmarks import camo_scores, parameters
 from benchmarks.performance.state_space import LAYER_PEERS
 from chameleon_policy import Budget
+from chameleon_policy.baselines import METHODS
 from chameleon_policy.camo import TASKS, Rate
 from chameleon_policy.policy.saving import SHIPPED
+from chameleon_policy.report.comparison.files import draw_tables
+from chameleon_policy.report.comparison.table import comparisons
 from chameleon_policy.report.evaluation_table import interval, percent
 
 ROOT = Path(__file__).parent.parent
@@ -236,8 +240,70 @@ def test_every_result_says_where_it_came_from() -> None:
     assert files
     for path in files:
         document = json.loads(path.read_text())
-        assert set(document) == {"command", "seeds", "hardware", "software", "git_revision", "duration_s", "result"}
-        assert re.fullmatch(r"[0-9a-f]{7,40}", document["git_revision"]), f"{path.name}: {document['git_revision']}"
+        content = "rows" if path.name == "camo-table.json" else "result"
+        assert set(document) == {"command", "seeds", "hardware", "software", "git_revision", "duration_s", content}
+        for each in (document, *document.get("rows", ())):
+            assert re.fullmatch(r"[0-9a-f]{7,40}", each["git_revision"]), f"{path.name}: {each['git_revision']}"
+
+
+def bench_rows() -> list[dict]:
+    return json.loads((ROOT / "docs/results/camo-table.json").read_text())["rows"]
+
+
+def test_the_tables_of_the_bench_are_those_of_its_rows(tmp_path) -> None:
+    draw_tables(tmp_path / "camo-table.json", bench_rows(), Console(quiet=True))
+    for ending in ("md", "tex", "html"):
+        drawn = (tmp_path / f"camo-table.{ending}").read_text()
+        assert drawn == (ROOT / f"docs/results/camo-table.{ending}").read_text(), (
+            f"chameleon bench camo --table-only: {ending}"
+        )
+
+
+def test_the_comparison_in_the_readme() -> None:
+    table = comparisons(bench_rows())[0]
+    expected = []
+    for line in (line for section in table.sections.values() for line in section):
+        cell = dict(zip(map(str, table.columns), line.cells, strict=True))
+        paper = list(dict.fromkeys(cell[f"Paper {name}"].value for name in ("DSR", "MSR", "SR")))
+        against = list(dict.fromkeys(cell[f"Against Chameleon {name}"].value for name in ("SR, points", "p")))
+        expected.append(
+            [
+                f"**{cell['Method']}**" if line.emphasised else str(cell["Method"]),
+                *(str(cell[f"Average {name}"]) for name in ("DSR", "MSR", "SR")),
+                "-" if paper == ["not in it"] else ", ".join(paper),
+                ", ".join(against),
+            ]
+        )
+    assert table_below("comparison") == expected
+    rows = [row for row in bench_rows() if not row["told"]]
+    text = " ".join(README.split())
+    (episodes,), (steps,) = {row["episodes"] for row in rows}, {row["steps"] for row in rows}
+    assert f"for the same {steps:,} optimizer steps" in text
+    assert f"plays the same {episodes} held-out episodes" in text
+    chance = {row["task"]: row["chance"] for row in rows}
+    assert f"a guess has a mean DSR of {percent(sum(chance.values()) / len(chance))} %" in text
+    for row in rows:
+        if row["method"] in ("act", "flow-matching", "no-memory", "diffusion-transformer", "diffusion-unet"):
+            assert row["dsr"]["low"] <= row["chance"] <= row["dsr"]["high"], (row["method"], row["task"])
+    told = {row["method"]: percent(row["sr"]["value"]) for row in bench_rows() if row["told"]}
+    assert f"ACT and Flow Matching do clean-plate in {told['act']} and {told['flow-matching']} %" in text
+
+
+def test_the_methods_page() -> None:
+    counts = json.loads(parameters.METHODS_RESULT.read_text())["result"]
+    assert counts == parameters.methods()
+    expected = []
+    for method in METHODS:
+        cells = [f"`{method}`"]
+        for size in ("small", "paper", "nano"):
+            count, ours = counts[size][method], counts[size]["chameleon"]
+            cells.append(f"{count:,}" + ("" if method == "chameleon" else f" ({100 * (count / ours - 1):+.1f} %)"))
+        expected.append(cells)
+    page = (ROOT / "docs/baselines.md").read_text()
+    assert table_below("methods", page) == expected
+    largest = max(abs(count / counts["small"]["chameleon"] - 1) for count in counts["small"].values())
+    assert largest <= 0.05 and "about as many parameters (within 5 %)" in README
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page.split("## Sizes")[0], re.MULTILINE)) == set(METHODS)
 
 
 def test_the_tutorial_runs_as_written(tmp_path, monkeypatch) -> None:
