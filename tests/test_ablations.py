@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,6 +16,7 @@ from chameleon_policy.baselines.no_jepa import NoJepaPolicy
 from chameleon_policy.baselines.similarity import RETRIEVED, SimilarityBank, SimilarityPolicy
 from chameleon_policy.baselines.vanilla_mamba import PooledPropagation, VanillaMambaPolicy
 from chameleon_policy.policy.memory import TracePropagation
+from chameleon_policy.policy.ssm import SelectiveSSM
 from examples import STATE_FEATURES, make_batch, make_observation, nano
 
 GONE = {
@@ -46,6 +49,34 @@ def test_the_weights_differ_in_the_mechanism_alone(kind: type[ChameleonPolicy]) 
     assert modules(full.keys() - ablated.keys()) == gone
     assert modules(ablated.keys() - full.keys()) == new
     assert all(full[name] == ablated[name] for name in full.keys() & ablated.keys())
+
+
+def full_layers_back(ablated: ChameleonPolicy, full: ChameleonPolicy) -> None:
+    """Undo the ablation: put Chameleon's mechanism where the other stands."""
+    for mine, whole in zip(ablated.memory, full.memory, strict=True):
+        mine.propagation = copy.deepcopy(whole.propagation)
+        mine.recall.control_context.index = copy.deepcopy(whole.recall.control_context.index)
+        for module in mine.modules():
+            if isinstance(module, SelectiveSSM):
+                module.__class__ = SelectiveSSM
+    if ablated.control_jepa is not None:
+        ablated.control_jepa.target.index = copy.deepcopy(full.control_jepa.target.index)
+
+
+@pytest.mark.parametrize("kind", ABLATIONS, ids=lambda kind: kind.method)
+def test_with_the_mechanism_put_back_it_is_chameleon_to_the_last_bit(kind: type[ChameleonPolicy]) -> None:
+    torch.manual_seed(0)
+    full, ablated = ChameleonPolicy(nano(), STATE_FEATURES), kind(nano(), STATE_FEATURES)
+    batch = make_batch(STATE_FEATURES, 3, 12)
+
+    def action_loss(policy: ChameleonPolicy) -> torch.Tensor:
+        torch.manual_seed(1)
+        return policy.eval().loss(batch).parts["action"]
+
+    ablated.load_state_dict({n: w for n, w in full.state_dict().items() if n in weights(ablated)}, strict=False)
+    assert (action_loss(ablated) == action_loss(full)) == (kind is NoJepaPolicy)  # which differs in training alone
+    full_layers_back(ablated, full)
+    assert action_loss(ablated) == action_loss(full)
 
 
 class TestVanillaMamba:
@@ -88,6 +119,16 @@ class TestSimilarity:
                 expected = [frames[episode, t] for t in best]
                 expected += [torch.zeros_like(frames[0, 0])] * (RETRIEVED - len(best))
                 torch.testing.assert_close(retrieved[episode, now], torch.stack(expected))
+
+    def test_half_precision_finds_the_same_frames(self) -> None:
+        """Neighbouring frames differ by less than bfloat16 can tell."""
+        torch.manual_seed(0)
+        frames = torch.randn(1, 1, 1, nano().width) + 0.01 * torch.randn(1, 30, 1, nano().width).cumsum(1)
+        layer = SimilarityBank(nano())
+        precise, _ = layer(frames, None, keep_state=False)
+        with torch.autocast("cpu", torch.bfloat16):
+            found, _ = layer(frames, None, keep_state=False)
+        torch.testing.assert_close(found, precise, rtol=0, atol=0)
 
     @pytest.mark.parametrize("cut", [1, 5, 19])
     def test_a_bank_that_is_carried_on_finds_the_same(self, cut: int, monkeypatch) -> None:

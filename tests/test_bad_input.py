@@ -124,7 +124,7 @@ def test_acting(policy) -> None:
     with pytest.raises(ValueError, match="not observed anything yet"):
         policy.act(policy.initial_state(1))
     state = policy.observe(make_observation(IMAGE_FEATURES, 1), policy.initial_state(1))
-    with pytest.raises(ValueError, match="whole number of Euler steps, at least 1, got 0"):
+    with pytest.raises(ValueError, match="whole number of sampling steps, at least 1, got 0"):
         policy.act(state, steps=0)
     with pytest.raises(ValueError, match=r"at least 1, got 2\.5"):
         policy.act(state, steps=2.5)

@@ -11,13 +11,13 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from chameleon_policy import Observation
-from chameleon_policy.baselines import diffusion
 from chameleon_policy.baselines.act import AGE_WEIGHT, KL_WEIGHT, ACTPolicy
 from chameleon_policy.baselines.diffusion_transformer import DiffusionTransformerPolicy
 from chameleon_policy.baselines.diffusion_unet import DiffusionUNetPolicy, UNet
 from chameleon_policy.baselines.lstm import RecurrentPolicy
 from chameleon_policy.baselines.transformer import TransformerPolicy
 from chameleon_policy.baselines.window import frames_before
+from chameleon_policy.bench.plan import Bench
 from chameleon_policy.policy.targets import Targets
 from examples import STATE_FEATURES, make_batch, make_observation, nano
 
@@ -48,7 +48,7 @@ class TestDiffusion:
 
         monkeypatch.setattr(policy, "_noise", noise)
         state = policy.observe(make_observation(STATE_FEATURES, 2), policy.initial_state(2))
-        for steps in (1, 4, 16, 100):
+        for steps in (4, 16, 100):
             torch.testing.assert_close(policy.act(state, steps=steps), clean, rtol=0, atol=2e-3)
 
     @DIFFUSION
@@ -80,7 +80,7 @@ class TestDiffusion:
             state = policy.initial_state(1)
             for each in seen:
                 state = policy.observe(each, state)
-            return policy.act(state, steps=2, source="zero")
+            return policy.act(state, steps=4, source="zero")
 
         torch.testing.assert_close(after(first, second), after(second, first, second))
         assert not torch.allclose(after(first, second), after(second, second))
@@ -90,13 +90,13 @@ class TestDiffusion:
     def test_bad_numbers_of_steps(self, kind) -> None:
         policy = kind(nano(), STATE_FEATURES).eval()
         state = policy.observe(make_observation(STATE_FEATURES, 1), policy.initial_state(1))
-        with pytest.raises(ValueError, match="100 noise levels"):
-            policy.act(state, steps=101)
+        for steps in (1, 3, 101):
+            with pytest.raises(ValueError, match="100 noise levels"):
+                policy.act(state, steps=steps)
         with pytest.raises(ValueError, match="at least 1"):
             policy.act(state, steps=0)
 
     def test_a_missing_package_is_named(self, monkeypatch) -> None:
-        diffusion._ddpm.cache_clear()
         real = builtins.__import__
 
         def refuse(name, *rest, **options):
@@ -106,7 +106,9 @@ class TestDiffusion:
 
         monkeypatch.setattr(builtins, "__import__", refuse)
         with pytest.raises(ImportError, match=r"pip install 'chameleon-policy\[baselines\]'"):
-            DiffusionTransformerPolicy(nano(), STATE_FEATURES).loss(make_batch(STATE_FEATURES, 1, 3))
+            DiffusionTransformerPolicy(nano(), STATE_FEATURES)
+        with pytest.raises(ImportError, match="baselines"):
+            Bench(methods=("chameleon", "diffusion-unet"))  # before anything is recorded
 
     @pytest.mark.parametrize("horizon", [1, 3, 4, 8, 10])
     def test_the_unet_takes_any_horizon_and_looks_at_its_condition(self, horizon: int) -> None:
@@ -135,6 +137,27 @@ class TestACT:
                 mean = sum(w * table[when, now + ahead] for w, when in zip(weights, made, strict=True)) / sum(weights)
                 torch.testing.assert_close(done[:, ahead], mean, rtol=1e-4, atol=1e-5)
         assert policy.executed == 1
+
+    def test_the_past_is_gone_when_its_plans_are(self) -> None:
+        """After H steps, or at once where they are dropped: at a decision."""
+        policy = ACTPolicy(nano(), STATE_FEATURES).eval()
+        state, other = (policy.observe(make_observation(STATE_FEATURES, 2, seed=s), policy.initial_state(2)) for s in (8, 9))
+        dropped, fresh = policy.drop_plans(other, [1]), policy.initial_state(2)
+        for now in range(STATE_FEATURES.horizon):
+            observation = make_observation(STATE_FEATURES, 2, seed=now)
+            state, other, dropped, fresh = (policy.observe(observation, each) for each in (state, other, dropped, fresh))
+            gone = now + 1 >= STATE_FEATURES.horizon
+            assert torch.allclose(policy.act(state), policy.act(other), rtol=1e-4, atol=1e-6) == gone
+            torch.testing.assert_close(policy.act(dropped)[1], policy.act(fresh)[1])
+            torch.testing.assert_close(policy.act(dropped)[0], policy.act(other)[0])
+
+    def test_bad_options_are_refused_though_nothing_is_drawn(self) -> None:
+        policy = ACTPolicy(nano(), STATE_FEATURES).eval()
+        state = policy.observe(make_observation(STATE_FEATURES, 1), policy.initial_state(1))
+        with pytest.raises(ValueError, match="at least 1"):
+            policy.act(state, steps=0)
+        with pytest.raises(ValueError, match="source"):
+            policy.act(state, source="nonsense")
 
     def test_the_divergence_is_the_textbooks(self, monkeypatch) -> None:
         policy = ACTPolicy(nano(), STATE_FEATURES).eval()
@@ -173,6 +196,25 @@ class TestTransformer:
         unchanged = policy.working_states(observation)[:, -1]
         torch.testing.assert_close(last(time - 65), unchanged, rtol=0, atol=0)
         assert not torch.allclose(last(time - 64), unchanged, rtol=1e-9, atol=1e-12)
+
+
+def test_the_lstm_can_remember_before_it_has_learned() -> None:
+    """The first frame still counts after sixty steps; with biases of zero it is lost."""
+    left = {}
+    for name in ("ours", "usual"):
+        torch.manual_seed(0)
+        policy = RecurrentPolicy(nano(), STATE_FEATURES).double().eval()
+        if name == "usual":
+            for layer in range(2):
+                torch.nn.init.zeros_(getattr(policy.recurrence["lstm"], f"bias_ih_l{layer}"))
+        observation = make_observation(STATE_FEATURES, 1, 61, dtype=torch.float64)
+        other = observation.proprioception.clone()
+        other[:, 0] += 1
+        change = policy.working_states(observation) - policy.working_states(
+            dataclasses.replace(observation, proprioception=other)
+        )
+        left[name] = float(change[:, 60].norm() / change[:, 0].norm())
+    assert left["ours"] > 0.01 > 1e-5 > left["usual"]
 
 
 def test_the_lstm_is_the_textbooks() -> None:

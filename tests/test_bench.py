@@ -20,7 +20,7 @@ from chameleon_policy.baselines import METHODS
 from chameleon_policy.bench import plan
 from chameleon_policy.bench.board import Board
 from chameleon_policy.bench.plan import Bench, Job
-from chameleon_policy.bench.processes import Processes
+from chameleon_policy.bench.processes import Processes, last_lines
 from chameleon_policy.bench.rows import IDENTITY, Results
 from chameleon_policy.bench.run import BUDGET_IS_SPENT, Lanes, Workshop, is_trained, missing
 from chameleon_policy.camo import Rate
@@ -206,14 +206,14 @@ def test_every_method_is_trained_and_plays_every_task(tmp_path: Path) -> None:
     stub = Stub()
     work, results = lanes(tmp_path, stub)
     assert work.work(SMALL.jobs()) == []
-    names = [f"{method}-seed0-clean-plate-shell-game" for method in SMALL.methods]
+    names = [f"{method}-5steps-seed0-clean-plate-shell-game" for method in SMALL.methods]
     expected = [f"train {name}" for name in names]
     expected += [f"eval {name} {task}" for name in names for task in SMALL.tasks]
     assert sorted(stub.names()) == sorted(expected)
     assert Counter((each["method"], each["task"]) for each in results.rows) == dict.fromkeys(
         itertools.product(SMALL.methods, SMALL.tasks), 1
     )
-    assert "training chameleon-seed0-clean-plate-shell-game begins" in (tmp_path / "console").read_text()
+    assert "training chameleon-5steps-seed0-clean-plate-shell-game begins" in (tmp_path / "console").read_text()
 
 
 def test_what_has_a_row_is_neither_trained_nor_played_again(tmp_path: Path) -> None:
@@ -231,16 +231,40 @@ def test_what_has_a_row_is_neither_trained_nor_played_again(tmp_path: Path) -> N
 
 
 def test_one_failure_does_not_lose_the_others(tmp_path: Path) -> None:
-    stub = Stub(failing=["--method chameleon", "no-memory-seed0-clean-plate-shell-game --task clean-plate"])
+    stub = Stub(failing=["--method chameleon", "no-memory-5steps-seed0-clean-plate-shell-game --task clean-plate"])
     work, results = lanes(tmp_path, stub)
     failures = work.work(SMALL.jobs())
     assert sorted(failures) == [
-        "no-memory-seed0-clean-plate-shell-game on clean-plate",
-        "training chameleon-seed0-clean-plate-shell-game",
+        "no-memory-5steps-seed0-clean-plate-shell-game on clean-plate",
+        "training chameleon-5steps-seed0-clean-plate-shell-game",
     ]
     assert [(each["method"], each["task"]) for each in results.rows] == [("no-memory", "shell-game")]
     said = (tmp_path / "console").read_text()
     assert "exit status 1" in said and "a bar / boom" in said
+
+
+def test_an_unforeseen_error_is_that_jobs_alone(tmp_path: Path) -> None:
+    work, results = lanes(tmp_path, Stub())
+
+    def odd_row(job: Job, task: str, *rest: Any) -> dict[str, Any]:
+        if (job.method, task) == ("chameleon", "shell-game"):
+            raise KeyError("held_out")
+        return stub_row(job, task, *rest)
+
+    work._make_row = odd_row
+    assert work.work(SMALL.jobs()) == ["chameleon-5steps-seed0-clean-plate-shell-game on shell-game"]
+    assert len(results.rows) == 3
+    assert "KeyError: 'held_out'" in (tmp_path / "console").read_text()
+
+
+def test_what_an_earlier_sitting_said_excuses_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_text(f"chameleon: x {BUDGET_IS_SPENT}\n")
+    before = log.stat().st_size
+    with log.open("a") as file:
+        file.write("chameleon: another process is training\n")
+    assert last_lines(log, before) == "chameleon: another process is training"
+    assert BUDGET_IS_SPENT in last_lines(log)
 
 
 def test_a_training_with_nothing_left_to_do_is_no_failure(tmp_path: Path) -> None:
@@ -295,21 +319,23 @@ def test_a_policy_from_before_the_end_is_not_taken_for_trained(tmp_path: Path) -
     time.sleep(0.02)
     (run / "policy/normalizer.json").write_text("{}")
     assert is_trained(job, tmp_path)
-    assert not is_trained(Bench(tasks=SMALL.tasks, steps=6).jobs()[0], tmp_path)
+    for steps in (4, 6):  # neither a longer nor a shorter training is this one
+        assert not is_trained(Bench(methods=("chameleon",), tasks=SMALL.tasks, steps=steps).jobs()[0], tmp_path)
 
 
 def test_commands() -> None:
     out = Path("x")
     (job,) = Bench(methods=("chameleon",), seeds=(3,), steps=7).jobs()
-    assert job.tasks == tuple(ALL) and job.run(out) == Path("x/small/chameleon-seed3")
+    assert job.tasks == tuple(ALL) and job.run(out) == Path("x/small/chameleon-7steps-seed3")
     words = " ".join(job.train_command(out, "cpu", 2))
     assert "--steps 7 --seed 3 --held-out x/held-out/rgb/seed3/clean-plate" in words and "--method chameleon" in words
-    assert "--no-mirror" not in words and job.log(out) == Path("x/small/chameleon-seed3.log")
+    assert "--no-mirror" not in words and job.log(out) == Path("x/small/chameleon-7steps-seed3.log")
     told = Bench(methods=("no-memory",), observation="state", tell_answer=True, tasks=("seasonings", "clean-plate")).jobs()
-    assert [each.name for each in told] == [f"no-memory-seed0-told-state-{task}" for task in ("clean-plate", "seasonings")]
+    names = [f"no-memory-4000steps-seed0-told-state-{task}" for task in ("clean-plate", "seasonings")]
+    assert [each.name for each in told] == names
     words = " ".join(told[0].train_command(out, "cpu", 2))
     assert words.endswith("--tell-answer --no-mirror --warp 0")
-    assert f"--steps {METHODS['chameleon'].few_steps} --json x/small/chameleon-seed3-on-shell-game.json" in " ".join(
+    assert f"--steps {METHODS['chameleon'].few_steps} --json x/small/chameleon-7steps-seed3-on-shell-game.json" in " ".join(
         job.eval_command(out, "shell-game", "cpu", 2)
     )
     recordings = Bench(methods=("chameleon",), seeds=(0, 1), tasks=("shell-game",), image_size=32)
@@ -453,7 +479,7 @@ def test_from_nothing_to_a_table_and_again(
     document = json.loads(Path("table.json").read_text())
     assert sorted(each["method"] for each in document["rows"]) == ["chameleon", "no-memory"]
     for each in document["rows"]:
-        name = f"{each['method']}-seed0-state-shell-game-on-shell-game.json"
+        name = f"{each['method']}-3steps-seed0-state-shell-game-on-shell-game.json"
         scores = json.loads((tmp_path / "runs/bench-camo/nano" / name).read_text())
         assert each["sr"] == scores["result"]["sr"] and len(each["outcomes"]) == each["episodes"] == 2
         right = [rollout["manipulation"] and rollout["decision"] for rollout in scores["result"]["rollouts"]]
@@ -482,5 +508,5 @@ def test_from_nothing_to_a_table_and_again(
     with pytest.raises(SystemExit) as stopped:
         run(monkeypatch, *command, "--method", "chameleon", "--seed", "1")
     said = capsys.readouterr()
-    assert stopped.value.code == 2 and "1 failed: training chameleon-seed1-state-shell-game" in said.err
+    assert stopped.value.code == 2 and "1 failed: training chameleon-3steps-seed1-state-shell-game" in said.err
     assert "the same command goes on: chameleon bench camo --task shell-game" in said.err and Path("table.md").exists()

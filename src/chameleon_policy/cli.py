@@ -285,8 +285,8 @@ def evaluate(
             experts, with and without knowing the answer.
         task: clean-plate, shell-game or seasonings.
         episodes: Episodes, one per seed.
-        steps: Euler steps of a chunk (default: the policy's own: 50, or 8 for camo-small).
-        executed: Actions of a chunk to carry out before the next one (default: half of them).
+        steps: Sampling steps of a chunk (default: the policy's own: 50, or 8 for camo-small).
+        executed: Actions of a chunk to carry out before the next one (default: half of them, or one for ACT).
         json_file: File for the scores and every episode.
         videos: Folder for videos of the failures.
         first_seed: Seed of the first episode; training seeds are refused.

@@ -7,6 +7,8 @@ are this method's memory, though nothing of what was seen is in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,16 +17,19 @@ from torch import Tensor, nn
 from chameleon_policy.baselines.size import blocks_for, head_size, make_block, memory_size
 from chameleon_policy.baselines.window import WindowPolicy
 from chameleon_policy.policy import Features, MemoryState, Observation, PolicyConfig, Statistics
-from chameleon_policy.policy.action_flow import Source, sinusoid
+from chameleon_policy.policy.action_flow import Source, sinusoid, starting_chunk
 from chameleon_policy.policy.attention import TransformerBlock
 from chameleon_policy.policy.initialization import initialise
 from chameleon_policy.policy.targets import Targets
 from chameleon_policy.policy.visuomotor import Terms
 
 LATENT = 32
+"""Numbers of a style."""
 KL_WEIGHT = 10.0
+"""Of the divergence of styles from a standard normal, in the loss."""
 POSTERIOR_BLOCKS = 4
-SMALL = 0.01
+POSTERIOR_START = 0.01
+"""Size of the posterior's last layer at the beginning, as a share of the usual."""
 AGE_WEIGHT = 0.01
 """A plan of age a counts exp(0.01 a)."""
 
@@ -81,7 +86,7 @@ class ACTPolicy(WindowPolicy):
         posterior = Posterior(self.config, self.features.action)
         initialise(posterior)
         with torch.no_grad():  # every chunk begins with about the same style: a divergence of thousands would drown the rest
-            posterior.out.weight.mul_(SMALL)
+            posterior.out.weight.mul_(POSTERIOR_START)
         self.posterior = posterior.to(self.device, self._precision)
 
     @classmethod
@@ -103,7 +108,9 @@ class ACTPolicy(WindowPolicy):
         tokens = context[:, -1]
         mean, log_variance = self.posterior(targets.chunks, tokens[:, -2])
         style = mean + (log_variance / 2).exp() * torch.randn_like(mean)
-        divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1).mean()
+        divergences = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1)
+        real = targets.counted.any(-1)  # not padding
+        divergence = (divergences * real).sum() / real.sum().clamp(min=1)
         errors = (self._plan(tokens, style).to(targets.chunks.dtype) - targets.chunks).abs()
         return errors, Terms(KL_WEIGHT * divergence, {"divergence": divergence})
 
@@ -122,25 +129,36 @@ class ACTPolicy(WindowPolicy):
     # Control
 
     def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
-        """The plans of the last H steps by age (B H H A)."""
+        """The plans of the last H steps by age (B H H A), and how many were made (B)."""
         shape = (batch_size, self.features.horizon, self.features.horizon, self.features.action)
-        return ({"plans": torch.zeros(shape, dtype=self._precision, device=self.device)},)
+        made = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
+        return ({"plans": torch.zeros(shape, dtype=self._precision, device=self.device), "made": made},)
 
     def advance(self, observation: Observation, state: MemoryState) -> MemoryState:
         """Look, and make a plan."""
         remembered = self._remember(self.event_tokens(observation), None, None, keep=True)
         plans = self._plan(remembered.context.flatten(0, 2)).unflatten(0, remembered.context.shape[:2]).flip(1)
-        plans = torch.cat([plans.to(self._precision), state.layers[0]["plans"]], dim=1)[:, : self.features.horizon]
-        after = self._memory_after(remembered, state)
-        return MemoryState(layers=({"plans": plans},), working=after.working, steps=after.steps, signature=after.signature)
+        before = state.layers[0]
+        made = before["made"] + plans.shape[1]
+        plans = torch.cat([plans.to(self._precision), before["plans"]], dim=1)[:, : self.features.horizon]
+        return replace(self._memory_after(remembered, state), layers=({"plans": plans, "made": made},))
+
+    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+        """The plans that are made from now on count alone."""
+        plans = state.layers[0]
+        chosen = torch.tensor(robots, dtype=torch.int64, device=self.device)
+        return replace(state, layers=({**plans, "made": plans["made"].index_fill(0, chosen, 0)},))
 
     def _sample(self, state: MemoryState, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
-        """The mean of what all plans say of each of the next H steps."""
-        plans = state.layers[0]["plans"]  # B age H A
+        """The mean of what all plans say of each of the next H steps; nothing is drawn, and one step is enough."""
+        plans, made = state.layers[0]["plans"], state.layers[0]["made"]  # B age H A
+        starting_chunk(
+            (len(state), self.features.horizon, self.features.action), plans, steps, source, generator
+        )  # or refuse
         horizon = plans.shape[1]
         age = torch.arange(horizon, device=plans.device)[:, None]
         place = age + torch.arange(horizon, device=plans.device)  # of a coming step in a plan of that age
         said = plans[:, age, place.clamp(max=horizon - 1)]  # B age H A
-        counted = (place < horizon) & (age < state.steps[:, None, None])
+        counted = (place < horizon) & (age < made[:, None, None])
         weight = (counted * torch.exp(AGE_WEIGHT * age)).to(plans.dtype).unsqueeze(-1)
         return (said * weight).sum(1) / weight.sum(1)

@@ -19,9 +19,11 @@ from chameleon_policy.policy.targets import Targets
 from chameleon_policy.policy.visuomotor import Terms
 
 NOISE_LEVELS = 100
+FEWEST_STEPS = 4
+"""DDIM takes every n-th level from 0 on, as Diffusion Policy does: the fewer there are, the lower the first one."""
 SCHEDULE: dict[str, Any] = {
     "num_train_timesteps": NOISE_LEVELS, "beta_schedule": "squaredcos_cap_v2", "prediction_type": "epsilon",
-    # Actions have unit variance here and not a range of [-1, 1]: cutting them off at 1 would cut off the movements.
+    # Actions have unit variance (train/statistics.py), not a range of [-1, 1]: a limit of 1 would cut off the movements.
     "clip_sample": True, "clip_sample_range": 5.0,
 }  # fmt: skip
 
@@ -31,6 +33,15 @@ class DiffusionPolicy(WindowPolicy):
 
     frames: ClassVar[int] = 2
     few_steps: ClassVar[int] = 16
+
+    def __init__(self, *arguments: Any) -> None:
+        self.check_requirements()
+        super().__init__(*arguments)
+
+    @classmethod
+    def check_requirements(cls) -> None:
+        """diffusers."""
+        _diffusers()
 
     def _noise(self, noised: Tensor, level: Tensor, condition: Tensor) -> Tensor:
         """The noise in chunks (M H A) of noise levels (M), for conditions (M ...)."""
@@ -47,8 +58,11 @@ class DiffusionPolicy(WindowPolicy):
         context = state.working.to(self._precision)
         shape = (len(context), self.features.horizon, self.features.action)
         chunk = starting_chunk(shape, context, steps, source, generator)
-        if steps > NOISE_LEVELS:
-            raise ValueError(f"steps: {self.method} was trained with {NOISE_LEVELS} noise levels; ask for no more steps")
+        if not FEWEST_STEPS <= steps <= NOISE_LEVELS:
+            raise ValueError(
+                f"steps: {self.method} has {NOISE_LEVELS} noise levels, and in fewer than {FEWEST_STEPS} steps it would "
+                f"begin in the midst of them; got {steps}"
+            )
         condition, schedule = self._condition(context), _ddim(steps)
         for level in schedule.timesteps.tolist():
             levels = torch.full((len(chunk),), level, device=chunk.device)

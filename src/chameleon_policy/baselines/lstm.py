@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -33,6 +34,21 @@ class RecurrentPolicy(FlowPolicy):
         self.recurrence = _recurrence(config, hidden)
         self.action_flow = ActionFlow(config, self.features.action, self.features.horizon)
         initialise(self)
+        self._initialise_half_lives()
+
+    @torch.no_grad()
+    def _initialise_half_lives(self) -> None:
+        """A memory that can be learned must be there before: cells forget as slowly, and write as loudly, as the heads of
+        Chameleon's slow state-space layer (`ssm.py`). An LSTM's usual biases halve what a cell holds at every step."""
+        lstm: nn.LSTM = self.recurrence["lstm"]  # type: ignore[assignment]
+        shortest, longest = (math.log(half_life) for half_life in self.config.slow.half_life)
+        kept = 0.5 ** (1 / torch.linspace(shortest, longest, lstm.hidden_size, dtype=torch.float64).exp())
+        for layer in range(LAYERS):
+            biases: Tensor = getattr(lstm, f"bias_ih_l{layer}")
+            let_in, forget, _, _ = biases.chunk(4)
+            forget.copy_(torch.logit(kept))
+            let_in.copy_(torch.logit(torch.sqrt(1 - kept.square())))
+            getattr(lstm, f"bias_hh_l{layer}").zero_()
 
     def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
         shape = (batch_size, LAYERS, self.recurrence["lstm"].hidden_size)
@@ -43,8 +59,9 @@ class RecurrentPolicy(FlowPolicy):
         summaries = self.summary(tokens)
         before = None
         if memory is not None:  # LSTMs want their layers first
-            before = tuple(memory[0][name].to(summaries.dtype).transpose(0, 1).contiguous() for name in ("hidden", "cell"))
-        outputs, after = self.recurrence["lstm"](summaries, before)
+            before = tuple(memory[0][name].transpose(0, 1).contiguous() for name in ("hidden", "cell"))
+        with torch.autocast(tokens.device.type, enabled=False):  # what is kept over many steps is never below float32
+            outputs, after = self.recurrence["lstm"](summaries.to(self._precision), before)
         kept = dict(zip(("hidden", "cell"), (tensor.transpose(0, 1).to(self._precision) for tensor in after), strict=True))
         return Remembered(self.recurrence["out"](outputs), (kept,) if keep else None)
 

@@ -42,8 +42,9 @@ class SimilarityBank(TracePropagation):
         now = torch.arange(length - time, length, device=frames.device)[:, None]
         place = torch.arange(length, device=frames.device)
         past = (place < now) & (place >= now - BANK) & (place >= first_real[:, None, None])
-        directions = F.normalize(everything.float(), dim=-1)
-        alike = directions[:, -time:] @ directions.mT
+        with torch.autocast(frames.device.type, enabled=False):  # neighbouring frames differ by less than bfloat16 can tell
+            directions = F.normalize(everything.to(torch.promote_types(everything.dtype, torch.float32)), dim=-1)
+            alike = directions[:, -time:] @ directions.mT
         likeness, found = alike.masked_fill(~past, -torch.inf).topk(min(RETRIEVED, length), dim=-1)
         episode = torch.arange(len(frames), device=frames.device)[:, None, None]
         retrieved = everything[episode, found] * torch.isfinite(likeness).unsqueeze(-1)

@@ -17,7 +17,10 @@ from chameleon_policy.policy.visuomotor import Remembered, VisuomotorPolicy
 
 
 class WindowPolicy(VisuomotorPolicy):
-    """A policy whose context is what it makes of each of the last `frames` frames: B T frames ..., the newest last."""
+    """A policy whose context is what it makes of each of the last `frames` frames: B T frames ..., the newest last.
+
+    It says nothing of a head (`_errors`, `_sample`): combine it with a class that has one, such as `FlowPolicy`.
+    """
 
     frames: ClassVar[int]
     carries_memory: ClassVar[bool] = False
@@ -60,7 +63,7 @@ class WindowPolicy(VisuomotorPolicy):
             raise ValueError(f"{self.method} carries no memory from window to window: leave out `state`")
         drawn = self.config.objective.action_steps
         if drawn is None or drawn * self.frames >= batch.valid.shape[1]:
-            return super()._losses(batch, state, augmentation, keep_state)
+            return super()._losses(batch, state, augmentation, keep_state=False)
         # Fewer frames are looked at than the episodes have: only those are encoded.
         moments = draw_moments(batch, drawn)
         tokens = self.event_tokens(frames_before(batch.observation, moments, self.frames), augmentation)

@@ -51,7 +51,7 @@ class Bench:
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"--{name} must name each {name} once, got {' '.join(map(str, values)) or 'none'}")
         for method in self.methods:
-            method_named(method)  # or ValueError
+            method_named(method).check_requirements()  # or ValueError, or ImportError
         for task in self.tasks:
             task_named(task)  # or ValueError
         preset(self.preset)  # or ValueError
@@ -102,7 +102,7 @@ class Job:
     @property
     def name(self) -> str:
         """Tells the job from all others of its preset; the name of its folder."""
-        parts = [self.method, f"seed{self.seed}"]
+        parts = [self.method, f"{self.bench.steps}steps", f"seed{self.seed}"]
         if self.bench.tell_answer:
             parts.append("told")
         if self.bench.observation == "state":

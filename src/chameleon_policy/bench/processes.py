@@ -60,7 +60,8 @@ class Processes:
                 process.kill()
 
 
-def last_lines(log: Path) -> str:
-    """The end of what a process said, in one line."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+def last_lines(log: Path, since: int = 0) -> str:
+    """The end of what a process said, in one line; `since` is where in the log it began."""
+    said = log.read_bytes()[since:].decode(errors="replace") if log.exists() else ""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     return " / ".join(lines[-LAST_LINES:]) or "it said nothing"

@@ -131,13 +131,13 @@ class Lanes:
                     job, task = pending.pop(future)
                     try:
                         future.result()
-                    except (ValueError, OSError) as error:
+                        if task is None:
+                            for each in missing(job, self._workshop.results):
+                                pending[evaluations.submit(self._evaluate, job, each)] = (job, each)
+                    except Exception as error:  # whatever it is, it is that job's alone
                         failures.append(what(job, task))
-                        self._board.say(f"failed: {what(job, task)}: {error}", style="red")
-                        continue
-                    if task is None:
-                        for each in missing(job, self._workshop.results):
-                            pending[evaluations.submit(self._evaluate, job, each)] = (job, each)
+                        kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
+                        self._board.say(f"failed: {what(job, task)}: {kind}{error}", style="red")
         finally:
             for executor in (trainings, evaluations):
                 executor.shutdown(wait=False, cancel_futures=True)
@@ -167,10 +167,11 @@ class Lanes:
 
     def _run(self, job: Job, task: str | None, command: Sequence[str]) -> None:
         log = job.log(self._workshop.out, task)
+        before = log.stat().st_size if log.exists() else 0
         status = self._launcher.run(command, log)
         if status == 0:
             return
-        said = last_lines(log)
+        said = last_lines(log, before)
         if task is None and BUDGET_IS_SPENT in said:
             return
         raise ProcessFailedError(f"exit status {status}; {log}: {said}")

@@ -31,7 +31,7 @@ def training_of(run: Path | str) -> dict[str, Any] | None:
 
 
 def sampling_steps_of(policy: Policy) -> int | None:
-    """Euler steps of a chunk, unless it is told otherwise; None where there are none (an expert)."""
+    """Sampling steps of a chunk, unless it is told otherwise; None where there are none (an expert)."""
     return policy.config.sampling_steps if isinstance(policy, VisuomotorPolicy) else None
 
 

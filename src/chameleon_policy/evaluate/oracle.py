@@ -6,6 +6,7 @@ Batching, memory states, chunks and processes are those of every policy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,10 @@ class OraclePolicy:
         """Listen."""
         assert len(observation.proprioception) == len(state)
         return LastAction(observation.proprioception)
+
+    def drop_plans(self, state: LastAction, robots: Sequence[int]) -> LastAction:
+        """It has none."""
+        return state
 
     def act(self, state: LastAction, *, steps: int | None = None, source: Tensor | None = None) -> Tensor:
         """Obey: chunks of one action."""

@@ -40,6 +40,9 @@ class Policy(Protocol):
     def observe(self, observation: Observation, state: Any) -> Any:
         """Memory after one control step."""
 
+    def drop_plans(self, state: Any, robots: Sequence[int]) -> Any:
+        """Memory in which these robots have planned nothing."""
+
     def act(self, state: Any, *, steps: int | None, source: Tensor) -> Tensor:
         """Chunks of actions B H A, in the robot's units; `source` is the noise to start from."""
 
@@ -87,7 +90,11 @@ def roll_out(
         if not playing:
             return [results[episode] for episode in range(len(seeds))]
         order = {place: begun[place] if place in begun else slots[place].next_action() for place in playing}
-        for place, tick in pool.advance(order).items():
+        ticks = pool.advance(order)
+        decided = [place for place, tick in ticks.items() if tick.decision]
+        if decided:
+            state = policy.drop_plans(state, decided)
+        for place, tick in ticks.items():
             rollout = slots[place].receive(tick)
             if rollout is not None:
                 results[rollout[0]] = rollout[1]

@@ -49,7 +49,7 @@ def starting_chunk(
 ) -> Tensor:
     """Where sampling begins (B H A), in the type of `like` and beside it: drawn, zero, or what was given."""
     if not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps: expected a whole number of Euler steps, at least 1, got {steps!r}")
+        raise ValueError(f"steps: expected a whole number of sampling steps, at least 1, got {steps!r}")
     if isinstance(source, Tensor):
         if tuple(source.shape) != shape:
             raise ValueError(f"source: expected noise of the shape {shape}, got {tuple(source.shape)}")

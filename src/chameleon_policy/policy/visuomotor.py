@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,7 @@ class VisuomotorPolicy(nn.Module):
     method: ClassVar[str]
     """What it is called on disk and on the command line."""
     few_steps: ClassVar[int] = 8
-    """Sampling steps of a chunk that cost it nothing against many: what benchmarks use."""
+    """Sampling steps of a chunk in benchmarks."""
     training_only: ClassVar[tuple[str, ...]] = ()
     """How names of weights begin that control does not need: they are neither counted nor saved."""
     carries_memory: ClassVar[bool] = True
@@ -104,6 +105,10 @@ class VisuomotorPolicy(nn.Module):
         self.event_tokens = EventTokens(config, features, self.statistics)
         self.normalize_action = Normalizer(features.action, self.statistics.action, "action")
         self.signature = architecture_signature(config, features, self.statistics, self.method)
+
+    @classmethod
+    def check_requirements(cls) -> None:
+        """Raise an ImportError that says what to install if a package is missing that this method alone needs."""
 
     # What a method is made of
 
@@ -228,6 +233,10 @@ class VisuomotorPolicy(nn.Module):
             raise ValueError("act: this state has not observed anything yet; call observe(observation, state) first")
         chunk = self._sample(state, self.config.sampling_steps if steps is None else steps, source, generator)
         return self.normalize_action.inverse(chunk)
+
+    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+        """Called where a decision is due for these robots: what was planned before must not be done any more."""
+        return state
 
     @torch.no_grad()
     def working_states(self, observation: Observation) -> Tensor:

@@ -109,7 +109,10 @@ def _losses(policy: VisuomotorPolicy, store: EpisodeStore, emphasis: Emphasis | 
 
 
 def _decided(policy: VisuomotorPolicy, store: EpisodeStore, chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """h at every decision of the chosen episodes (N D), and the answers (N)."""
+    """h at every decision of the chosen episodes (N D), and the answers (N).
+
+    Methods without an h have what their heads read there, up to all tokens of two frames: more numbers to read from.
+    """
     decisions = [store.decisions[episode] for episode in chosen]
     batches = _batches(policy, store, chosen)
     working = [states for batch in batches for states in policy.working_states(batch.observation)]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 SMALLEST_SIDE = 16
 """Matrices with fewer rows or columns (what reads joints and writes actions) are left to AdamW."""
+LAYERS = (nn.Linear, nn.Conv1d, nn.ConvTranspose1d, nn.Conv2d, nn.LSTM)
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 MATCHED_SIZE = 0.2
@@ -24,14 +25,15 @@ MATCHED_SIZE = 0.2
 
 
 def matrices_of(module: nn.Module) -> list[Tensor]:
-    """Weights that Muon is made for: those of linear layers and convolutions, but for thin ones; no embeddings."""
-    return [
-        layer.weight
+    """Weights that Muon is made for: of linear, convolutional and recurrent layers, but for thin ones; no embeddings."""
+    found = [
+        weight
         for layer in module.modules()
-        if isinstance(layer, nn.Linear | nn.Conv2d)
-        and layer.weight.requires_grad
-        and min(layer.weight.flatten(1).shape) >= SMALLEST_SIDE
+        if isinstance(layer, LAYERS)
+        for name, weight in layer.named_parameters(recurse=False)
+        if name.startswith("weight")
     ]
+    return [weight for weight in found if weight.requires_grad and min(weight.flatten(1).shape) >= SMALLEST_SIDE]
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C ask a run to stop after the current step, so that it can save first."""
+"""SIGTERM, Ctrl-C and a terminal that closes ask a run to stop after the current step, so that it can save first."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class StopRequest:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no signals
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._note)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup is meant
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -224,7 +225,8 @@ def _against(method: str, rows: list[Row], reference: list[Row]) -> list[Cell]:
     both = paired(episodes(reference), episodes(rows))
     if both is None:
         return [Cell("no pair")] * 2
-    return [Cell(f"{percent(both.difference):+d}", f"({both.episodes} pairs)"), Cell(_p(both))]
+    points = int(math.copysign(percent(abs(both.difference)), both.difference))  # halves go away from zero
+    return [Cell(f"{points:+d}", f"({both.episodes} pairs)"), Cell(_p(both))]
 
 
 def _p(both: Paired) -> str:
@@ -245,7 +247,8 @@ def _notes(told: bool, rows: Sequence[Row]) -> tuple[str, ...]:
         *notes,
         "Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands beside both.",
         "Against Chameleon: difference in SR and two-sided exact McNemar p over the episodes that both have played (same "
-        "task, same seed of training, same evaluation seed).",
+        "task, same seed of training, same evaluation seed). p is about these trainings: other seeds of training may differ "
+        "by more than episodes do. It is not corrected for the number of methods.",
     )
 
 
