@@ -268,7 +268,7 @@ def test_what_an_earlier_sitting_said_excuses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_training_with_nothing_left_to_do_is_no_failure(tmp_path: Path) -> None:
-    stub = Stub(failing=["--recipe camo"], status=2, says=f"chameleon: x {BUDGET_IS_SPENT}. Evaluate it")
+    stub = Stub(failing=["--recipe camo "], status=2, says=f"chameleon: x {BUDGET_IS_SPENT}. Evaluate it")
     work, results = lanes(tmp_path, stub)
     assert work.work(SMALL.jobs()) == []
     assert len(results.rows) == 4
@@ -334,7 +334,7 @@ def test_commands() -> None:
     names = [f"no-memory-4000steps-seed0-told-state-{task}" for task in ("clean-plate", "seasonings")]
     assert [each.name for each in told] == names
     words = " ".join(told[0].train_command(out, "cpu", 2))
-    assert words.endswith("--tell-answer --no-mirror --warp 0")
+    assert words.endswith("--tell-answer --no-mirror") and "--recipe camo-state" in words
     assert f"--steps {METHODS['chameleon'].few_steps} --json x/small/chameleon-7steps-seed3-on-shell-game.json" in " ".join(
         job.eval_command(out, "shell-game", "cpu", 2)
     )

@@ -218,7 +218,8 @@ def train(
         training: How to train; the defaults are the paper's.
         policy: The policy and its objective.
         keys: Arrays of the dataset.
-        recipe: Start from the options of a recipe (camo: what Camo is learned with); options beside it count more.
+        recipe: Start from the options of a recipe (camo: what Camo is learned with; camo-state: from object slots, on a
+            CPU); options beside it count more.
         held_out: Demonstrations that are not trained on: their losses, and how well a linear probe reads from the memory
             what decisions ask for, are written to metrics.jsonl --watch-times times.
         tell_answer: Give the policy the answer, to see what it fails at besides remembering (recordings of Camo).

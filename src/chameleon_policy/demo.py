@@ -30,6 +30,7 @@ from chameleon_policy.report.progress_bar import Bar
 from chameleon_policy.report.provenance import write_result
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.metrics import METRICS, read_metrics
+from chameleon_policy.train.recipes import RECIPES
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
 TASK = "clean-plate"
@@ -118,16 +119,12 @@ def _record(config: DemoConfig, folder: Path, bar: Bar) -> Path:
 
 
 def _train(config: DemoConfig, method: str, minutes: float, data: Path, run: Path, console: Console) -> None:
+    recipe = RECIPES["camo-state"]
+    objective: dict[str, Any] = dict(recipe.objective)
+    training: dict[str, Any] = {**recipe.training, "minutes": minutes, "seed": config.seed}
     settings = RunConfig(
-        data=(data,),
-        method=method,
-        preset="nano",
-        horizon=8,
-        objective=ObjectiveConfig(action_steps=24, flow_time_power=2.0, proprioception_noise=0.03),
-        training=TrainingConfig(
-            minutes=minutes, batch=4, optimizer="muon", learning_rate=2e-3, warmup_steps=30, beta2=0.99, gradient_clip=1.0,
-            ema_decay=0.99, rest_emphasis=0.1, seed=config.seed,
-        ),
+        data=(data,), method=method, preset="nano", horizon=recipe.horizon, objective=ObjectiveConfig(**objective),
+        training=TrainingConfig(**training),
     )  # fmt: skip
     try:
         train(settings, run, device="cpu", console=console)

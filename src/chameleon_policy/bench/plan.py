@@ -151,16 +151,13 @@ class Job:
     def train_command(self, out: Path, device: Device, workers: int) -> list[str]:
         """Trains the policy, or goes on."""
         bench = self.bench
-        words = ["train", *(self.data(out, task) for task in self.tasks), "--out", self.run(out), "--recipe", "camo"]
+        recipe = "camo" if bench.observation == "rgb" else "camo-state"
+        words = ["train", *(self.data(out, task) for task in self.tasks), "--out", self.run(out), "--recipe", recipe]
         words += ["--method", self.method, "--preset", bench.preset, "--steps", bench.steps, "--seed", self.seed]
         words += ["--held-out", *(self.held_out(out, task) for task in self.tasks), "--watch-times", LOOKS]
         words += ["--watch-episodes", 0, "--device", device, "--workers", workers]
         if bench.tell_answer:
-            words.append("--tell-answer")
-        if bench.tell_answer or bench.observation == "state":
-            words.append("--no-mirror")  # there is none for slots, nor for an answer that is told
-        if bench.observation == "state":
-            words += ["--warp", 0]
+            words += ["--tell-answer", "--no-mirror"]  # what is told is not told in a mirror
         return [*CHAMELEON, *map(str, words)]
 
     def eval_command(self, out: Path, task: str, device: Device, workers: int) -> list[str]:

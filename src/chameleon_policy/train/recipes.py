@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-RecipeName = Literal["camo"]
+RecipeName = Literal["camo", "camo-state"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,16 @@ RECIPES: dict[RecipeName, Recipe] = {
             "rest_emphasis": 0.1, "equal_frames": True, "uneven_pace": 0.25, "longer_retention": 20, "mirror": True,
             "warp": 0.05, "plain_steps": 2000,
         },
-    )
+    ),
+    # For the nano policy on object slots, on a CPU.
+    "camo-state": Recipe(
+        horizon=8,
+        objective={"action_steps": 24, "flow_time_power": 2, "proprioception_noise": 0.03},
+        training={
+            "minutes": 3.4, "batch": 4, "optimizer": "muon", "learning_rate": 2e-3, "warmup_steps": 30, "beta2": 0.99,
+            "gradient_clip": 1, "ema_decay": 0.99, "rest_emphasis": 0.1,
+        },
+    ),
 }  # fmt: skip
 
 
