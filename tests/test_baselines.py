@@ -158,6 +158,8 @@ class TestACT:
             policy.act(state, steps=0)
         with pytest.raises(ValueError, match="source"):
             policy.act(state, source="nonsense")
+        with pytest.raises(ValueError, match="nothing was observed since"):
+            policy.act(policy.drop_plans(state, [0]))
 
     def test_the_divergence_is_the_textbooks(self, monkeypatch) -> None:
         policy = ACTPolicy(nano(), STATE_FEATURES).eval()

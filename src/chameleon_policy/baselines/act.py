@@ -152,9 +152,10 @@ class ACTPolicy(WindowPolicy):
     def _sample(self, state: MemoryState, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
         """The mean of what all plans say of each of the next H steps; nothing is drawn, and one step is enough."""
         plans, made = state.layers[0]["plans"], state.layers[0]["made"]  # B age H A
-        starting_chunk(
-            (len(state), self.features.horizon, self.features.action), plans, steps, source, generator
-        )  # or refuse
+        # Nothing begins with noise here, but what every other method refuses is refused.
+        starting_chunk((len(state), *plans.shape[2:]), plans, steps, source, generator)
+        if bool((made == 0).any()):
+            raise ValueError("act: the plans were dropped, and nothing was observed since; call observe first")
         horizon = plans.shape[1]
         age = torch.arange(horizon, device=plans.device)[:, None]
         place = age + torch.arange(horizon, device=plans.device)  # of a coming step in a plan of that age

@@ -16,8 +16,9 @@ from chameleon_policy.baselines.window import SummaryWindowPolicy
 from chameleon_policy.policy.action_flow import sinusoid
 from chameleon_policy.policy.attention import two_layer_mlp
 from chameleon_policy.policy.initialization import initialise
+from chameleon_policy.policy.visual import CHANNELS_PER_GROUP, group_norm
 
-KERNEL, GROUPS = 5, 8
+KERNEL = 5
 LEVELS = (1, 2, 4)
 """Channels of the levels, as multiples of the first one's."""
 
@@ -92,7 +93,7 @@ class DiffusionUNetPolicy(DiffusionPolicy, SummaryWindowPolicy):
         spent = count(lambda: FrameSummary(config, config.layers)) + count(lambda: two_layer_mlp(config.width, config.width))
         budget = memory_size(config) + head_size(config, features) - spent
         condition = (self.frames + 1) * config.width
-        sizes = range(GROUPS, config.width + 1, GROUPS)
+        sizes = range(CHANNELS_PER_GROUP, config.width + 1, CHANNELS_PER_GROUP)
         channels = closest(sizes, lambda size: UNet(features.action, condition, size), budget)
         self.unet = UNet(features.action, condition, channels)
         initialise(self)
@@ -106,4 +107,5 @@ class DiffusionUNetPolicy(DiffusionPolicy, SummaryWindowPolicy):
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), nn.GroupNorm(GROUPS, outputs), nn.Mish())
+    # Groups as large as in the encoders: one of few channels would normalise away where in space a chunk lies.
+    return nn.Sequential(nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), group_norm(outputs), nn.Mish())
