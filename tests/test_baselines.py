@@ -36,40 +36,57 @@ def cosine_schedule(levels: int = 100) -> torch.Tensor:
 
 class TestDiffusion:
     @DIFFUSION
-    def test_a_network_that_knows_the_noise_brings_back_the_actions(self, kind, monkeypatch) -> None:
-        torch.manual_seed(0)
+    @pytest.mark.parametrize("steps", [1, 4, 10, 100])
+    def test_sampling_is_ddim_from_pure_noise_on(self, kind, steps: int, monkeypatch) -> None:
+        """A network that is any function of what it is given; the way back is written out by hand."""
         policy = kind(nano(), STATE_FEATURES).eval()
-        clean = torch.rand(2, STATE_FEATURES.horizon, STATE_FEATURES.action) * 6 - 3  # movements far from the mean
-        kept = cosine_schedule()
 
-        def noise(noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
-            share = kept[level][:, None, None]
-            return (noised - share.sqrt() * clean) / (1 - share).sqrt()
+        def denoised(noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+            return 3 * torch.tanh(noised) + level[:, None, None] / 100  # movements far from the mean
 
-        monkeypatch.setattr(policy, "_noise", noise)
+        monkeypatch.setattr(policy, "_denoised", denoised)
         state = policy.observe(make_observation(STATE_FEATURES, 2), policy.initial_state(2))
-        for steps in (4, 16, 100):
-            torch.testing.assert_close(policy.act(state, steps=steps), clean, rtol=0, atol=2e-3)
+        chunk = torch.randn(2, STATE_FEATURES.horizon, STATE_FEATURES.action, generator=torch.Generator().manual_seed(0))
+        found = policy.act(state, steps=steps, source=chunk)
+        kept = cosine_schedule().double()
+        levels = [round(100 - number * 100 / steps) - 1 for number in range(steps)]
+        chunk = chunk.double()
+        for level, after in zip(levels, [*levels[1:], -1], strict=True):
+            clean = denoised(chunk, torch.tensor([level, level]), chunk)
+            noise = (chunk - kept[level].sqrt() * clean) / (1 - kept[level]).sqrt()
+            share = kept[after] if after >= 0 else torch.tensor(1.0, dtype=torch.float64)
+            chunk = share.sqrt() * clean + (1 - share).sqrt() * noise
+        torch.testing.assert_close(found.double(), chunk, rtol=1e-3, atol=1e-3)
 
     @DIFFUSION
-    def test_the_loss_is_that_of_the_noise(self, kind, monkeypatch) -> None:
+    def test_a_network_that_knows_the_actions_brings_them_back(self, kind, monkeypatch) -> None:
         policy = kind(nano(), STATE_FEATURES).eval()
-        batch = make_batch(STATE_FEATURES, 2, 6)
+        clean = torch.rand(2, STATE_FEATURES.horizon, STATE_FEATURES.action) * 6 - 3
+        monkeypatch.setattr(policy, "_denoised", lambda noised, level, condition: clean)
+        state = policy.observe(make_observation(STATE_FEATURES, 2), policy.initial_state(2))
+        for steps in (1, 4, 10, 100):
+            torch.testing.assert_close(policy.act(state, steps=steps), clean, rtol=0, atol=1e-4)
+
+    @DIFFUSION
+    def test_the_loss_is_that_of_the_clean_chunk_and_the_noise_is_the_schedules(self, kind, monkeypatch) -> None:
+        policy = kind(nano(), STATE_FEATURES).eval()
+        batch = make_batch(STATE_FEATURES, 8, 60)
         seen = {}
 
-        def noise(noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        def denoised(noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
             seen.update(noised=noised, level=level)
             return torch.zeros_like(noised)
 
-        monkeypatch.setattr(policy, "_noise", noise)
+        monkeypatch.setattr(policy, "_denoised", denoised)
         torch.manual_seed(3)
         loss = policy.loss(batch).total
         targets = Targets.of(batch, STATE_FEATURES, policy.normalize_action, torch.float32)
+        chunks = targets.chunks.flatten(0, 1)
+        torch.testing.assert_close(loss, chunks.square()[targets.counted.flatten(0, 1)].mean())
         share = cosine_schedule()[seen["level"]][:, None, None]
-        drawn = (seen["noised"] - share.sqrt() * targets.chunks.flatten(0, 1)) / (1 - share).sqrt()
-        torch.testing.assert_close(loss, drawn.square()[targets.counted.flatten(0, 1)].mean(), rtol=1e-3, atol=1e-4)
-        assert seen["level"].min() >= 0
-        assert seen["level"].max() < 100
+        noise = (seen["noised"] - share.sqrt() * chunks) / (1 - share).sqrt()
+        assert abs(noise.mean()) < 0.05 and abs(noise.std() - 1) < 0.05
+        assert (seen["level"].min(), seen["level"].max()) == (0, 99)
 
     @DIFFUSION
     def test_two_observations_count_and_their_order(self, kind) -> None:
@@ -90,9 +107,8 @@ class TestDiffusion:
     def test_bad_numbers_of_steps(self, kind) -> None:
         policy = kind(nano(), STATE_FEATURES).eval()
         state = policy.observe(make_observation(STATE_FEATURES, 1), policy.initial_state(1))
-        for steps in (1, 3, 101):
-            with pytest.raises(ValueError, match="100 noise levels"):
-                policy.act(state, steps=steps)
+        with pytest.raises(ValueError, match="100 noise levels"):
+            policy.act(state, steps=101)
         with pytest.raises(ValueError, match="at least 1"):
             policy.act(state, steps=0)
 

@@ -275,7 +275,7 @@ def test_the_comparison_in_the_readme() -> None:
             ]
         )
     assert table_below("comparison") == expected
-    rows = [row for row in bench_rows() if not row["told"]]
+    rows = [row for row in bench_rows() if not row["told"] and row["preset"] == "small"]
     text = " ".join(README.split())
     (episodes,), (steps,) = {row["episodes"] for row in rows}, {row["steps"] for row in rows}
     assert f"for the same {steps:,} optimizer steps" in text

@@ -39,7 +39,7 @@ class DiffusionTransformerPolicy(DiffusionPolicy):
             tokens, _ = block(tokens)
         return tokens
 
-    def _noise(self, noised: Tensor, level: Tensor, condition: Tensor) -> Tensor:
+    def _denoised(self, noised: Tensor, level: Tensor, condition: Tensor) -> Tensor:
         width = self.config.width
         places = torch.arange(self.features.horizon, dtype=torch.float32, device=noised.device)
         tokens = self.action_in(noised) + sinusoid(places, width).to(noised.dtype)

@@ -101,7 +101,7 @@ class DiffusionUNetPolicy(DiffusionPolicy, SummaryWindowPolicy):
     def _condition(self, context: Tensor) -> Tensor:
         return context.flatten(1)
 
-    def _noise(self, noised: Tensor, level: Tensor, condition: Tensor) -> Tensor:
+    def _denoised(self, noised: Tensor, level: Tensor, condition: Tensor) -> Tensor:
         token = self.level(sinusoid(level.float(), self.config.width).to(noised.dtype))
         return self.unet(noised, torch.cat([token, condition.to(token.dtype)], dim=-1))
 

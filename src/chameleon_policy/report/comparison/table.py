@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, Self
 
 from chameleon_policy.camo import TASKS, Rate, task_named
@@ -126,16 +127,19 @@ def _compare(setting: Setting, rows: list[Row]) -> Comparison:
     if setting.told:
         return _told_comparison(setting, by_method, rows)
     reference = by_method.get(REFERENCE, [])
+    tasks = _played(rows)
+    line = _line if tasks == [*TASKS] else partial(_partial_line, tasks)
+    columns = _columns() if tasks == [*TASKS] else _partial_columns(tasks)
     sections = {
-        title: [_line(method, by_method.get(method, []), reference) for method in methods]
+        title: [line(method, by_method.get(method, []), reference) for method in methods]
         for title, methods in _sections(by_method).items()
     }
-    return Comparison(str(setting), _columns(), sections, _notes(setting.told, rows))
+    return Comparison(str(setting), columns, sections, _notes(setting.told, rows))
 
 
 def _told_comparison(setting: Setting, by_method: Mapping[str, list[Row]], rows: list[Row]) -> Comparison:
     """Only what was played: nobody asks whether a policy that remembers can act without a memory."""
-    tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
+    tasks = _played(rows)
     columns = [*FACTS, *(Column(task, name) for task in tasks for name in ("MSR", "SR"))]
     sections: dict[str, list[Line]] = {}
     for title, methods in _sections(by_method).items():
@@ -160,6 +164,17 @@ def _columns() -> tuple[Column, ...]:
     return tuple(columns)
 
 
+def _partial_columns(tasks: Sequence[str]) -> tuple[Column, ...]:
+    """Where nobody has played some of the tasks there is no average, and nothing of the paper's to compare one with."""
+    columns = list(FACTS)
+    columns += [Column(task, name) for task in tasks for name in (f"DSR (chance {_chance(task)})", "MSR", "SR")]
+    return (*columns, *(Column("Against Chameleon", name) for name in ("SR, points", "p")))
+
+
+def _played(rows: Sequence[Row]) -> list[str]:
+    return [task for task in TASKS if any(row["task"] == task for row in rows)]
+
+
 def _chance(task: str) -> str:
     return str(Fraction(task_named(task)().chance).limit_denominator(1000))
 
@@ -171,6 +186,15 @@ def _line(method: str, rows: list[Row], reference: list[Row]) -> Line:
         cells += [Cell.of(by_task[task].dsr), Cell.of(by_task[task].sr)] if task in by_task else [Cell(NOT_RUN)] * 2
     cells += _averages(by_task, ("dsr", "msr", "sr")) + _published(method) + _against(method, rows, reference)
     return Line(tuple(cells), emphasised=method == REFERENCE)
+
+
+def _partial_line(tasks: Sequence[str], method: str, rows: list[Row], reference: list[Row]) -> Line:
+    by_task = _by_task(rows)
+    cells = _facts(method, rows)
+    for task in tasks:
+        found = by_task.get(task)
+        cells += [Cell.of(getattr(found, name)) if found else Cell(NOT_RUN) for name in ("dsr", "msr", "sr")]
+    return Line((*cells, *_against(method, rows, reference)), emphasised=method == REFERENCE)
 
 
 def _told_line(method: str, rows: list[Row], tasks: Sequence[str]) -> Line:
