@@ -360,6 +360,16 @@ def test_the_table_shows_the_rows_and_what_is_not_there() -> None:
     assert cells(table, "Diffusion Policy, U-Net")["Paper DSR"] == "22.5*"
 
 
+def test_where_nobody_has_played_a_task_it_has_no_column() -> None:
+    alone = {"trained_on": ["shell-game"], "preset": "nano"}
+    table = comparisons([row(outcomes="ssfw", **alone), row("lstm", outcomes="ssss", **alone)])[0]
+    ours = cells(table, "Chameleon")
+    assert [name for name in ours if "plate" in name or "Average" in name or "Paper" in name] == []
+    assert ours["shell-game MSR"] == interval(Rate.of(3, 4)) and ours["shell-game SR"] == interval(Rate.of(2, 4))
+    assert cells(table, "LSTM")["Against Chameleon SR, points"] == "+50 (4 pairs)"
+    assert cells(table, "ACT")["shell-game SR"] == "not run"
+
+
 def test_averages_over_all_tasks() -> None:
     outcomes = dict(zip(ALL, ("sssw", "ssff", "wwwf"), strict=True))
     table = comparisons([row(task=task, outcomes=each) for task, each in outcomes.items()])[0]

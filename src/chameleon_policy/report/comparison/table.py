@@ -127,7 +127,7 @@ def _compare(setting: Setting, rows: list[Row]) -> Comparison:
     if setting.told:
         return _told_comparison(setting, by_method, rows)
     reference = by_method.get(REFERENCE, [])
-    tasks = _played(rows)
+    tasks = [*TASKS] if len(setting.trained_on) == len(TASKS) else _played(rows)
     line = _line if tasks == [*TASKS] else partial(_partial_line, tasks)
     columns = _columns() if tasks == [*TASKS] else _partial_columns(tasks)
     sections = {
