@@ -107,7 +107,7 @@ def test_bad_input(device: str) -> None:
     with pytest.raises(IndexError, match="no robot 1 among 1"):
         control.reset([1])
     control.observe(observation)
-    with pytest.raises(ValueError, match="Euler steps"):
+    with pytest.raises(ValueError, match="sampling steps"):
         control.act(steps=0)
     if device == "cuda":
         floats = {name: image / 255 for name, image in observation.images.items()}
