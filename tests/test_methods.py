@@ -25,16 +25,6 @@ def make(method: str, features: Features = STATE_FEATURES, seed: int = 0, **obje
     return METHODS[method](nano(**objective), features)
 
 
-def contexts(policy: VisuomotorPolicy, batch_size: int = 2, seed: int = 0, time: int = TIME) -> list[torch.Tensor]:
-    """What the head reads after every control step, observed one by one."""
-    observation = make_observation(policy.features, batch_size, time, seed=seed)
-    state, seen = policy.initial_state(batch_size), []
-    for t in range(time):
-        state = policy.observe(observation.at(t), state)
-        seen.append(policy._condition(state.working))
-    return seen
-
-
 @EVERY_METHOD
 @pytest.mark.parametrize("features", [STATE_FEATURES, IMAGE_FEATURES], ids=["state", "images"])
 def test_training_and_control_see_the_same(method: str, features: Features) -> None:

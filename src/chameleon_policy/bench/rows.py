@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,15 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.bench.plan import Job
 from chameleon_policy.camo import task_named
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
 from chameleon_policy.locking import only_process
 from chameleon_policy.report.comparison.statistics import FAILED, SUCCESS, WRONG
-from chameleon_policy.report.provenance import PROCESS_START, git_revision, hardware
+from chameleon_policy.report.provenance import PROCESS_START, git_revision, hardware, software
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.held_out import probe_of
 from chameleon_policy.train.metrics import METRICS, read_metrics
@@ -67,7 +63,7 @@ class Results:
                 "command": command,
                 "seeds": evaluation_seeds(FIRST_SEED, max(each["episodes"] for each in rows)),
                 "hardware": hardware(),
-                "software": {"python": platform.python_version(), "torch": torch.__version__, "platform": sys.platform},
+                "software": software(),
                 "git_revision": git_revision(),
                 "duration_s": round(self._spent_before + time.time() - PROCESS_START, 1),  # of all sittings
                 "rows": rows,

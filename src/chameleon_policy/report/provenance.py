@@ -30,6 +30,11 @@ def hardware() -> dict[str, Any]:
     return description
 
 
+def software() -> dict[str, str]:
+    """What the code ran on."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "platform": sys.platform}
+
+
 @cache
 def git_revision() -> str:
     """The commit of the working tree, with `-dirty` behind it if files were changed; `unknown` outside a checkout.
@@ -56,7 +61,7 @@ def write_result(path: Path, result: dict[str, Any], command: str, seeds: Sequen
         "command": command,
         "seeds": list(seeds),
         "hardware": hardware(),
-        "software": {"python": platform.python_version(), "torch": torch.__version__, "platform": sys.platform},
+        "software": software(),
         "git_revision": git_revision(),
         "duration_s": round(time.time() - PROCESS_START, 1),
         "result": result,

@@ -134,7 +134,7 @@ def _compare(setting: Setting, rows: list[Row]) -> Comparison:
         title: [line(method, by_method.get(method, []), reference) for method in methods]
         for title, methods in _sections(by_method).items()
     }
-    return Comparison(str(setting), columns, sections, _notes(setting.told, rows))
+    return Comparison(str(setting), columns, sections, _notes(columns, rows))
 
 
 def _told_comparison(setting: Setting, by_method: Mapping[str, list[Row]], rows: list[Row]) -> Comparison:
@@ -146,7 +146,7 @@ def _told_comparison(setting: Setting, by_method: Mapping[str, list[Row]], rows:
         expected = [method for method in methods if method in by_method or method in BASELINES]
         if expected:
             sections[title] = [_told_line(method, by_method.get(method, []), tasks) for method in expected]
-    return Comparison(str(setting), tuple(columns), sections, _notes(setting.told, rows))
+    return Comparison(str(setting), tuple(columns), sections, _notes(columns, rows))
 
 
 def _sections(found: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -257,7 +257,9 @@ def _p(both: Paired) -> str:
     return "< 0.001" if both.p < 0.001 else f"{both.p:.3f}"
 
 
-def _notes(told: bool, rows: Sequence[Row]) -> tuple[str, ...]:
+def _notes(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[str, ...]:
+    """What the columns that are there mean."""
+    groups = {column.group for column in columns}
     played = _span(sorted({row["episodes"] for row in rows}))
     notes = [
         f"In per cent. {played} held-out episodes of each task and training; the episodes of several trainings are pooled.",
@@ -265,15 +267,17 @@ def _notes(told: bool, rows: Sequence[Row]) -> tuple[str, ...]:
         "SR: both.",
         "In brackets 95 % intervals over episodes, not over trainings: Wilson's for a task, MOVER's for an average.",
     ]
-    if told:
-        return (*notes, "Every policy sees the answer: what it fails at here is not its memory.")
-    return (
-        *notes,
-        "Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands beside both.",
-        "Against Chameleon: difference in SR and two-sided exact McNemar p over the episodes that both have played (same "
-        "task, same seed of training, same evaluation seed). p is about these trainings: other seeds of training may differ "
-        "by more than episodes do. It is not corrected for the number of methods.",
-    )
+    if "Paper" in groups:
+        notes.append("Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands beside both.")
+    if "Against Chameleon" in groups:
+        notes.append(
+            "Against Chameleon: difference in SR and two-sided exact McNemar p over the episodes that both have played "
+            "(same task, same seed of training, same evaluation seed). p is about these trainings: other seeds of training "
+            "may differ by more than episodes do. It is not corrected for the number of methods."
+        )
+    else:
+        notes.append("Every policy sees the answer: what it fails at here is not its memory.")
+    return tuple(notes)
 
 
 def paper_comparison() -> Comparison:
