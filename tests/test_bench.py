@@ -25,13 +25,14 @@ from chameleon_policy.bench.rows import IDENTITY, Results
 from chameleon_policy.bench.run import BUDGET_IS_SPENT, Lanes, Workshop, is_trained, missing
 from chameleon_policy.camo import Rate
 from chameleon_policy.cli import main
-from chameleon_policy.report.comparison import statistics
+from chameleon_policy.report.comparison import choices, statistics
+from chameleon_policy.report.comparison.cells import Comparison
 from chameleon_policy.report.comparison.files import draw_tables
 from chameleon_policy.report.comparison.latex import escape, latex
 from chameleon_policy.report.comparison.markdown import markdown
 from chameleon_policy.report.comparison.page import page
 from chameleon_policy.report.comparison.paper import TABLE_1
-from chameleon_policy.report.comparison.table import Comparison, comparisons
+from chameleon_policy.report.comparison.table import comparisons
 from chameleon_policy.report.evaluation_table import interval
 
 ALL = ["clean-plate", "shell-game", "seasonings"]
@@ -158,8 +159,10 @@ def test_two_benches_do_not_write_to_one_file(tmp_path: Path) -> None:
 class Stub:
     """Stands in for processes: notes what is run, and fails where it is told to."""
 
-    def __init__(self, failing: Sequence[str] = (), seconds: float = 0.0, status: int = 1, says: str = "boom") -> None:
-        self.failing, self.seconds, self.status, self.says = failing, seconds, status, says
+    def __init__(
+        self, failing: Sequence[str] = (), seconds: float = 0.0, status: int = 1, says: str = "boom", times: int = 99
+    ) -> None:
+        self.failing, self.seconds, self.status, self.says, self.times = failing, seconds, status, says, times
         self.commands: list[list[str]] = []
         self.together, self.most, self.stopped = 0, 0, threading.Event()
         self._turn = threading.Lock()
@@ -173,9 +176,10 @@ class Stub:
         self.stopped.wait(self.seconds)
         with self._turn:
             self.together -= words[0] == "train"
-        if any(name in " ".join(words) for name in self.failing):
+        if any(name in " ".join(words) for name in self.failing) and self.commands.count(words) <= self.times:
             log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text(f"a bar\n{self.says}\n")
+            with log.open("a") as file:
+                file.write(f"a bar\n{self.says}\n")
             return self.status
         return 143 if self.stopped.is_set() else 0
 
@@ -272,6 +276,37 @@ def test_a_training_with_nothing_left_to_do_is_no_failure(tmp_path: Path) -> Non
     work, results = lanes(tmp_path, stub)
     assert work.work(SMALL.jobs()) == []
     assert len(results.rows) == 4
+
+
+FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 306.00 MiB."
+
+
+def test_what_found_no_room_on_the_gpu_is_done_again_when_all_else_is_over(tmp_path: Path) -> None:
+    name = "{}-5steps-seed0-clean-plate-shell-game"
+    stub = Stub(failing=["--method chameleon", f"{name.format('no-memory')} --task shell-game"], says=FULL, times=1)
+    work, results = lanes(tmp_path, stub)
+    assert work.work(SMALL.jobs()) == []
+    assert Counter(stub.names()) == {
+        f"train {name.format('chameleon')}": 2,
+        f"eval {name.format('chameleon')} clean-plate": 1,
+        f"eval {name.format('chameleon')} shell-game": 1,
+        f"train {name.format('no-memory')}": 1,
+        f"eval {name.format('no-memory')} clean-plate": 1,
+        f"eval {name.format('no-memory')} shell-game": 2,
+    }
+    names = stub.names()
+    last_try = len(names) - 1 - names[::-1].index(f"train {name.format('chameleon')}")
+    assert last_try > names.index(f"eval {name.format('no-memory')} clean-plate")
+    assert len(results.rows) == 4
+    assert "no room on the GPU for training chameleon" in (tmp_path / "console").read_text()
+
+
+def test_what_has_the_gpu_to_itself_and_finds_no_room_has_failed(tmp_path: Path) -> None:
+    stub = Stub(failing=["--method chameleon"], says=FULL)
+    work, results = lanes(tmp_path, stub)
+    assert work.work(SMALL.jobs()) == ["training chameleon-5steps-seed0-clean-plate-shell-game"]
+    assert Counter(stub.names())["train chameleon-5steps-seed0-clean-plate-shell-game"] == 2
+    assert len(results.rows) == 2 and FULL in (tmp_path / "console").read_text()
 
 
 def test_trainings_run_side_by_side_and_evaluations_beside_them(tmp_path: Path) -> None:
@@ -404,6 +439,34 @@ def test_every_setting_has_a_table() -> None:
     assert cells(comparisons([row("newcomer")])[0], "newcomer")["shell-game SR"] == interval(Rate.of(2, 4))
 
 
+def test_choices_are_counted_one_after_another() -> None:
+    asked = {"answers": "012 011 221 000 120 111", "choices": "012 020 212 100 - 112"}
+    found = choices.pairs([row(task="seasonings", outcomes="swwwfw", **asked)])
+    assert found == [("012", "012"), ("011", "020"), ("221", "212"), ("000", "100"), ("111", "112")]
+    rates = [choices.right_in_turn(found, part) for part in range(3)]
+    assert [(round(rate.value * rate.count), rate.count) for rate in rates] == [(4, 5), (2, 4), (1, 2)]
+    order = choices.only_the_order(found)
+    assert (order.value, order.count) == (0.25, 4)
+
+
+def test_a_task_with_one_choice_has_no_table_of_choices() -> None:
+    one, three = {"answers": "0 1 2 0", "choices": "0 1 0 -"}, {"answers": "012 111 000 120", "choices": "012 111 010 -"}
+    rows = [row(**one), row(task="seasonings", **three), row("lstm", task="seasonings")]  # the last is from an older bench
+    tables = comparisons(rows)
+    assert [table.title.rpartition(": ")[2] for table in tables[1:]] == [
+        "seasonings, choice by choice",
+        "Table 1 of the paper",
+    ]
+    assert cells(tables[1], "Chameleon") == {
+        "Method": "Chameleon",
+        "Right choices first": interval(Rate.of(3, 3)),
+        "Right choices second, after it": interval(Rate.of(2, 3)),
+        "Right choices third, after both": interval(Rate.of(2, 2)),
+        "Of wrong episodes only the order": interval(Rate.of(0, 1)),
+    }
+    assert set(cells(tables[1], "LSTM").values()) == {"LSTM", "not run"}
+
+
 def test_latex_prints_what_is_meant() -> None:
     assert escape("95 % of a_b & c # d < e") == r"95 \% of a\_b \& c \# d $<$ e"
     text = latex(comparisons([row("odd_method", outcomes="s" * 90), row(outcomes="w" * 90)]))
@@ -494,6 +557,11 @@ def test_from_nothing_to_a_table_and_again(
         assert each["sr"] == scores["result"]["sr"] and len(each["outcomes"]) == each["episodes"] == 2
         right = [rollout["manipulation"] and rollout["decision"] for rollout in scores["result"]["rollouts"]]
         assert [letter == "s" for letter in each["outcomes"]] == right
+        rollouts = sorted(scores["result"]["rollouts"], key=lambda rollout: rollout["seed"])
+        assert [each[name].split(" ") for name in ("answers", "choices")] == [
+            [str(rollout["z"]) for rollout in rollouts],
+            ["-" if rollout["choice"] is None else str(rollout["choice"]) for rollout in rollouts],
+        ]
         assert each["trained_on"] == ["shell-game"] and each["image_size"] is None and each["first_seed"] == 10**9
         assert 100_000 < each["parameters"] < 1_000_000 and 0 < each["minutes"] < 1 and each["sampling_steps"] == 8
         assert each["executed"] == 4 and 0 <= each["probe"] <= 1 and each["chance"] == pytest.approx(1 / 3)

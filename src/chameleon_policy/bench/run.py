@@ -28,9 +28,13 @@ from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.stopping import StopRequest
 
+Work = tuple[Job, str | None]
+"""A training, or the evaluation of its policy on a task."""
 MakeRow = Callable[[Job, str, Path, str, float], Row]
 BUDGET_IS_SPENT = "is trained: its budget is spent"
 """What a training says that has nothing left to do."""
+NO_ROOM = "OutOfMemoryError"
+"""What a process says that found the GPU full."""
 SECONDS_BETWEEN_LOOKS = 0.5
 EVALUATIONS = 2
 """At the same time: while one starts or comes to its last long episodes, the other has work for the cores."""
@@ -68,6 +72,10 @@ class Workshop:
         if self.out.exists() and not self.out.is_dir():
             raise ValueError(f"--out must name a folder, and {self.out} is a file")
         check_device(self.device)
+
+
+class NoRoomError(ProcessFailedError):
+    """There was not enough memory on the GPU beside everything else."""
 
 
 class BenchFailedError(ValueError):
@@ -116,15 +124,28 @@ class Lanes:
         self._workshop, self._board, self._launcher, self._make_row = workshop, board, launcher, make_row
 
     def work(self, jobs: Sequence[Job], stopped: Callable[[], bool] = lambda: False) -> list[str]:
-        """Do all jobs; returns the names of what failed. However it ends, nothing runs any more then."""
+        """Do all jobs; returns the names of what failed. However it ends, nothing runs any more then.
+
+        What finds no room on the GPU is done again when all others are over, one after another.
+        """
         failures: list[str] = []
+        pending: dict[Future[None], Work] = {}
+        crowded_out: list[Work] = []
+        tried_again: set[Work] = set()
         trainings = ThreadPoolExecutor(self._workshop.side_by_side)
         evaluations = ThreadPoolExecutor(EVALUATIONS)
-        pending: dict[Future[None], tuple[Job, str | None]] = {
-            trainings.submit(self._train, job): (job, None) for job in jobs
-        }
+
+        def begin(job: Job, task: str | None = None) -> None:
+            future = trainings.submit(self._train, job) if task is None else evaluations.submit(self._evaluate, job, task)
+            pending[future] = job, task
+
+        for job in jobs:
+            begin(job)
         try:
-            while pending and not stopped():
+            while (pending or crowded_out) and not stopped():
+                if not pending:
+                    tried_again.add(crowded_out[0])
+                    begin(*crowded_out.pop(0))
                 finished, _ = wait(pending, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
                 self._board.refresh()
                 for future in finished:
@@ -133,8 +154,12 @@ class Lanes:
                         future.result()
                         if task is None:
                             for each in missing(job, self._workshop.results):
-                                pending[evaluations.submit(self._evaluate, job, each)] = (job, each)
+                                begin(job, each)
                     except Exception as error:  # whatever it is, it is that job's alone
+                        if isinstance(error, NoRoomError) and (job, task) not in tried_again:
+                            crowded_out.append((job, task))
+                            self._board.say(f"no room on the GPU for {what(job, task)}: again when all else is over")
+                            continue
                         failures.append(what(job, task))
                         kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
                         self._board.say(f"failed: {what(job, task)}: {kind}{error}", style="red")
@@ -174,4 +199,5 @@ class Lanes:
         said = last_lines(log, before)
         if task is None and BUDGET_IS_SPENT in said:
             return
-        raise ProcessFailedError(f"exit status {status}; {log}: {said}")
+        failed = NoRoomError if NO_ROOM in said else ProcessFailedError
+        raise failed(f"exit status {status}; {log}: {said}")

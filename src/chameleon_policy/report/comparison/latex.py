@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from chameleon_policy.report.comparison.table import Cell, Comparison, Line
+from chameleon_policy.report.comparison.cells import Cell, Comparison, Line
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from chameleon_policy.report.comparison.table import Comparison, Line
+from chameleon_policy.report.comparison.cells import Comparison, Line
 
 
 def markdown(tables: Iterable[Comparison]) -> str:

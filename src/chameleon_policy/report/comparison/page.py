@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from itertools import groupby
 
-from chameleon_policy.report.comparison.table import NOT_RUN, Cell, Comparison, Line
+from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Comparison, Line
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #22242a; --faint: #6b6e76; --paper: #fcfbf8; --card: #ffffff; --edge: #dedcd6;

@@ -11,6 +11,8 @@ from chameleon_policy.camo import Rate
 
 SUCCESS, WRONG, FAILED = "swf"
 """Letters of a row's `outcomes`, one for each episode: success, wrong choice, failed manipulation."""
+NO_CHOICE = "-"
+"""Stands in a row's `choices`, a word for each episode, where none was made; otherwise digits, as in its `answers`."""
 Episode = tuple[str, int, int]
 """Task, seed of the training, seed of the evaluation episode."""
 

@@ -1,4 +1,4 @@
-"""The comparison as a table of words, before it is drawn: one for every setting that rows were made with."""
+"""The comparison as tables of words: one for every setting that rows were made with."""
 
 from __future__ import annotations
 
@@ -9,67 +9,17 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Self
 
-from chameleon_policy.camo import TASKS, Rate, task_named
+from chameleon_policy.camo import TASKS, task_named
+from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Column, Comparison, Line
+from chameleon_policy.report.comparison.choices import choices_comparison
 from chameleon_policy.report.comparison.paper import NAMES, OTHERS, PAPER_TASKS, REFERENCE, SECTIONS, SHARED, TABLE_1
 from chameleon_policy.report.comparison.statistics import Paired, Rates, average_rates, episodes, paired, rates
-from chameleon_policy.report.evaluation_table import interval, percent
+from chameleon_policy.report.evaluation_table import percent
 
 Row = Mapping[str, Any]
-NOT_RUN = "not run"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What stands at one place."""
-
-    value: str
-    detail: str = ""
-    """Smaller, behind or below it: an interval."""
-    share: float | None = None
-    """From 0 to 1, where it is a rate that can be drawn."""
-
-    def __str__(self) -> str:
-        return f"{self.value} {self.detail}".strip()
-
-    @classmethod
-    def of(cls, rate: Rate) -> Self:
-        """A rate with its interval; a dash where nothing was counted."""
-        value, _, detail = interval(rate).partition(" ")
-        return cls(value, detail, rate.value if detail else None)
-
-
-@dataclass(frozen=True)
-class Column:
-    """The heading of a column; those of one group stand side by side."""
-
-    group: str
-    name: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.group} {self.name}".strip()
-
-
 FACTS = (Column("Method"), Column("Parameters, M"), Column("Seeds"))
 BASELINES = SECTIONS["Matched imitation baselines"]
 """What must be able to act when it is told the answer, before anything can be said of its memory."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One method."""
-
-    cells: tuple[Cell, ...]
-    emphasised: bool = False
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A table: its lines stand in sections; the first cell of each is a name."""
-
-    title: str
-    columns: tuple[Column, ...]
-    sections: dict[str, list[Line]]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -102,12 +52,13 @@ class Setting:
 
 
 def comparisons(rows: Iterable[Row]) -> list[Comparison]:
-    """A table for every setting, those without the answer first, and the paper's own at the end."""
+    """Tables for every setting, those without the answer first, and the paper's own at the end."""
     settings: dict[Setting, list[Row]] = {}
     for row in rows:
         settings.setdefault(Setting.of(row), []).append(row)
     ordered = sorted(settings.items(), key=lambda item: item[0].told)
-    return [*(_compare(setting, _longest(found)) for setting, found in ordered), paper_comparison()]
+    ours = (table for setting, found in ordered for table in _compare(setting, _longest(found)))
+    return [*ours, paper_comparison()]
 
 
 def _longest(rows: Iterable[Row]) -> list[Row]:
@@ -120,21 +71,23 @@ def _longest(rows: Iterable[Row]) -> list[Row]:
     return list(best.values())
 
 
-def _compare(setting: Setting, rows: list[Row]) -> Comparison:
+def _compare(setting: Setting, rows: list[Row]) -> list[Comparison]:
     by_method: dict[str, list[Row]] = {}
     for row in rows:
         by_method.setdefault(row["method"], []).append(row)
     if setting.told:
-        return _told_comparison(setting, by_method, rows)
+        return [_told_comparison(setting, by_method, rows)]
     reference = by_method.get(REFERENCE, [])
     tasks = [*TASKS] if len(setting.trained_on) == len(TASKS) else _played(rows)
     line = _line if tasks == [*TASKS] else partial(_partial_line, tasks)
     columns = _columns() if tasks == [*TASKS] else _partial_columns(tasks)
+    methods = _sections(by_method)
     sections = {
-        title: [line(method, by_method.get(method, []), reference) for method in methods]
-        for title, methods in _sections(by_method).items()
+        title: [line(method, by_method.get(method, []), reference) for method in listed] for title, listed in methods.items()
     }
-    return Comparison(str(setting), columns, sections, _notes(columns, rows))
+    scores = Comparison(str(setting), columns, sections, _notes(columns, rows))
+    choices = (choices_comparison(str(setting), task, methods, by_method) for task in tasks)
+    return [scores, *(table for table in choices if table is not None)]
 
 
 def _told_comparison(setting: Setting, by_method: Mapping[str, list[Row]], rows: list[Row]) -> Comparison:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chameleon_policy.camo import TASKS
-from chameleon_policy.report.comparison.table import Comparison, Line
+from chameleon_policy.report.comparison.cells import Comparison, Line
 
 DISPENSABLE = ("Parameters, M", "Seeds", "Paper", *TASKS)
 """Left out in this order where the terminal is too narrow."""
