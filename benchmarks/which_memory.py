@@ -1,0 +1,116 @@
+"""Which of its two memories does a policy answer from? Scores after one of them, or both, are emptied at the decision.
+
+    python -m benchmarks.which_memory runs/bench-camo/small/chameleon-4000steps-seed0 --task clean-plate --task shell-game \
+        --out docs/results/which-memory.json
+
+A memory layer carries the traces of its tokens in a slow state-space layer (Eq. 6) and its working state in a fast one
+(Eq. 10). Ablations change what is slow. At the moment at which the robot may act, one of them, or both, is replaced by an
+empty one in all layers. What is still chosen rightly was in the part that was left.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import tyro
+from torch import Tensor
+
+from chameleon_policy.camo import task_named
+from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.loading import load_for_evaluation
+from chameleon_policy.policy import ChameleonPolicy, Features, MemoryState, Observation
+from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.report.provenance import write_result
+
+COMMAND = "python -m benchmarks.which_memory"
+EMPTIED: dict[str, tuple[str, ...]] = {"nothing": (), "slow": ("slow",), "fast": ("fast",), "both": ("slow", "fast")}
+"""What is said to be emptied -> fields of a `LayerState`."""
+
+
+class Emptied:
+    """A policy of Chameleon's family that loses parts of its memory when a decision is due."""
+
+    def __init__(self, policy: ChameleonPolicy, parts: Sequence[str]) -> None:
+        self._policy, self._parts = policy, parts
+        self.features: Features = policy.features
+        self.device: torch.device = policy.device
+        self.executed = policy.executed
+
+    def initial_state(self, batch_size: int = 1) -> MemoryState:
+        """As the policy's."""
+        return self._policy.initial_state(batch_size)
+
+    def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
+        """As the policy's."""
+        return self._policy.observe(observation, state)
+
+    def act(self, state: MemoryState, *, steps: int | None, source: Tensor) -> Tensor:
+        """As the policy's."""
+        return self._policy.act(state, steps=steps, source=source)
+
+    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+        """Called when these robots may act: the memory that is left to them, before they look again."""
+        empty = self.initial_state(len(robots))
+        layers = tuple(
+            replace(layer, **{part: getattr(nothing, part) for part in self._parts})
+            for layer, nothing in zip(state[list(robots)].layers, empty.layers, strict=True)
+        )
+        return state.put(list(robots), replace(state[list(robots)], layers=layers))
+
+
+def main(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    out: Path,
+    task: tyro.conf.UseAppendAction[tuple[Literal["clean-plate", "shell-game"], ...]] = ("clean-plate",),
+    episodes: int = 72,
+    steps: int = 8,
+    parallel: int = 36,
+    workers: int = 2,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> None:
+    """Measure, print, and write the result.
+
+    Args:
+        runs: Folders of runs or of saved policies: Chameleon or its ablations.
+        out: JSON file to write.
+        task: What they play: tasks with one decision, at which something can be emptied.
+        episodes: Held-out episodes of each.
+        steps: Euler steps of a chunk.
+        parallel: Episodes at the same time.
+        workers: Processes for the environments.
+        device: Where the policies compute.
+    """
+    seeds = evaluation_seeds(FIRST_SEED, episodes)
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        for name in task:
+            policy, settings = load_for_evaluation(run, name, device)
+            if not isinstance(policy, ChameleonPolicy):
+                raise ValueError(f"{run}: only Chameleon and its ablations have a slow and a fast memory to empty")
+            for emptied, parts in EMPTIED.items():
+                summary = evaluate(
+                    Emptied(policy, parts), settings, seeds, steps=steps, parallel=parallel, workers=workers
+                ).summary
+                rows.append(
+                    {
+                        "method": policy.method, "preset": policy.config.preset, "observation": settings.observation,
+                        "task": name, "emptied": emptied, "episodes": episodes, **summary.as_dict(),
+                    }
+                )  # fmt: skip
+                print(
+                    f"{run} on {name}, {emptied} emptied: MSR {interval(summary.msr)}, DSR {interval(summary.dsr)}",
+                    flush=True,
+                )
+                # After every row, so that a study that is cut off leaves what it has.
+                write_result(out, {"rows": rows}, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=seeds)
+    print(f"Written: {out}; a guess has DSR {', '.join(f'{task_named(name)().chance:.2f} ({name})' for name in task)}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main, prog=COMMAND)

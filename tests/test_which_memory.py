@@ -1,0 +1,61 @@
+"""Emptying one of the two memories at the decision: that part of those robots, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import which_memory
+from benchmarks.which_memory import EMPTIED, Emptied
+from chameleon_policy import ChameleonPolicy, Features, MemoryState, ObjectSlots
+from chameleon_policy.baselines.flow_matching import FlowMatchingPolicy
+from chameleon_policy.baselines.similarity import SimilarityPolicy
+from examples import STATE_FEATURES, make_observation, nano
+
+CLEAN_PLATE = Features(objects=ObjectSlots(count=5, size=7), proprioception=10, action=10, horizon=8)
+
+
+@pytest.mark.parametrize("method", [ChameleonPolicy, SimilarityPolicy])
+@pytest.mark.parametrize("emptied", EMPTIED)
+def test_those_parts_of_those_robots_are_empty(method: type[ChameleonPolicy], emptied: str) -> None:
+    policy = method(nano(), STATE_FEATURES).eval()
+    state = policy.initial_state(3)
+    for t in range(4):
+        state = policy.observe(make_observation(STATE_FEATURES, 3, seed=t), state)
+    after = Emptied(policy, EMPTIED[emptied]).drop_plans(state, [0, 2])
+    empty, changed = policy.initial_state(3).tensors(), set()
+    for name, tensor in after.tensors().items():
+        assert torch.equal(tensor[1], state.tensors()[name][1]), name
+        if not torch.equal(tensor, state.tensors()[name]):
+            changed.add(name.split(".")[2])
+            assert torch.equal(tensor[[0, 2]], empty[name][[0, 2]]), name
+    assert changed == set(EMPTIED[emptied])
+
+
+def test_every_part_is_emptied_when_the_robot_may_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ChameleonPolicy(nano(), CLEAN_PLATE).save_pretrained(tmp_path)
+    decisions: list[tuple[str, ...]] = []
+    empty = Emptied.drop_plans
+
+    def noted(self: Emptied, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+        decisions.extend([tuple(self._parts)] * len(robots))
+        return empty(self, state, robots)
+
+    monkeypatch.setattr(Emptied, "drop_plans", noted)
+    out = tmp_path / "out.json"
+    which_memory.main((tmp_path,), out, episodes=1, steps=1, parallel=1, workers=0, device="cpu")
+    rows = json.loads(out.read_text())["result"]["rows"]
+    assert [(row["method"], row["task"], row["emptied"], row["episodes"]) for row in rows] == [
+        ("chameleon", "clean-plate", emptied, 1) for emptied in EMPTIED
+    ]
+    assert decisions == list(EMPTIED.values())
+
+
+def test_a_policy_without_these_memories_is_refused(tmp_path: Path) -> None:
+    FlowMatchingPolicy(nano(), CLEAN_PLATE).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="only Chameleon and its ablations"):
+        which_memory.main((tmp_path,), tmp_path / "out.json", episodes=1, workers=0, device="cpu")
