@@ -67,7 +67,7 @@ class Emptied:
 def main(
     runs: tyro.conf.Positional[tuple[Path, ...]],
     out: Path,
-    task: tyro.conf.UseAppendAction[tuple[Literal["clean-plate", "shell-game"], ...]] = ("clean-plate",),
+    task: tyro.conf.UseAppendAction[tuple[Literal["clean-plate", "shell-game"], ...]],
     episodes: int = 72,
     steps: int = 8,
     parallel: int = 36,

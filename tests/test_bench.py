@@ -462,7 +462,7 @@ def test_a_task_with_one_choice_has_no_table_of_choices() -> None:
         "Right choices first": interval(Rate.of(3, 3)),
         "Right choices second, after it": interval(Rate.of(2, 3)),
         "Right choices third, after both": interval(Rate.of(2, 2)),
-        "Of wrong episodes only the order": interval(Rate.of(0, 1)),
+        "Wrong episodes: only the order": interval(Rate.of(0, 1)),
     }
     assert set(cells(tables[1], "LSTM").values()) == {"LSTM", "not run"}
 

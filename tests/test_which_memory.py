@@ -47,7 +47,7 @@ def test_every_part_is_emptied_when_the_robot_may_act(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Emptied, "drop_plans", noted)
     out = tmp_path / "out.json"
-    which_memory.main((tmp_path,), out, episodes=1, steps=1, parallel=1, workers=0, device="cpu")
+    which_memory.main((tmp_path,), out, ("clean-plate",), episodes=1, steps=1, parallel=1, workers=0, device="cpu")
     rows = json.loads(out.read_text())["result"]["rows"]
     assert [(row["method"], row["task"], row["emptied"], row["episodes"]) for row in rows] == [
         ("chameleon", "clean-plate", emptied, 1) for emptied in EMPTIED
@@ -58,4 +58,4 @@ def test_every_part_is_emptied_when_the_robot_may_act(tmp_path: Path, monkeypatc
 def test_a_policy_without_these_memories_is_refused(tmp_path: Path) -> None:
     FlowMatchingPolicy(nano(), CLEAN_PLATE).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="only Chameleon and its ablations"):
-        which_memory.main((tmp_path,), tmp_path / "out.json", episodes=1, workers=0, device="cpu")
+        which_memory.main((tmp_path,), tmp_path / "out.json", ("clean-plate",), episodes=1, workers=0, device="cpu")

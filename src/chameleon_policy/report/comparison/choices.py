@@ -27,7 +27,7 @@ def choices_comparison(
     if parts < 2:
         return None
     columns = [Column("Method"), *(Column("Right choices", name) for name in ("first", *map(_after, range(1, parts))))]
-    columns.append(Column("Of wrong episodes", "only the order"))
+    columns.append(Column("Wrong episodes: only the order"))
     lines = {
         section: [_line(method, chosen.get(method, []), parts) for method in methods]
         for section, methods in sections.items()

@@ -20,7 +20,7 @@ body { margin: 0 auto; max-width: 1560px; padding: 28px 20px 60px; background: v
 h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.05rem; margin: 2.4rem 0 .6rem; }
 .scroll { overflow-x: auto; background: var(--card); border: 1px solid var(--edge); border-radius: 10px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: 5px 8px; text-align: right; white-space: nowrap; }
+th, td { padding: 5px 6px; text-align: right; white-space: nowrap; }
 thead th { font-weight: 600; white-space: normal; vertical-align: bottom; }
 thead tr:last-child th { border-bottom: 2px solid var(--edge); color: var(--faint);
        font-weight: 500; font-size: .82rem; }
@@ -30,8 +30,8 @@ thead tr:first-child th:first-child { text-align: left; }
 tr.section th { color: var(--faint); font-size: .82rem; font-weight: 600; padding-top: 14px;
        border-top: 1px solid var(--edge); }
 td.first { border-left: 1px solid var(--edge); }
-td.rate { background: linear-gradient(to right, var(--bar) var(--share), transparent var(--share)) no-repeat left 8px
-       bottom 3px / calc(100% - 16px) 3px; }
+td.rate { background: linear-gradient(to right, var(--bar) var(--share), transparent var(--share)) no-repeat left 6px
+       bottom 3px / calc(100% - 12px) 3px; }
 td small { color: var(--faint); font-size: .74rem; display: block; line-height: 1.1; padding-bottom: 4px; }
 td.missing { color: var(--faint); }
 tr.ours th { color: var(--ours); } tr.ours th, tr.ours td { font-weight: 650; } tr.ours small { font-weight: 400; }
