@@ -86,6 +86,8 @@ def main(
         workers: Processes for the environments.
         device: Where the policies compute.
     """
+    if not runs or not task:
+        raise ValueError("expected at least one run and one --task")
     seeds = evaluation_seeds(FIRST_SEED, episodes)
     rows: list[dict[str, Any]] = []
     for run in runs:
@@ -99,7 +101,7 @@ def main(
                 ).summary
                 rows.append(
                     {
-                        "method": policy.method, "preset": policy.config.preset, "observation": settings.observation,
+                        "policy": str(run), "method": policy.method, "preset": policy.config.preset, "observation": settings.observation,
                         "task": name, "emptied": emptied, "episodes": episodes, **summary.as_dict(),
                     }
                 )  # fmt: skip

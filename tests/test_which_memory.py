@@ -55,6 +55,11 @@ def test_every_part_is_emptied_when_the_robot_may_act(tmp_path: Path, monkeypatc
     assert decisions == list(EMPTIED.values())
 
 
+def test_something_must_be_asked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one run and one --task"):
+        which_memory.main((tmp_path,), tmp_path / "out.json", ())
+
+
 def test_a_policy_without_these_memories_is_refused(tmp_path: Path) -> None:
     FlowMatchingPolicy(nano(), CLEAN_PLATE).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="only Chameleon and its ablations"):
