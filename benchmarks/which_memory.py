@@ -4,8 +4,9 @@
         --out docs/results/which-memory.json
 
 A memory layer carries the traces of its tokens in a slow state-space layer (Eq. 6) and its working state in a fast one
-(Eq. 10). Ablations change what is slow. At the moment at which the robot may act, one of them, or both, is replaced by an
-empty one in all layers. What is still chosen rightly was in the part that was left.
+(Eq. 10). At the moment at which the robot may act, one of them, or both, is replaced by an empty one in all layers. What is
+still chosen rightly was in the part that was left. What is then wrong need not have been in the part that is gone: no
+policy was trained with such a hole in its memory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from chameleon_policy.camo import task_named
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ChameleonPolicy, Features, MemoryState, Observation
+from chameleon_policy.report.comparison.statistics import words
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.provenance import write_result
 
@@ -56,6 +58,7 @@ class Emptied:
 
     def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         """Called when these robots may act: the memory that is left to them, before they look again."""
+        state = self._policy.drop_plans(state, robots)
         empty = self.initial_state(len(robots))
         layers = tuple(
             replace(layer, **{part: getattr(nothing, part) for part in self._parts})
@@ -96,13 +99,16 @@ def main(
             if not isinstance(policy, ChameleonPolicy):
                 raise ValueError(f"{run}: only Chameleon and its ablations have a slow and a fast memory to empty")
             for emptied, parts in EMPTIED.items():
-                summary = evaluate(
+                evaluation = evaluate(
                     Emptied(policy, parts), settings, seeds, steps=steps, parallel=parallel, workers=workers
-                ).summary
+                )
+                summary, played = evaluation.summary, [rollout.played for rollout in evaluation.rollouts]
                 rows.append(
                     {
-                        "policy": str(run), "method": policy.method, "preset": policy.config.preset, "observation": settings.observation,
-                        "task": name, "emptied": emptied, "episodes": episodes, **summary.as_dict(),
+                        "policy": str(run), "method": policy.method, "preset": policy.config.preset,
+                        "observation": settings.observation, "task": name, "emptied": emptied, "episodes": episodes,
+                        **summary.as_dict(), "answers": words(each.z for each in played),
+                        "choices": words(each.score.choice for each in played),
                     }
                 )  # fmt: skip
                 print(

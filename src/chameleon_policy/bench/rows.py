@@ -15,7 +15,7 @@ from chameleon_policy.bench.plan import Job
 from chameleon_policy.camo import task_named
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
 from chameleon_policy.locking import only_process
-from chameleon_policy.report.comparison.statistics import FAILED, NO_CHOICE, SUCCESS, WRONG
+from chameleon_policy.report.comparison.statistics import FAILED, SUCCESS, WRONG, words
 from chameleon_policy.report.provenance import PROCESS_START, git_revision, hardware, software
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.held_out import probe_of
@@ -120,8 +120,8 @@ def row_of(job: Job, task: str, out: Path, command: str, evaluation_seconds: flo
         **{name: scores[name] for name in ("msr", "dsr", "sr", "chance", "reasons")},
         "first_seed": played[0]["seed"],
         "outcomes": "".join(map(_letter, played)),
-        "answers": " ".join(_digits(rollout["z"]) for rollout in played),
-        "choices": " ".join(_digits(rollout["choice"]) for rollout in played),
+        "answers": words(rollout["z"] for rollout in played),
+        "choices": words(rollout["choice"] for rollout in played),
         "sampling_steps": scores["steps"],
         "executed": policy.executed if scores["executed"] is None else scores["executed"],
         "parameters": sum(weight.numel() for weight in policy.state_dict().values()),
@@ -138,13 +138,6 @@ def _letter(rollout: Mapping[str, Any]) -> str:
     if not rollout["manipulation"]:
         return FAILED
     return SUCCESS if rollout["decision"] else WRONG
-
-
-def _digits(answer: int | Sequence[int] | None) -> str:
-    """2 or 201; a dash where no choice was made."""
-    if answer is None:
-        return NO_CHOICE
-    return str(answer) if isinstance(answer, int) else "".join(map(str, answer))
 
 
 def _probe(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str], task: str) -> float | None:

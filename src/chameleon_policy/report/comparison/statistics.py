@@ -47,6 +47,14 @@ class Paired:
         return mcnemar(self.lost, self.gained)
 
 
+def words(answers: Iterable[int | Sequence[int] | None]) -> str:
+    """Answers or choices as a row keeps them: `2 0 -`, or `201 - 110` where they have several parts."""
+    return " ".join(
+        NO_CHOICE if answer is None else str(answer) if isinstance(answer, int) else "".join(map(str, answer))
+        for answer in answers
+    )
+
+
 def rates(outcomes: str) -> Rates:
     """Scores of these episodes with their Wilson intervals."""
     right = outcomes.count(SUCCESS)
