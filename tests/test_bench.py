@@ -20,7 +20,7 @@ from chameleon_policy.baselines import METHODS
 from chameleon_policy.bench import plan
 from chameleon_policy.bench.board import Board
 from chameleon_policy.bench.plan import Bench, Job
-from chameleon_policy.bench.processes import Processes, last_lines
+from chameleon_policy.bench.processes import NoRoomError, Processes, failure, last_lines
 from chameleon_policy.bench.rows import IDENTITY, Results
 from chameleon_policy.bench.run import BUDGET_IS_SPENT, Lanes, Workshop, is_trained, missing
 from chameleon_policy.camo import Rate
@@ -165,16 +165,21 @@ class Stub:
         self.failing, self.seconds, self.status, self.says, self.times = failing, seconds, status, says, times
         self.commands: list[list[str]] = []
         self.together, self.most, self.stopped = 0, 0, threading.Event()
+        self.running, self.beside = 0, list[int]()
+        """How many run now, and how many others ran when each command began."""
         self._turn = threading.Lock()
 
     def run(self, command: Sequence[str], log: Path) -> int:
         words = list(command)[3:]
         with self._turn:
             self.commands.append(words)
+            self.beside.append(self.running)
+            self.running += 1
             self.together += words[0] == "train"
             self.most = max(self.most, self.together)
         self.stopped.wait(self.seconds)
         with self._turn:
+            self.running -= 1
             self.together -= words[0] == "train"
         if any(name in " ".join(words) for name in self.failing) and self.commands.count(words) <= self.times:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -281,24 +286,42 @@ def test_a_training_with_nothing_left_to_do_is_no_failure(tmp_path: Path) -> Non
 FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 306.00 MiB."
 
 
-def test_what_found_no_room_on_the_gpu_is_done_again_when_all_else_is_over(tmp_path: Path) -> None:
+def test_what_found_no_room_on_the_gpu_is_done_again_alone_when_all_else_is_over(tmp_path: Path) -> None:
     name = "{}-5steps-seed0-clean-plate-shell-game"
-    stub = Stub(failing=["--method chameleon", f"{name.format('no-memory')} --task shell-game"], says=FULL, times=1)
-    work, results = lanes(tmp_path, stub)
-    assert work.work(SMALL.jobs()) == []
-    assert Counter(stub.names()) == {
-        f"train {name.format('chameleon')}": 2,
-        f"eval {name.format('chameleon')} clean-plate": 1,
-        f"eval {name.format('chameleon')} shell-game": 1,
-        f"train {name.format('no-memory')}": 1,
-        f"eval {name.format('no-memory')} clean-plate": 1,
-        f"eval {name.format('no-memory')} shell-game": 2,
-    }
+    crowded = [
+        f"train {name.format('chameleon')}",
+        f"train {name.format('lstm')}",
+        f"eval {name.format('no-memory')} shell-game",
+    ]
+    failing = ["--method chameleon", "--method lstm", f"{name.format('no-memory')} --task shell-game"]
+    stub = Stub(failing=failing, says=FULL, times=1, seconds=0.05)
+    work, results = lanes(tmp_path, stub, side_by_side=3)
+    bench = Bench(methods=("chameleon", "lstm", "no-memory"), tasks=("clean-plate", "shell-game"), steps=5, episodes=4)
+    assert work.work(bench.jobs()) == []
     names = stub.names()
-    last_try = len(names) - 1 - names[::-1].index(f"train {name.format('chameleon')}")
-    assert last_try > names.index(f"eval {name.format('no-memory')} clean-plate")
-    assert len(results.rows) == 4
+    expected = {f"train {name.format(method)}": 1 for method in bench.methods}
+    expected |= {f"eval {name.format(method)} {task}": 1 for method in bench.methods for task in bench.tasks}
+    assert Counter(names) == Counter([*expected, *crowded])
+    again = {each: len(names) - 1 - names[::-1].index(each) for each in crowded}
+    first_tries = [
+        names.index(each)
+        for each in (*crowded, f"train {name.format('no-memory')}", f"eval {name.format('no-memory')} clean-plate")
+    ]
+    assert min(again.values()) > max(first_tries)
+    assert [stub.beside[place] for place in again.values()] == [0, 0, 0] and max(stub.beside) > 0
+    assert len(results.rows) == 6
     assert "no room on the GPU for training chameleon" in (tmp_path / "console").read_text()
+
+
+@pytest.mark.parametrize(
+    "said", ["CUDA error: out of memory\nadvice\n" * 3 + "more\n" * 6, "RuntimeError: CUBLAS_STATUS_ALLOC_FAILED"]
+)
+def test_a_full_gpu_has_many_words(said: str, tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_text(f"before: out of memory\n{said}")
+    assert isinstance(failure(1, log, 22), NoRoomError)
+    log.write_text("before: out of memory\nboom")
+    assert not isinstance(failure(1, log, 22), NoRoomError)
 
 
 def test_what_has_the_gpu_to_itself_and_finds_no_room_has_failed(tmp_path: Path) -> None:
@@ -464,7 +487,8 @@ def test_a_task_with_one_choice_has_no_table_of_choices() -> None:
         "Right choices third, after both": interval(Rate.of(2, 2)),
         "Wrong episodes: only the order": interval(Rate.of(0, 1)),
     }
-    assert set(cells(tables[1], "LSTM").values()) == {"LSTM", "not run"}
+    assert set(cells(tables[1], "LSTM").values()) == {"LSTM", "not kept"}
+    assert set(cells(tables[1], "ACT").values()) == {"ACT", "not run"}
 
 
 def test_latex_prints_what_is_meant() -> None:

@@ -11,9 +11,12 @@ import torch
 
 from benchmarks import which_memory
 from benchmarks.which_memory import EMPTIED, Emptied
+from camo_episodes import wait_until_decision
 from chameleon_policy import ChameleonPolicy, Features, MemoryState, ObjectSlots
 from chameleon_policy.baselines.flow_matching import FlowMatchingPolicy
 from chameleon_policy.baselines.similarity import SimilarityPolicy
+from chameleon_policy.camo import CamoEnv
+from chameleon_policy.evaluate.camo import FIRST_SEED
 from examples import STATE_FEATURES, make_observation, nano
 
 CLEAN_PLATE = Features(objects=ObjectSlots(count=5, size=7), proprioception=10, action=10, horizon=8)
@@ -27,22 +30,23 @@ def test_those_parts_of_those_robots_are_empty(method: type[ChameleonPolicy], em
     for t in range(4):
         state = policy.observe(make_observation(STATE_FEATURES, 3, seed=t), state)
     after = Emptied(policy, EMPTIED[emptied]).drop_plans(state, [0, 2])
-    empty, changed = policy.initial_state(3).tensors(), set()
+    before, empty = state.tensors(), policy.initial_state(3).tensors()
+    parts = {name: name.split(".")[2] for name in before if name.startswith("layers.")}
+    assert set(parts.values()) == {"slow", "fast"}
     for name, tensor in after.tensors().items():
-        assert torch.equal(tensor[1], state.tensors()[name][1]), name
-        if not torch.equal(tensor, state.tensors()[name]):
-            changed.add(name.split(".")[2])
-            assert torch.equal(tensor[[0, 2]], empty[name][[0, 2]]), name
-    assert changed == set(EMPTIED[emptied])
+        gone = parts.get(name) in EMPTIED[emptied]
+        expected = torch.stack([(empty if gone and robot != 1 else before)[name][robot] for robot in range(3)])
+        assert torch.equal(tensor, expected), name
+        assert name not in parts or not torch.equal(before[name], empty[name]), name
 
 
 def test_every_part_is_emptied_when_the_robot_may_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ChameleonPolicy(nano(), CLEAN_PLATE).save_pretrained(tmp_path)
-    decisions: list[tuple[str, ...]] = []
+    decisions: list[tuple[tuple[str, ...], list[int]]] = []
     empty = Emptied.drop_plans
 
     def noted(self: Emptied, state: MemoryState, robots: Sequence[int]) -> MemoryState:
-        decisions.extend([tuple(self._parts)] * len(robots))
+        decisions.append((tuple(self._parts), state.steps[list(robots)].tolist()))
         return empty(self, state, robots)
 
     monkeypatch.setattr(Emptied, "drop_plans", noted)
@@ -52,7 +56,10 @@ def test_every_part_is_emptied_when_the_robot_may_act(tmp_path: Path, monkeypatc
     assert [(row["method"], row["task"], row["emptied"], row["episodes"]) for row in rows] == [
         ("chameleon", "clean-plate", emptied, 1) for emptied in EMPTIED
     ]
-    assert decisions == list(EMPTIED.values())
+    env = CamoEnv("clean-plate", observation="state")
+    env.reset(seed=FIRST_SEED)
+    wait_until_decision(env)
+    assert decisions == [(parts, env.decisions) for parts in EMPTIED.values()]  # so many looks, and none yet at t_d
 
 
 def test_something_must_be_asked(tmp_path: Path) -> None:

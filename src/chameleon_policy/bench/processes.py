@@ -11,12 +11,18 @@ from pathlib import Path
 from chameleon_policy.report.provenance import git_revision
 
 LAST_LINES = 5
+NO_ROOM = ("out of memory", "OutOfMemoryError", "ALLOC_FAILED")
+"""What a process says, near its end, that found the GPU full."""
 PATIENCE = 60.0
 """Seconds for a training to save itself before it is killed."""
 
 
 class ProcessFailedError(ValueError):
     """A process ended with an error."""
+
+
+class NoRoomError(ProcessFailedError):
+    """There was not enough memory on the GPU beside everything else."""
 
 
 class Processes:
@@ -60,8 +66,15 @@ class Processes:
                 process.kill()
 
 
-def last_lines(log: Path, since: int = 0) -> str:
+def last_lines(log: Path, since: int = 0, number: int = LAST_LINES) -> str:
     """The end of what a process said, in one line; `since` is where in the log it began."""
     said = log.read_bytes()[since:].decode(errors="replace") if log.exists() else ""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return " / ".join(lines[-LAST_LINES:]) or "it said nothing"
+    return " / ".join(lines[-number:]) or "it said nothing"
+
+
+def failure(status: int, log: Path, since: int) -> ProcessFailedError:
+    """What to raise for a process that ended with this status."""
+    found_no_room = any(words in last_lines(log, since, number=20) for words in NO_ROOM)  # advice may follow
+    kind = NoRoomError if found_no_room else ProcessFailedError
+    return kind(f"exit status {status}; {log}: {last_lines(log, since)}")

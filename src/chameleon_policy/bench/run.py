@@ -16,7 +16,7 @@ from rich.console import Console
 
 from chameleon_policy.bench.board import Board, what
 from chameleon_policy.bench.plan import Bench, Job
-from chameleon_policy.bench.processes import Processes, ProcessFailedError, last_lines
+from chameleon_policy.bench.processes import NoRoomError, Processes, failure, last_lines
 from chameleon_policy.bench.rows import Results, Row, row_of
 from chameleon_policy.camo import Rate
 from chameleon_policy.policy.saving import NORMALIZER
@@ -33,8 +33,6 @@ Work = tuple[Job, str | None]
 MakeRow = Callable[[Job, str, Path, str, float], Row]
 BUDGET_IS_SPENT = "is trained: its budget is spent"
 """What a training says that has nothing left to do."""
-NO_ROOM = "OutOfMemoryError"
-"""What a process says that found the GPU full."""
 SECONDS_BETWEEN_LOOKS = 0.5
 EVALUATIONS = 2
 """At the same time: while one starts or comes to its last long episodes, the other has work for the cores."""
@@ -72,10 +70,6 @@ class Workshop:
         if self.out.exists() and not self.out.is_dir():
             raise ValueError(f"--out must name a folder, and {self.out} is a file")
         check_device(self.device)
-
-
-class NoRoomError(ProcessFailedError):
-    """There was not enough memory on the GPU beside everything else."""
 
 
 class BenchFailedError(ValueError):
@@ -196,8 +190,6 @@ class Lanes:
         status = self._launcher.run(command, log)
         if status == 0:
             return
-        said = last_lines(log, before)
-        if task is None and BUDGET_IS_SPENT in said:
+        if task is None and BUDGET_IS_SPENT in last_lines(log, before):
             return
-        failed = NoRoomError if NO_ROOM in said else ProcessFailedError
-        raise failed(f"exit status {status}; {log}: {said}")
+        raise failure(status, log, before)

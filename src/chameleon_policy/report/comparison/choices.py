@@ -13,23 +13,25 @@ from chameleon_policy.report.comparison.statistics import NO_CHOICE
 Row = Mapping[str, Any]
 Pair = tuple[str, str]
 """The answer of an episode and what was chosen, a digit for each part."""
-ORDINALS = ("first", "second", "third", "fourth", "fifth")
+NOT_KEPT = "not kept"
+"""Rows of an older bench do not say what was chosen."""
+LATER = ("second, after it", "third, after both")
+"""Choices behind the first one, as columns are called; the longest answer of Camo has three parts."""
 
 
 def choices_comparison(
     title: str, task: str, sections: Mapping[str, Sequence[str]], by_method: Mapping[str, Sequence[Row]]
 ) -> Comparison | None:
     """The choices of one task part by part; None if its answers have one part, or rows do not tell what was chosen."""
-    chosen = {
-        method: pairs(row for row in rows if row["task"] == task and "choices" in row) for method, rows in by_method.items()
-    }
-    parts = max((len(answer) for found in chosen.values() for answer, _ in found), default=0)
+    played = {method: [row for row in rows if row["task"] == task] for method, rows in by_method.items()}
+    kept = [row for rows in played.values() for row in rows if "answers" in row]
+    parts = max((len(answer) for row in kept for answer in row["answers"].split(" ")), default=0)
     if parts < 2:
         return None
-    columns = [Column("Method"), *(Column("Right choices", name) for name in ("first", *map(_after, range(1, parts))))]
+    columns = [Column("Method"), *(Column("Right choices", name) for name in ("first", *LATER[: parts - 1]))]
     columns.append(Column("Wrong episodes: only the order"))
     lines = {
-        section: [_line(method, chosen.get(method, []), parts) for method in methods]
+        section: [_line(method, played.get(method, []), parts) for method in methods]
         for section, methods in sections.items()
     }
     notes = (
@@ -58,12 +60,9 @@ def only_the_order(found: Iterable[Pair]) -> Rate:
     return Rate.of(sum(sorted(answer) == sorted(choice) for answer, choice in wrong), len(wrong))
 
 
-def _after(part: int) -> str:
-    before = "it" if part == 1 else "both" if part == 2 else "all before"
-    return f"{ORDINALS[part]}, after {before}"
-
-
-def _line(method: str, found: Sequence[Pair], parts: int) -> Line:
-    rates = [*(right_in_turn(found, part) for part in range(parts)), only_the_order(found)]
-    cells = [Cell.of(rate) for rate in rates] if found else [Cell(NOT_RUN)] * len(rates)
+def _line(method: str, rows: Sequence[Row], parts: int) -> Line:
+    cells = [Cell(NOT_RUN if not rows else NOT_KEPT)] * (parts + 1)
+    if rows and all("choices" in row for row in rows):
+        found = pairs(rows)
+        cells = [Cell.of(rate) for rate in (*(right_in_turn(found, part) for part in range(parts)), only_the_order(found))]
     return Line((Cell(NAMES.get(method, method)), *cells), emphasised=method == REFERENCE)
