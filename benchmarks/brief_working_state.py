@@ -1,0 +1,132 @@
+"""Does the memory matter more when the working state cannot hold the answer? Nano policies whose fast layer forgets.
+
+    python -m benchmarks.brief_working_state --out docs/results/brief-working-state.json
+
+Chameleon and the ablations of its memory, trained once more on object slots, by the recipe and with the demonstrations of
+`chameleon bench camo --observation state --preset nano --task clean-plate --steps 1500`, but for one thing: the fast
+state-space layer (Eq. 10) meets an empty state at every step. What is remembered then is remembered by the slow one, or by
+what an ablation puts in its place.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import shlex
+import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import tyro
+
+from chameleon_policy.baselines import METHODS
+from chameleon_policy.baselines.no_control_index import NoControlIndexPolicy
+from chameleon_policy.baselines.no_memory import ForgetfulSSM
+from chameleon_policy.baselines.similarity import SimilarityPolicy
+from chameleon_policy.baselines.vanilla_mamba import VanillaMambaPolicy
+from chameleon_policy.camo.recording import Recording
+from chameleon_policy.camo.scoring import Rate
+from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.loading import load_for_evaluation
+from chameleon_policy.policy import ChameleonPolicy, ObjectiveConfig
+from chameleon_policy.policy.memory import MemoryLayer
+from chameleon_policy.report.comparison.statistics import words
+from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.report.progress_bar import progress_bar
+from chameleon_policy.report.provenance import write_result
+from chameleon_policy.reproduce import record_once
+from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.recipes import RECIPES
+from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
+
+COMMAND = "python -m benchmarks.brief_working_state"
+TASK = "clean-plate"
+DATA = Path("runs/bench-camo/data/state/seed0") / TASK
+
+
+class Brief(ChameleonPolicy):
+    """Chameleon whose working state h_t follows from this moment's recall alone."""
+
+    method: ClassVar[str] = "brief-chameleon"
+
+    def _make_layer(self) -> MemoryLayer:
+        layer = super()._make_layer()
+        layer.consolidation.fast.__class__ = ForgetfulSSM  # the same parameters, another forward pass
+        return layer
+
+
+class BriefSimilarity(Brief, SimilarityPolicy):
+    """The bank alone remembers."""
+
+    method: ClassVar[str] = "brief-similarity"
+
+
+class BriefVanillaMamba(Brief, VanillaMambaPolicy):
+    """The pooled state alone remembers."""
+
+    method: ClassVar[str] = "brief-vanilla-mamba"
+
+
+class BriefNoControlIndex(Brief, NoControlIndexPolicy):
+    """Traces alone remember, and a constant asks them."""
+
+    method: ClassVar[str] = "brief-no-control-index"
+
+
+KINDS: dict[str, type[ChameleonPolicy]] = {
+    kind.method: kind for kind in (Brief, BriefSimilarity, BriefVanillaMamba, BriefNoControlIndex)
+}
+METHODS.update(KINDS)  # so that the trainer and the loader know them, in every process that imports this file
+
+
+def main(out: Path, steps: int = 1500, episodes: int = 72, side_by_side: int = 2, runs: Path = Path("runs/brief")) -> None:
+    """Train, score, print, and write the result.
+
+    Args:
+        out: JSON file to write.
+        steps: Optimizer steps of each training.
+        episodes: Held-out episodes of each evaluation.
+        side_by_side: Trainings at the same time, one core each.
+        runs: Folder for the trainings; what is trained there is not trained again.
+    """
+    record_once(Recording(task=TASK, observation="state"), DATA, progress_bar, side_by_side)
+    seeds = evaluation_seeds(FIRST_SEED, episodes)
+    rows: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(side_by_side, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(train_and_score, method, steps, seeds, runs) for method in KINDS]):
+            rows.append(future.result())
+            rates = (f"{name.upper()} {interval(Rate.from_dict(rows[-1][name]))}" for name in ("msr", "dsr", "sr"))
+            print(f"{rows[-1]['method']}: {', '.join(rates)}", flush=True)
+            write_result(out, {"rows": rows}, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=seeds)
+
+
+def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> dict[str, Any]:
+    """One row: a policy trained on one core, and what it scores."""
+    torch.set_num_threads(1)
+    run = runs / f"{method}-{steps}steps"
+    recipe = RECIPES["camo-state"]
+    options: dict[str, Any] = {name: value for name, value in recipe.training.items() if name != "minutes"}
+    training = TrainingConfig(steps=steps, **options)
+    objective = ObjectiveConfig(**recipe.objective)  # type: ignore[arg-type]
+    config = RunConfig(
+        data=(DATA,), method=method, preset="nano", horizon=recipe.horizon, objective=objective, training=training
+    )
+    with suppress(AlreadyTrainedError):
+        train(config, run, device="cpu", workers=1)
+    policy, settings = load_for_evaluation(run, TASK, "cpu")
+    evaluation = evaluate(policy, settings, seeds, steps=8, workers=0)
+    played = [rollout.played for rollout in evaluation.rollouts]
+    return {
+        "method": method, "task": TASK, "preset": "nano", "observation": "state", "steps": steps, "episodes": len(seeds),
+        **evaluation.summary.as_dict(), "answers": words(each.z for each in played),
+        "choices": words(each.score.choice for each in played),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    # Under its own name, so that classes are the same ones in the processes that it starts.
+    from benchmarks import brief_working_state
+
+    tyro.cli(brief_working_state.main, prog=COMMAND)

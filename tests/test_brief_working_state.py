@@ -1,0 +1,36 @@
+"""Policies whose fast layer forgets: what they carry in it changes nothing, and what else they carry does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks.brief_working_state import KINDS
+from chameleon_policy import MemoryState
+from chameleon_policy.policy import ChameleonPolicy
+from examples import STATE_FEATURES, make_observation, nano
+
+
+def with_another(state: MemoryState, other: MemoryState, part: str) -> MemoryState:
+    """The memory with one part of every layer from another one."""
+    layers = zip(state.layers, other.layers, strict=True)
+    return replace(state, layers=tuple(replace(mine, **{part: getattr(theirs, part)}) for mine, theirs in layers))
+
+
+@pytest.mark.parametrize("kind", [ChameleonPolicy, *KINDS.values()])
+def test_the_fast_layer_forgets_and_the_slow_one_does_not(kind: type[ChameleonPolicy]) -> None:
+    torch.manual_seed(0)
+    policy = kind(nano(), STATE_FEATURES).eval()
+    states = []
+    for episode in range(2):
+        state = policy.initial_state(1)
+        for t in range(5):
+            state = policy.observe(make_observation(STATE_FEATURES, 1, seed=10 * episode + t), state)
+        states.append(state)
+    now = make_observation(STATE_FEATURES, 1, seed=99)
+    usual = policy.observe(now, states[0]).working
+    other = {part: policy.observe(now, with_another(*states, part)).working for part in ("slow", "fast")}
+    assert torch.equal(other["fast"], usual) == (kind is not ChameleonPolicy)
+    assert not torch.equal(other["slow"], usual)
