@@ -326,11 +326,16 @@ def test_what_came_out_and_why() -> None:
         for method, task in dict.fromkeys((row["method"], row["task"]) for row in found):
             row = {row["emptied"]: row for row in found if (row["method"], row["task"]) == (method, task)}
             assert list(row) == list(EMPTIED)
+            assert len({choice for _, choice in pairs([row["both"]])}) <= 1  # whatever was shown
             scores = [
                 f"{interval(Rate.from_dict(row[each]['dsr']))} / {percent(row[each]['msr']['value'])}" for each in EMPTIED
             ]
             expected.append([f"{NAMES[method]}, {size}", task, *scores])
     assert table_below("which-memory", page) == expected
+    left = [pairs([row]) for row in result("which-memory-small.json")["rows"] if row["emptied"] == "slow"]
+    right = [sum(z == choice for z, choice in found) for found in left]
+    said = f"({right[0]} of {len(left[0])} plates and {right[1]} of {len(left[1])} cups; often it does not act at all)"
+    assert said in " ".join(page.split()) and right == [len(found) for found in left]
     small = {row["method"]: [] for row in bench_rows()}
     for row in bench_rows():
         if row["preset"] == "small" and not row["told"]:
