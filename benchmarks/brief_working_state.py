@@ -78,7 +78,6 @@ class BriefNoControlIndex(Brief, NoControlIndexPolicy):
 KINDS: dict[str, type[ChameleonPolicy]] = {
     kind.method: kind for kind in (Brief, BriefSimilarity, BriefVanillaMamba, BriefNoControlIndex)
 }
-METHODS.update(KINDS)  # so that the trainer and the loader know them, in every process that imports this file
 
 
 def main(out: Path, steps: int = 1500, episodes: int = 72, side_by_side: int = 2, runs: Path = Path("runs/brief")) -> None:
@@ -105,6 +104,7 @@ def main(out: Path, steps: int = 1500, episodes: int = 72, side_by_side: int = 2
 def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> dict[str, Any]:
     """One row: a policy trained on one core, and what it scores."""
     torch.set_num_threads(1)
+    METHODS.update(KINDS)  # so that the trainer and the loader know them, in this process
     run = runs / f"{method}-{steps}steps"
     recipe = RECIPES["camo-state"]
     options: dict[str, Any] = {name: value for name, value in recipe.training.items() if name != "minutes"}
@@ -126,7 +126,4 @@ def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> di
 
 
 if __name__ == "__main__":
-    # Under its own name, so that classes are the same ones in the processes that it starts.
-    from benchmarks import brief_working_state
-
-    tyro.cli(brief_working_state.main, prog=COMMAND)
+    tyro.cli(main, prog=COMMAND)
