@@ -30,15 +30,13 @@ from chameleon_policy.camo.recording import Recording
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
-from chameleon_policy.policy import ChameleonPolicy, ObjectiveConfig
+from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.policy.memory import MemoryLayer
 from chameleon_policy.report.comparison.statistics import words
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.progress_bar import progress_bar
 from chameleon_policy.report.provenance import write_result
 from chameleon_policy.reproduce import record_once
-from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.recipes import RECIPES
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
 COMMAND = "python -m benchmarks.brief_working_state"
@@ -106,13 +104,7 @@ def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> di
     torch.set_num_threads(1)
     METHODS.update(KINDS)  # so that the trainer and the loader know them, in this process
     run = runs / f"{method}-{steps}steps"
-    recipe = RECIPES["camo-state"]
-    options: dict[str, Any] = {name: value for name, value in recipe.training.items() if name != "minutes"}
-    training = TrainingConfig(steps=steps, **options)
-    objective = ObjectiveConfig(**recipe.objective)  # type: ignore[arg-type]
-    config = RunConfig(
-        data=(DATA,), method=method, preset="nano", horizon=recipe.horizon, objective=objective, training=training
-    )
+    config = RunConfig.by_recipe("camo-state", {"steps": steps}, data=(DATA,), method=method, preset="nano")
     with suppress(AlreadyTrainedError):
         train(config, run, device="cpu", workers=1)
     policy, settings = load_for_evaluation(run, TASK, "cpu")

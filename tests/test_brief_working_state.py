@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.brief_working_state import KINDS
+from benchmarks import brief_working_state
+from benchmarks.brief_working_state import KINDS, train_and_score
 from chameleon_policy import MemoryState
+from chameleon_policy.baselines import METHODS
+from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.evaluate.camo import FIRST_SEED
 from chameleon_policy.policy import ChameleonPolicy
 from examples import STATE_FEATURES, make_observation, nano
 
@@ -34,3 +39,14 @@ def test_the_fast_layer_forgets_and_the_slow_one_does_not(kind: type[ChameleonPo
     other = {part: policy.observe(now, with_another(*states, part)).working for part in ("slow", "fast")}
     assert torch.equal(other["fast"], usual) == (kind is not ChameleonPolicy)
     assert not torch.equal(other["slow"], usual)
+
+
+def test_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, kind in KINDS.items():
+        monkeypatch.setitem(METHODS, name, kind)  # other tests must not meet them
+    record(Recording(task="clean-plate", episodes=6, observation="state"), tmp_path / "data", workers=1)
+    monkeypatch.setattr(brief_working_state, "DATA", tmp_path / "data")
+    row = train_and_score("brief-similarity", 1, [FIRST_SEED], tmp_path)
+    assert (row["method"], row["steps"], row["episodes"]) == ("brief-similarity", 1, 1)
+    assert row["msr"]["count"] == 1 and len(row["answers"].split(" ")) == len(row["choices"].split(" ")) == 1
+    assert (tmp_path / "brief-similarity-1steps" / "policy" / "config.json").exists()

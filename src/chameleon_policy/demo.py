@@ -22,15 +22,12 @@ from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.evaluate.videos import replay
-from chameleon_policy.policy import ObjectiveConfig
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.report.demo_page import Clip, Contender, Showing, demo_page
 from chameleon_policy.report.evaluation_table import evaluation_table
 from chameleon_policy.report.progress_bar import Bar
 from chameleon_policy.report.provenance import write_result
-from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.metrics import METRICS, read_metrics
-from chameleon_policy.train.recipes import RECIPES
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
 TASK = "clean-plate"
@@ -119,13 +116,8 @@ def _record(config: DemoConfig, folder: Path, bar: Bar) -> Path:
 
 
 def _train(config: DemoConfig, method: str, minutes: float, data: Path, run: Path, console: Console) -> None:
-    recipe = RECIPES["camo-state"]
-    objective: dict[str, Any] = dict(recipe.objective)
-    training: dict[str, Any] = {**recipe.training, "minutes": minutes, "seed": config.seed}
-    settings = RunConfig(
-        data=(data,), method=method, preset="nano", horizon=recipe.horizon, objective=ObjectiveConfig(**objective),
-        training=TrainingConfig(**training),
-    )  # fmt: skip
+    budget = {"minutes": minutes, "seed": config.seed}
+    settings = RunConfig.by_recipe("camo-state", budget, data=(data,), method=method, preset="nano")
     try:
         train(settings, run, device="cpu", console=console)
     except AlreadyTrainedError:

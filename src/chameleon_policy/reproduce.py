@@ -22,17 +22,14 @@ from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of
-from chameleon_policy.policy import ObjectiveConfig
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.progress_bar import Bar
 from chameleon_policy.report.provenance import write_result
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.checkpoint import SETTINGS as RUN_SETTINGS
-from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.order import equal_frames
-from chameleon_policy.train.recipes import RECIPES
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
 PUBLISHED = Path(__file__).parents[2] / "docs/results/camo-chameleon.json"
@@ -75,16 +72,12 @@ def reproduce(
     config: Reproduction, out: Path, bar: Bar, console: Console, *, command: str, device: Device, workers: int
 ) -> dict[str, Any]:
     """Record, train, evaluate and compare; returns the scores, which also stand in out/scores.json."""
-    recipe = RECIPES["camo"]
-    settings: dict[str, Any] = {**recipe.training, "minutes": config.minutes, "seed": config.seed}
-    objective: dict[str, Any] = dict(recipe.objective)
+    settings = {"minutes": config.minutes, "seed": config.seed, "watch_times": LOOKS, "watch_episodes": 0}
     # Everything that can be refused is made before the long work.
-    run = RunConfig(
+    run = RunConfig.by_recipe(
+        "camo", settings, preset=config.preset,
         data=tuple(out / "data" / task for task in config.tasks),
         held_out=tuple(out / "held-out" / task for task in config.tasks),
-        preset=config.preset, horizon=recipe.horizon,
-        objective=ObjectiveConfig(**objective),
-        training=TrainingConfig(**settings, watch_times=LOOKS, watch_episodes=0),
     )  # fmt: skip
     check_device(device)
     recordings = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from chameleon_policy.report.provenance import git_revision
 
 LAST_LINES = 5
-NO_ROOM = ("out of memory", "OutOfMemoryError", "ALLOC_FAILED")
+NO_ROOM = ("out of memory", "ALLOC_FAILED")
 """What a process says, near its end, that found the GPU full."""
 PATIENCE = 60.0
 """Seconds for a training to save itself before it is killed."""

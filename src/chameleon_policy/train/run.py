@@ -6,12 +6,12 @@ The same command started again goes on where the run stopped, however it stopped
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from accelerate import Accelerator
@@ -34,6 +34,7 @@ from chameleon_policy.train.held_out import watch_held_out
 from chameleon_policy.train.loop import Trainer, Watch
 from chameleon_policy.train.metrics import Logger, open_sinks
 from chameleon_policy.train.order import seed_weights
+from chameleon_policy.train.recipes import RECIPES, RecipeName
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import EpisodeStore, check_fit, features_of
 
@@ -70,6 +71,19 @@ class RunConfig:
     """A saved policy to go on from, in place of random weights; it decides method, preset and horizon."""
     keys: Keys = field(default_factory=Keys)
     training: TrainingConfig
+
+    @classmethod
+    def by_recipe(cls, name: RecipeName, training: Mapping[str, Any], **options: Any) -> Self:
+        """What a recipe says; what is given counts more, and `steps` take the place of its minutes."""
+        recipe = RECIPES[name]
+        own = {option: value for option, value in recipe.training.items() if option != "minutes" or "steps" not in training}
+        objective: dict[str, Any] = dict(recipe.objective)
+        return cls(
+            horizon=recipe.horizon,
+            objective=ObjectiveConfig(**objective),
+            training=TrainingConfig(**{**own, **training}),
+            **options,
+        )
 
 
 def train(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from chameleon_policy.camo import Rate
 from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Column, Comparison, Line
 from chameleon_policy.report.comparison.paper import NAMES, REFERENCE
-from chameleon_policy.report.comparison.statistics import NO_CHOICE
+from chameleon_policy.report.comparison.statistics import NO_CHOICE, Row
 
-Row = Mapping[str, Any]
 Pair = tuple[str, str]
 """The answer of an episode and what was chosen, a digit for each part."""
 NOT_KEPT = "not kept"

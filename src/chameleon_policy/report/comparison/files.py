@@ -10,7 +10,8 @@ from rich.console import Console
 from chameleon_policy.report.comparison.latex import latex
 from chameleon_policy.report.comparison.markdown import markdown
 from chameleon_policy.report.comparison.page import page
-from chameleon_policy.report.comparison.table import Row, comparisons
+from chameleon_policy.report.comparison.statistics import Row
+from chameleon_policy.report.comparison.table import comparisons
 from chameleon_policy.report.comparison.terminal import terminal_table
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from chameleon_policy.camo import Rate
 
+Row = Mapping[str, Any]
+"""Of a bench: one policy on one task."""
 SUCCESS, WRONG, FAILED = "swf"
 """Letters of a row's `outcomes`, one for each episode: success, wrong choice, failed manipulation."""
 NO_CHOICE = "-"
@@ -94,7 +96,7 @@ def mcnemar(lost: int, gained: int) -> float:
     return min(1.0, share)
 
 
-def episodes(rows: Iterable[Mapping[str, Any]]) -> dict[Episode, bool]:
+def episodes(rows: Iterable[Row]) -> dict[Episode, bool]:
     """Whether each episode of these rows was a success."""
     return {
         (row["task"], row["seed"], row["first_seed"] + number): letter == SUCCESS

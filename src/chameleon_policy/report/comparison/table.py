@@ -7,16 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Column, Comparison, Line
 from chameleon_policy.report.comparison.choices import choices_comparison
 from chameleon_policy.report.comparison.paper import NAMES, OTHERS, PAPER_TASKS, REFERENCE, SECTIONS, SHARED, TABLE_1
-from chameleon_policy.report.comparison.statistics import Paired, Rates, average_rates, episodes, paired, rates
+from chameleon_policy.report.comparison.statistics import Paired, Rates, Row, average_rates, episodes, paired, rates
 from chameleon_policy.report.evaluation_table import percent
 
-Row = Mapping[str, Any]
 FACTS = (Column("Method"), Column("Parameters, M"), Column("Seeds"))
 BASELINES = SECTIONS["Matched imitation baselines"]
 """What must be able to act when it is told the answer, before anything can be said of its memory."""
