@@ -22,8 +22,8 @@ import torch
 import tyro
 
 from chameleon_policy.baselines import METHODS
+from chameleon_policy.baselines.brief import BriefPolicy
 from chameleon_policy.baselines.no_control_index import NoControlIndexPolicy
-from chameleon_policy.baselines.no_memory import ForgetfulSSM
 from chameleon_policy.baselines.similarity import SimilarityPolicy
 from chameleon_policy.baselines.vanilla_mamba import VanillaMambaPolicy
 from chameleon_policy.camo.recording import Recording
@@ -31,7 +31,6 @@ from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ChameleonPolicy
-from chameleon_policy.policy.memory import MemoryLayer
 from chameleon_policy.report.comparison.statistics import words
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.progress_bar import progress_bar
@@ -44,15 +43,10 @@ TASK = "clean-plate"
 DATA = Path("runs/bench-camo/data/state/seed0") / TASK
 
 
-class Brief(ChameleonPolicy):
-    """Chameleon whose working state h_t follows from this moment's recall alone."""
+class Brief(BriefPolicy):
+    """Traces alone remember, and the control index asks them."""
 
     method: ClassVar[str] = "brief-chameleon"
-
-    def _make_layer(self) -> MemoryLayer:
-        layer = super()._make_layer()
-        layer.consolidation.fast.__class__ = ForgetfulSSM  # the same parameters, another forward pass
-        return layer
 
 
 class BriefSimilarity(Brief, SimilarityPolicy):

@@ -28,6 +28,7 @@ GONE = {
         {"recall.control_context.index"},
     ),
     "no-jepa": (set(), set()),
+    "brief": (set(), set()),
 }
 """What a memory layer of Chameleon has and that of the ablation has not, and the other way round."""
 

@@ -1,7 +1,8 @@
 """What Chameleon is compared with: every method trains with the same loop and is evaluated by the same code.
 
 Read in this order: policy/visuomotor.py (what all share) -> window -> flow_matching, diffusion, act, transformer -> lstm;
-then the ablations, which are Chameleon but for one thing: no_memory, similarity, vanilla_mamba, no_control_index, no_jepa.
+then the ablations, which are Chameleon but for one thing: no_memory, similarity, vanilla_mamba, no_control_index, no_jepa;
+and one beyond the paper's: brief.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 import torch
 
 from chameleon_policy.baselines.act import ACTPolicy
+from chameleon_policy.baselines.brief import BriefPolicy
 from chameleon_policy.baselines.diffusion_transformer import DiffusionTransformerPolicy
 from chameleon_policy.baselines.diffusion_unet import DiffusionUNetPolicy
 from chameleon_policy.baselines.flow_matching import FlowMatchingPolicy
@@ -29,7 +31,7 @@ BASELINES: tuple[type[VisuomotorPolicy], ...] = (
 )  # fmt: skip
 MEMORY_BASELINES: tuple[type[VisuomotorPolicy], ...] = (TransformerPolicy, RecurrentPolicy)
 ABLATIONS: tuple[type[ChameleonPolicy], ...] = (
-    NoMemoryPolicy, SimilarityPolicy, VanillaMambaPolicy, NoControlIndexPolicy, NoJepaPolicy
+    NoMemoryPolicy, SimilarityPolicy, VanillaMambaPolicy, NoControlIndexPolicy, NoJepaPolicy, BriefPolicy
 )  # fmt: skip
 ALL: tuple[type[VisuomotorPolicy], ...] = (ChameleonPolicy, *BASELINES, *MEMORY_BASELINES, *ABLATIONS)
 METHODS: dict[str, type[VisuomotorPolicy]] = {kind.method: kind for kind in ALL}

@@ -44,6 +44,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Memory baselines beyond the paper": ("transformer-64", "lstm"),
     "Chameleon": (REFERENCE,),
     "Mechanism ablations": ("no-memory", "similarity", "vanilla-mamba", "no-control-index", "no-jepa"),
+    "Ablation beyond the paper": ("brief",),
 }
 OTHERS = "Other methods"
 NAMES = {
@@ -59,4 +60,5 @@ NAMES = {
     "vanilla-mamba": "vanilla Mamba",
     "no-control-index": "w/o control index",
     "no-jepa": "w/o Control-JEPA",
+    "brief": "w/o lasting working state",
 }
