@@ -10,7 +10,7 @@ from chameleon_policy.policy.memory import MemoryLayer
 
 
 class BriefPolicy(ChameleonPolicy):
-    """Its fast state-space layer (Eq. 10) meets an empty state at every step: h_t follows from this moment's recall alone."""
+    """Its fast layer (Eq. 10) meets an empty state at every step: h_t follows from this moment's recall alone."""
 
     method: ClassVar[str] = "brief"
 

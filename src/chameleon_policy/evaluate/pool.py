@@ -27,6 +27,8 @@ class Played:
     score: Score
     difficulty: dict[str, int]
     length: int
+    choices: tuple[int, ...] = ()
+    """The candidate that was taken after each decision, also where the manipulation does not count."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,13 +124,17 @@ class _Environments:
             over = terminated or truncated
         else:
             (observation, info), over = env.reset(seed=what), False
-        played = Played(env.seed, env.z, env.score(), dict(env.difficulty), env.step_index) if over else None
-        return Tick(observation, info["decision"], played)
+        return Tick(observation, info["decision"], _played(env) if over else None)
 
     def close(self) -> None:
         for env in self._envs.values():
             env.close()
         self._envs = {}
+
+
+def _played(env: CamoEnv) -> Played:
+    choices = env.task.choices(env.events)
+    return Played(env.seed, env.z, env.score(), dict(env.difficulty), env.step_index, choices)
 
 
 def _serve(pipe: Connection, settings: CamoSettings) -> None:

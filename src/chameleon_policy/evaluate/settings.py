@@ -14,6 +14,7 @@ from chameleon_policy.camo.nuisance import Level
 from chameleon_policy.camo.recording import SETTINGS
 from chameleon_policy.camo.tasks import Span
 from chameleon_policy.camo.told import CHOICES, ToldEnv
+from chameleon_policy.evaluate.choosing_env import ChoosingEnv
 from chameleon_policy.evaluate.oracle_env import GuessingEnv, OracleEnv
 
 if TYPE_CHECKING:  # the processes of the environments start without torch
@@ -36,11 +37,16 @@ class CamoSettings:
     nuisance: Level = "none"
     difficulty: dict[str, Span] = field(default_factory=dict)
     kind: Kind = "policy"
+    until_choice: int | None = None
+    """End with the choice after this decision, counted from 0, and show nothing before it; for memories that are edited."""
 
     def make_env(self) -> CamoEnv:
         """A new environment."""
         difficulty: dict[str, Any] = self.difficulty
-        return ENVIRONMENTS[self.kind](
+        if self.until_choice is not None:
+            difficulty = {**difficulty, "until_choice": self.until_choice}
+        kind = ENVIRONMENTS[self.kind] if self.until_choice is None else ChoosingEnv
+        return kind(
             self.task, observation=self.observation, image_size=self.image_size, retention_steps=self.retention_steps,
             nuisance=self.nuisance, **difficulty,
         )  # fmt: skip
@@ -48,6 +54,7 @@ class CamoSettings:
     def as_dict(self) -> dict[str, Any]:
         """In JSON's types."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        del plain["until_choice"]  # no dial of the benchmark
         return plain
 
 

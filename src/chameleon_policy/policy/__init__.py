@@ -13,6 +13,7 @@ from chameleon_policy.policy.config import ObjectiveConfig, PolicyConfig, SSMCon
 from chameleon_policy.policy.event_tokens import Augmentation
 from chameleon_policy.policy.fast_control import FastControl
 from chameleon_policy.policy.features import Features, Language, ObjectSlots, View
+from chameleon_policy.policy.inspection import Inspection
 from chameleon_policy.policy.language import InstructionEncoder
 from chameleon_policy.policy.normalizer import Range, Statistics
 from chameleon_policy.policy.observation import EpisodeBatch, Observation
@@ -28,6 +29,7 @@ __all__ = [
     "EpisodeBatch",
     "FastControl",
     "Features",
+    "Inspection",
     "InstructionEncoder",
     "Language",
     "Loss",

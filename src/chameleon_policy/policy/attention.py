@@ -34,6 +34,14 @@ class Attention(nn.Module):
         mixed, _ = mix(self.query(queries).flatten(0, -3), self.key_value(sources).flatten(0, -3), None, self.heads)
         return self.output(mixed.view_as(queries))
 
+    def weights(self, queries: Tensor, sources: Tensor) -> Tensor:
+        """How much each head looks where: (... M D) and (... N D) to (... heads M N), rows sum to one."""
+        keys, _ = self.key_value(sources).chunk(2, dim=-1)
+        asked, keys = (
+            rearrange(tensor, "... n (heads c) -> ... heads n c", heads=self.heads) for tensor in (self.query(queries), keys)
+        )
+        return torch.softmax(asked @ keys.mT * keys.shape[-1] ** -0.5, dim=-1)
+
     @torch.no_grad()
     def prepare(self) -> None:
         """Join once what `projections` would join every time; for weights that no longer change."""

@@ -16,6 +16,7 @@ Decisions
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -31,8 +32,10 @@ from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.control_jepa import ControlJEPA
 from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.initialization import initialise
+from chameleon_policy.policy.inspection import Inspection
 from chameleon_policy.policy.memory import ControlContext, LayerOutput, MemoryLayer
 from chameleon_policy.policy.normalizer import Statistics
+from chameleon_policy.policy.observation import Observation, check_observation, check_rank
 from chameleon_policy.policy.state import MemoryState
 from chameleon_policy.policy.visuomotor import FlowPolicy, Remembered, Terms
 
@@ -80,20 +83,70 @@ class ChameleonPolicy(FlowPolicy):
         outputs = self._through_layers(tokens, None if state is None else state.layers, keep_state=True)
         return outputs, self._memory_after(_remembered(outputs, keep=True), state)
 
+    @torch.no_grad()
+    def inspect(
+        self,
+        observation: Observation,
+        state: MemoryState | None = None,
+        *,
+        control_context: Sequence[Tensor | None] | None = None,
+    ) -> Inspection:
+        """`observe` of time steps (with a time axis, B T ...) that tells everything it computed.
+
+        Without a state, from the beginning of an episode. `control_context` has u_t (B T D) for every layer, or None for a
+        layer that is to make its own: with what another inspection saw there, an edited memory is asked the same question.
+        """
+        check_rank("proprioception", observation.proprioception, 3)
+        check_observation(observation, self.features, tuple(observation.proprioception.shape[:2]))
+        if state is not None:
+            self._check_state(state, len(observation.proprioception))
+        self._check_contexts(control_context, tuple(observation.proprioception.shape[:2]))
+        tokens = self.event_tokens(observation.to(self.device))
+        layers = None if state is None else state.layers
+        outputs = self._through_layers(tokens, layers, keep_state=True, control_context=control_context)
+        asked = [
+            layer.recall.attention.weights(output.control_context.unsqueeze(-2), output.traces).squeeze(-2)
+            for layer, output in zip(self._layers, outputs, strict=True)
+        ]
+        after = self._memory_after(_remembered(outputs, keep=True), state)
+        return Inspection(tokens, tuple(outputs), torch.stack(asked, dim=2), after)
+
+    def _check_contexts(self, contexts: Sequence[Tensor | None] | None, shape: tuple[int, ...]) -> None:
+        if contexts is None:
+            return
+        if len(contexts) != self.config.layers:
+            raise ValueError(
+                f"control_context: expected one (or None) for each of {self.config.layers} layers, got {len(contexts)}"
+            )
+        expected = (*shape, self.config.width)
+        for index, context in enumerate(contexts):
+            if context is not None and tuple(context.shape) != expected:
+                raise ValueError(
+                    f"control_context of layer {index}: expected the shape {expected}, got {tuple(context.shape)}"
+                )
+
     def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
         return tuple(layer.initial_state(batch_size, self.features.tokens) for layer in self._layers)
 
     def _remember(self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool) -> Remembered:
         return _remembered(self._through_layers(tokens, memory, keep_state=keep), keep=keep)
 
-    def _through_layers(self, tokens: Tensor, memory: tuple[Any, ...] | None, *, keep_state: bool) -> list[LayerOutput]:
+    def _through_layers(
+        self,
+        tokens: Tensor,
+        memory: tuple[Any, ...] | None,
+        *,
+        keep_state: bool,
+        control_context: Sequence[Tensor | None] | None = None,
+    ) -> list[LayerOutput]:
         outputs: list[LayerOutput] = []
         for index, layer in enumerate(self._layers):
             last = index == self.config.layers - 1
             before = memory and memory[index]
             output: LayerOutput = run_layer(
-                layer, tokens, before, forget=self.forget_activations, write_back=not last, keep_state=keep_state
-            )
+                layer, tokens, before, forget=self.forget_activations, write_back=not last, keep_state=keep_state,
+                control_context=None if control_context is None else control_context[index],
+            )  # fmt: skip
             outputs.append(output)
             if output.tokens is not None:
                 tokens = output.tokens

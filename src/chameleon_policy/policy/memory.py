@@ -161,15 +161,26 @@ class MemoryLayer(nn.Module):
             fast=self.consolidation.fast.initial_state(batch_size),
         )
 
-    def forward(self, tokens: Tensor, state: LayerState | None, *, write_back: bool, keep_state: bool = True) -> LayerOutput:
+    def forward(
+        self,
+        tokens: Tensor,
+        state: LayerState | None,
+        *,
+        write_back: bool,
+        keep_state: bool = True,
+        control_context: Tensor | None = None,
+    ) -> LayerOutput:
         """Event tokens (B T N D) through the four operations; without a state, from the beginning of an episode.
+
+        A `control_context` that is given takes the place of the layer's own: probes ask two memories the same question.
 
         Nothing reads the tokens behind the last layer, so there `write_back` is False and Eq. 11 is not computed. Nor does
         anything read the state after a whole episode: `keep_state` says whether it is wanted.
         """
         bound = self.binding(tokens)
         traces, slow = self.propagation(bound, state and state.slow, keep_state=keep_state)
-        control_context = self.recall.control_context(bound)
+        if control_context is None:
+            control_context = self.recall.control_context(bound)
         recalled = self.recall(control_context, traces)
         working, fast = self.consolidation(control_context, recalled, state and state.fast, keep_state=keep_state)
         return LayerOutput(

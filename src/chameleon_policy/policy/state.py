@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import safetensors
 import safetensors.torch
@@ -16,6 +16,11 @@ from chameleon_policy.policy.memory import LayerState
 from chameleon_policy.policy.ssm import SSMState
 
 FORMAT = "chameleon-memory-state"
+Tokens = Sequence[int] | Tensor
+"""Numbers of event tokens, or a mask of them."""
+Part = Literal["traces", "working", "both"]
+PARTS: tuple[Part, ...] = get_args(Part)
+"""What surgery is done on: the slow layer's streams, the fast layer's state, or both."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,6 +59,87 @@ class MemoryState:
             raise ValueError(f"put: {len(where)} places for a memory state that holds {len(other)} episodes")
         others = iter(other.tensors().values())
         return self._map(lambda tensor: tensor.index_put((where,), next(others).to(tensor)))
+
+    # Surgery: who reads, swaps or empties traces gets a new state; what follows from it shows at the next `observe`
+
+    def carried(self, *, layers: Sequence[int] | None = None, tokens: Tokens | None = None) -> Tensor:
+        """What the traces of these tokens carry in these layers (default: all), B L N heads P state."""
+        streams = [self._streams(index).ssm for index in chosen("layer", layers, len(self.layers))]
+        places = self._token_mask(tokens)
+        if (places != places[:1]).any():
+            raise ValueError("carried: expected the same tokens for all episodes; read them one by one, state[i].carried()")
+        return torch.stack(streams, dim=1)[:, :, places[0]]
+
+    def swap(
+        self,
+        other: MemoryState,
+        *,
+        layers: Sequence[int] | None = None,
+        tokens: Tokens | None = None,
+        part: Part = "traces",
+    ) -> MemoryState:
+        """A copy in which the traces of these tokens in these layers (default: all) are `other`'s, episode by episode.
+
+        `tokens` are their numbers, or a mask (N, or B N for other tokens in each episode). With `part="working"` it is the
+        state of the fast layer, which has no tokens, and with `part="both"` both.
+        """
+        if other.signature != self.signature:
+            raise ValueError("swap: the two memory states belong to policies of different architectures")
+        if len(other) != len(self):
+            raise ValueError(f"swap: expected a memory of {len(self)} episodes to take from, got one of {len(other)}")
+        if part not in PARTS:
+            raise ValueError(f"part: expected one of {', '.join(PARTS)}, got {part!r}")
+        if tokens is not None and part == "working":
+            raise ValueError("tokens: the working state has none; leave them out, or edit the traces")
+        places = self._token_mask(tokens)
+        edited = list(self.layers)
+        for index in chosen("layer", layers, len(self.layers)):
+            mine, theirs = self._streams(index), other._streams(index)
+            if part != "working":
+                both = zip(_parts(mine).items(), _parts(theirs).values(), strict=True)
+                slow = {name: torch.where(_like(places, tensor), new.to(tensor), tensor) for (name, tensor), new in both}
+                edited[index] = replace(edited[index], slow=SSMState(**slow))
+            if part != "traces":
+                edited[index] = replace(
+                    edited[index], fast=_mapped(other.layers[index].fast, lambda tensor: tensor.to(places.device))
+                )
+        return replace(self, layers=tuple(edited))
+
+    def mask(
+        self,
+        *,
+        layers: Sequence[int] | None = None,
+        tokens: Tokens | None = None,
+        keep: bool = False,
+        part: Part = "traces",
+    ) -> MemoryState:
+        """A copy in which these traces (default: all) are as empty as before the first step; with `keep`, all others are."""
+        if keep and tokens is None:
+            raise ValueError("mask: keep=True keeps the tokens that are named; name them")
+        emptied = ~self._token_mask(tokens) if keep else tokens
+        return self.swap(self._map(torch.zeros_like), layers=layers, tokens=emptied, part=part)
+
+    def _streams(self, layer: int) -> SSMState:
+        """The slow state of a layer, or a ValueError where a method keeps something else there."""
+        slow = self.layers[layer].slow if isinstance(self.layers[layer], LayerState) else None
+        if not isinstance(slow, SSMState):
+            raise ValueError(
+                "this memory has no traces: only Chameleon and ablations with a slow state-space layer have them"
+            )
+        return slow
+
+    def _token_mask(self, tokens: Tokens | None) -> Tensor:
+        """Which tokens of which episodes, B N."""
+        count = self._streams(0).ssm.shape[1]
+        if isinstance(tokens, Tensor) and tokens.dtype == torch.bool:
+            if tokens.shape not in ((count,), (len(self), count)):
+                raise ValueError(
+                    f"tokens: expected a mask of {count}, or of {len(self)} x {count}, got one of {tuple(tokens.shape)}"
+                )
+            return tokens.expand(len(self), count)
+        mask = torch.zeros(count, dtype=torch.bool, device=self.working.device)
+        mask[chosen("token", None if tokens is None else list(map(int, tokens)), count)] = True
+        return mask.expand(len(self), count)
 
     def _places(self, index: int | slice | Sequence[int] | Tensor) -> Tensor:
         """Positions in the batch, as a tensor of integers."""
@@ -146,6 +232,20 @@ class MemoryState:
         working, steps = function(self.working), function(self.steps)
         layers = tuple(_mapped(layer, function) for layer in self.layers)
         return replace(self, layers=layers, working=working, steps=steps)
+
+
+def chosen(what: str, numbers: Sequence[int] | None, count: int) -> list[int]:
+    """Numbers of layers, tokens or time steps, counted from the end where they are negative; None means all."""
+    places = list(range(count)) if numbers is None else list(numbers)
+    wrong = [place for place in places if not -count <= place < count]
+    if wrong:
+        raise IndexError(f"there is no {what} {wrong[0]} among {count}")
+    return [place % count for place in places]
+
+
+def _like(places: Tensor, tensor: Tensor) -> Tensor:
+    """A mask B N for a tensor B N ..."""
+    return places.to(tensor.device).reshape(*places.shape, *[1] * (tensor.dim() - 2))
 
 
 # A layer's part of the memory is a dataclass or a dictionary of tensors and of further such parts.

@@ -35,6 +35,7 @@ class CleanPlate(Task):
     candidates = ("plate_0", "plate_1", "plate_2")
     others = ("sponge",)
     hands = ("hand",)
+    choosing = "wiped"
     execution_steps = 90
     dials = {"distractor_hovers": (0, 2)}  # noqa: RUF012
 

@@ -48,6 +48,8 @@ class Task(ABC):
     execution_steps: ClassVar[int]
     """Control steps after the first decision until the time is over."""
     decisions: ClassVar[int] = 1
+    choosing: ClassVar[Kind] = "raised"
+    """What happens to the candidate that is chosen, before anything else tells which one it is."""
     dials: ClassVar[dict[str, tuple[int, int]]] = {}
     """Difficulty: the name of each dial and its default range; keyword arguments of the constructor. An episode's draw is in
     `difficulty`."""
@@ -95,6 +97,17 @@ class Task(ABC):
     @abstractmethod
     def judge(events: Sequence[Event]) -> Verdict:
         """What was chosen, or why the manipulation does not count: a function of the events alone."""
+
+    @classmethod
+    def choices(cls, events: Sequence[Event]) -> tuple[int, ...]:
+        """The place of the candidate that was chosen after each decision, whatever became of it."""
+        found: list[int] = []
+        decisions = 0
+        for event in events:
+            decisions += event.kind == "decision"
+            if event.kind == cls.choosing and event.object in cls.candidates and len(found) < decisions:
+                found.append(cls.candidates.index(event.object))
+        return tuple(found)
 
     def hidden(self, world: World) -> set[str]:
         """Objects that no camera can see."""

@@ -1,0 +1,205 @@
+"""Memory surgery: what is read, swapped, emptied and frozen is exactly what was named, and shows at the next look."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from chameleon_policy import ChameleonPolicy, MemoryState, Observation
+from chameleon_policy.baselines import METHODS
+from examples import IMAGE_FEATURES, STATE_FEATURES, make_observation, nano
+
+TIME = 6
+TOKENS = STATE_FEATURES.tokens
+
+
+@pytest.fixture(scope="module")
+def policy() -> ChameleonPolicy:
+    torch.manual_seed(0)
+    return ChameleonPolicy(nano(), STATE_FEATURES).eval()
+
+
+def remembered(policy: ChameleonPolicy, seed: int, episodes: int = 3) -> MemoryState:
+    return policy.inspect(make_observation(policy.features, episodes, TIME, seed=seed)).state
+
+
+@pytest.fixture(scope="module")
+def states(policy: ChameleonPolicy) -> tuple[MemoryState, MemoryState]:
+    return remembered(policy, 1), remembered(policy, 2)
+
+
+@pytest.fixture(scope="module")
+def now() -> Observation:
+    return make_observation(STATE_FEATURES, 3, 1, seed=9)
+
+
+def changed(before: MemoryState, after: MemoryState) -> set[tuple[str, int, int]]:
+    """Tensor, episode, token (-1 where there are none) of everything that differs."""
+    found = set()
+    for (name, one), other in zip(before.tensors().items(), after.tensors().values(), strict=True):
+        for episode in range(len(before)):
+            if ".slow." in name:
+                found |= {(name, episode, i) for i in range(TOKENS) if not torch.equal(one[episode, i], other[episode, i])}
+            elif not torch.equal(one[episode], other[episode]):
+                found.add((name, episode, -1))
+    return found
+
+
+def slow(layers: list[int], tokens: dict[int, list[int]] | list[int]) -> set[tuple[str, int, int]]:
+    tokens = tokens if isinstance(tokens, dict) else {0: tokens, 1: tokens, 2: tokens}
+    return {
+        (f"layers.{layer}.slow.{part}", episode, token)
+        for layer in layers
+        for part in ("convolution", "ssm")
+        for episode, each in tokens.items()
+        for token in each
+    }
+
+
+def test_own_memory_changes_nothing_bit_for_bit(policy: ChameleonPolicy, states: tuple, now: Observation) -> None:
+    state = states[0]
+    for part in ("traces", "working", "both"):
+        edited = state.swap(state.clone(), part=part)
+        assert changed(state, edited) == set()
+        usual, then = policy.inspect(now, state), policy.inspect(now, edited)
+        assert torch.equal(usual.working, then.working)
+        assert torch.equal(policy.act(usual.state, source="zero"), policy.act(then.state, source="zero"))
+
+
+def test_a_swap_changes_what_was_named_and_nothing_else(states: tuple[MemoryState, MemoryState]) -> None:
+    state, other = states
+    every = list(range(TOKENS))
+    assert changed(state, state.swap(other)) == slow([0, 1], every)
+    assert changed(state, state.swap(other, layers=[-1], tokens=[0, -1])) == slow([1], [0, TOKENS - 1])
+    mask = torch.zeros(3, TOKENS, dtype=torch.bool)
+    mask[0, 1] = mask[2, 0] = True
+    edited = state.swap(other, layers=[0], tokens=mask)
+    assert changed(state, edited) == slow([0], {0: [1], 2: [0]})
+    assert torch.equal(edited.layers[0].slow.ssm[2, 0], other.layers[0].slow.ssm[2, 0])
+    fast = {(f"layers.{layer}.fast.{part}", e, -1) for layer in (0, 1) for part in ("convolution", "ssm") for e in range(3)}
+    assert changed(state, state.swap(other, part="working")) == fast
+    assert changed(state, state.swap(other, part="both")) == fast | slow([0, 1], every)
+    whole = state.swap(other, part="both")
+    assert {name for name, *_ in changed(other, whole)} == {"working"}  # h_t is that of the last look, until the next one
+
+
+def test_everything_of_another_episode_is_that_episode(
+    policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
+) -> None:
+    state, other = states
+    then = policy.inspect(now, state.swap(other, part="both"))
+    assert torch.equal(then.working, policy.inspect(now, other).working)
+
+
+def test_masks_keep_or_remove(states: tuple[MemoryState, MemoryState]) -> None:
+    state = states[0]
+    removed, kept = state.mask(tokens=[1, 2], layers=[0]), state.mask(tokens=[1, 2], layers=[0], keep=True)
+    rest = [token for token in range(TOKENS) if token not in (1, 2)]
+    assert changed(state, removed) == slow([0], [1, 2])
+    assert changed(state, kept) == slow([0], rest)
+    assert not removed.carried(layers=[0], tokens=[1, 2]).any() and not kept.carried(layers=[0], tokens=rest).any()
+    assert torch.equal(removed.carried(tokens=rest), state.carried(tokens=rest))
+
+
+def test_an_emptied_memory_is_that_of_a_new_episode(
+    policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
+) -> None:
+    then = policy.inspect(now, states[0].mask(part="both"))
+    assert torch.equal(then.working, policy.inspect(now, policy.initial_state(3)).working)
+
+
+def test_the_last_layer_alone_leaves_the_question_as_it_was(
+    policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
+) -> None:
+    """Nothing is written back behind the last layer: an edit there changes what is recalled, not what is asked."""
+    usual = policy.inspect(now, states[0])
+    last = policy.inspect(now, states[0].swap(states[1], layers=[-1]))
+    assert all(torch.equal(*pair) for pair in zip(usual.control_context, last.control_context, strict=True))
+    assert not torch.equal(usual.layers[-1].recalled, last.layers[-1].recalled)
+    first = policy.inspect(now, states[0].swap(states[1], layers=[0]))
+    assert not torch.equal(usual.control_context[-1], first.control_context[-1])
+
+
+def test_a_frozen_control_context_is_what_asks(
+    policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
+) -> None:
+    usual, edited = policy.inspect(now, states[0]), states[0].swap(states[1])
+    frozen = policy.inspect(now, edited, control_context=usual.control_context)
+    assert all(torch.equal(*pair) for pair in zip(usual.control_context, frozen.control_context, strict=True))
+    assert not torch.equal(usual.working, frozen.working)
+    again = policy.inspect(now, states[0], control_context=usual.control_context)
+    assert torch.equal(again.working, usual.working)
+    only_last = policy.inspect(now, edited, control_context=(None, usual.control_context[1]))
+    assert torch.equal(only_last.working, policy.inspect(now, edited, control_context=only_last.control_context).working)
+
+
+def test_an_inspection_is_what_control_computes() -> None:
+    torch.manual_seed(0)
+    policy = ChameleonPolicy(nano(), STATE_FEATURES).double().eval()
+    observation = make_observation(STATE_FEATURES, 2, TIME, seed=4, dtype=torch.float64)
+    seen, state = policy.inspect(observation), policy.initial_state(2)
+    for t in range(TIME):
+        state = policy.observe(observation.at(t), state)
+        torch.testing.assert_close(seen.working[:, t], state.working)
+    torch.testing.assert_close(seen.state.carried(), state.carried())
+
+
+@pytest.mark.parametrize("features", [STATE_FEATURES, IMAGE_FEATURES], ids=["state", "images"])
+def test_recall_is_the_mean_of_traces_under_the_weights_that_are_told(features) -> None:
+    torch.manual_seed(0)
+    policy = ChameleonPolicy(nano(), features).double().eval()
+    seen = policy.inspect(make_observation(features, 2, TIME, dtype=torch.float64))
+    assert seen.attention.shape == (2, TIME, 2, policy.config.heads, features.tokens)
+    torch.testing.assert_close(seen.attention.sum(-1), torch.ones(2, TIME, 2, policy.config.heads, dtype=torch.float64))
+    for index, layer in enumerate(policy.memory):
+        values = layer.recall.attention.key_value(seen.layers[index].traces).chunk(2, dim=-1)[1]
+        values = values.unflatten(-1, (policy.config.heads, -1))
+        mixed = torch.einsum("bthn,btnhc->bthc", seen.attention[:, :, index], values).flatten(-2)
+        recalled = layer.recall.norm(layer.recall.attention.output(mixed))
+        torch.testing.assert_close(recalled, seen.layers[index].recalled)
+
+
+def test_reading_traces(policy: ChameleonPolicy) -> None:
+    seen = policy.inspect(make_observation(STATE_FEATURES, 2, TIME))
+    everything = seen.traces()
+    assert everything.shape == (2, 2, TIME, TOKENS, policy.config.width)
+    assert torch.equal(everything[:, 1], seen.layers[1].traces)
+    some = seen.traces(layers=[-1], tokens=[2, 0], times=[5, 1])
+    assert torch.equal(some, everything[:, [1]][:, :, [5, 1]][:, :, :, [2, 0]])
+    assert seen.state.carried(layers=[0], tokens=[1]).shape[:3] == (2, 1, 1)
+
+
+def test_what_cannot_be_done_is_refused(policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState]) -> None:
+    state, other = states
+    with pytest.raises(IndexError, match=f"there is no token {TOKENS} among {TOKENS}"):
+        state.swap(other, tokens=[TOKENS])
+    with pytest.raises(IndexError, match="there is no layer 2 among 2"):
+        state.mask(layers=[2])
+    with pytest.raises(ValueError, match="one of traces, working, both, got 'slow'"):
+        state.mask(part="slow")
+    with pytest.raises(ValueError, match="the working state has none"):
+        state.mask(tokens=[0], part="working")
+    with pytest.raises(ValueError, match="keep=True keeps the tokens that are named"):
+        state.mask(keep=True)
+    with pytest.raises(ValueError, match="a memory of 3 episodes to take from, got one of 2"):
+        state.swap(other[:2])
+    with pytest.raises(ValueError, match=f"a mask of {TOKENS}, or of 3 x {TOKENS}"):
+        state.mask(tokens=torch.ones(2, dtype=torch.bool))
+    with pytest.raises(ValueError, match="different architectures"):
+        state.swap(replace(other, signature="another"))
+    mask = torch.zeros(3, TOKENS, dtype=torch.bool)
+    mask[0, 0] = True
+    with pytest.raises(ValueError, match="the same tokens for all episodes"):
+        state.carried(tokens=mask)
+    with pytest.raises(ValueError, match="for each of 2 layers, got 1"):
+        policy.inspect(make_observation(STATE_FEATURES, 3, 1), state, control_context=(None,))
+    with pytest.raises(ValueError, match="control_context of layer 0: expected the shape"):
+        policy.inspect(make_observation(STATE_FEATURES, 3, 1), state, control_context=(torch.zeros(3, 5), None))
+
+
+@pytest.mark.parametrize("method", ["similarity", "lstm", "act"])
+def test_memories_without_traces_say_so(method: str) -> None:
+    with pytest.raises(ValueError, match="this memory has no traces"):
+        METHODS[method](nano(), STATE_FEATURES).initial_state(1).mask()
