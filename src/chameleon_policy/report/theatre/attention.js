@@ -2,7 +2,8 @@
 
 const MEAN = -1; // the head that stands for the mean over all
 const HEAT = [[0, [40, 11, 84]], [0.35, [159, 42, 99]], [0.65, [236, 104, 38]], [1, [252, 255, 164]]];
-const HEAT_OPACITY = 0.78;
+const HEAT_OPACITY = 0.85;
+const VEIL = { patches: "rgba(12, 8, 28, 0.3)", margin: "rgba(12, 8, 28, 0.6)" }; // pale tables would outshine the heat
 
 class Attention {
   constructor({ layers, heads, tokens, bytes }, steps, layout) {
@@ -63,7 +64,7 @@ function heatColour(share) {
   const after = Math.max(1, HEAT.findIndex(([place]) => place >= share));
   const [[low, from], [high, to]] = [HEAT[after - 1], HEAT[after]];
   const mixed = from.map((value, channel) => Math.round(value + ((to[channel] - value) * (share - low)) / (high - low)));
-  return `rgba(${mixed}, ${(HEAT_OPACITY * share).toFixed(3)})`;
+  return `rgba(${mixed}, ${(HEAT_OPACITY * share ** 0.7).toFixed(3)})`;
 }
 
 // The picture's margin was cut away before it became patches.
@@ -74,8 +75,16 @@ function patchBox({ rows, columns }, margin, place, width, height) {
 }
 
 function drawHeat(context, width, height, grid, margin, shares, end) {
+  const [left, top] = [width * margin, height * margin];
+  context.fillStyle = VEIL.patches;
+  context.fillRect(left, top, width - 2 * left, height - 2 * top);
+  context.fillStyle = VEIL.margin; // what the policy does not see
+  context.beginPath();
+  context.rect(0, 0, width, height);
+  context.rect(left, top, width - 2 * left, height - 2 * top);
+  context.fill("evenodd");
   context.lineWidth = 1;
-  context.strokeStyle = "rgba(255, 255, 255, 0.22)";
+  context.strokeStyle = "rgba(255, 255, 255, 0.2)";
   for (let place = 0; place < grid.rows * grid.columns; place += 1) {
     const box = patchBox(grid, margin, place, width, height);
     context.fillStyle = heatColour(Math.min(1, shares[grid.first + place] / end));

@@ -67,13 +67,17 @@ def encode_shares(shares: npt.NDArray[Any]) -> str:
     """Shares over the last axis as bytes, the largest of each row as 255, in base64.
 
     No scale is kept: since a row sums to one, dividing its bytes by their sum gives the shares back. Every row has its own
-    largest byte, so that what is flat over many tokens is kept as well as what is peaked on one.
+    largest byte, so that what is flat over many tokens is kept as well as what is peaked on one. Those with the largest
+    remainders are rounded up, so many that the sum is right: many small shares would otherwise all become nothing.
     """
     if not shares.size:
         return ""
     largest = shares.max(axis=-1, keepdims=True)
-    scaled = np.round(255 * shares / np.where(largest > 0, largest, 1))
-    return base64.b64encode(scaled.astype(np.uint8).tobytes()).decode()
+    scaled = 255 * shares.astype(np.float64) / np.where(largest > 0, largest, 1)
+    whole = np.floor(scaled)
+    rank = np.argsort(np.argsort(whole - scaled, axis=-1), axis=-1)
+    missing = np.round((scaled - whole).sum(axis=-1, keepdims=True))
+    return base64.b64encode((whole + (rank < missing)).astype(np.uint8).tobytes()).decode()
 
 
 def decode_shares(text: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:

@@ -24,8 +24,8 @@ def report_page(runs: Sequence[RunReport], episodes: Sequence[TheatreEpisode], f
 
     Facts are plain text, in which words between backticks become code.
     """
-    names = " and ".join(dict.fromkeys([run.name for run in runs] or [episode.policy for episode in episodes]))
-    title = f"What {names or 'the policy'} remembers"
+    names = {run.name for run in runs} | {episode.policy for episode in episodes}
+    title = f"What {names.pop()} remembers" if len(names) == 1 else "What policies remember"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title><style>{_file("theatre.css")}{_phase_style()}</style></head><body>

@@ -116,7 +116,7 @@ def _clip(clip: Clip) -> str:
     video = base64.b64encode(clip.path.read_bytes()).decode()
     caption = escape(clip.caption)
     return (
-        f'<figure><video controls loop muted playsinline preload="metadata" aria-label="{caption}" '
+        f'<figure><video controls loop muted playsinline preload="auto" aria-label="{caption}" '
         f'src="data:video/mp4;base64,{video}"></video><figcaption>{caption}</figcaption></figure>'
     )
 

@@ -118,14 +118,14 @@ function showBeliefs() {
 }
 
 function showRecall() {
-  element("recall").hidden = attention.empty;
+  element("no-recall").hidden = !attention.empty;
+  element("recall-choices").hidden = attention.empty;
   const numbered = (count) => [...Array(count).keys()].map((number) => new Option(String(number + 1), String(number)));
   element("layer").replaceChildren(...numbered(attention.layers));
   element("head").replaceChildren(new Option("mean", String(MEAN)), ...numbered(attention.heads));
-  const patches = cameras.some((camera) => camera.grid);
-  element("overlay-choice").hidden = !patches;
-  element("heat-scale").hidden = !patches;
-  recallBars = attention.empty ? [] : makeBars(element("recall-bars"), attention.names);
+  element("heat-scale").hidden = !cameras.some((camera) => camera.grid);
+  recallBars = makeBars(element("recall-bars"), attention.empty ? [] : attention.names);
+  element("recall-scale").textContent = "";
 }
 
 // ---- drawing -------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ function drawRecall(clock) {
     element("head").value = String(head);
     element("overlay").checked = overlay;
     element("recall-scale").textContent = scale.bar < 1 ? `A full bar is ${percent(scale.bar)}.` : "";
-    element("heat-end").textContent = `${percent(scale.heat)} on a patch`;
+    element("heat-end").textContent = percent(scale.heat);
   }
   for (const camera of cameras) {
     camera.screen.show(episode.frames[camera.view][step], (context, width, height) => {

@@ -37,8 +37,8 @@ class Timeline {
   #size() {
     this.width = Math.max(1, this.canvas.clientWidth - GUTTER.left - GUTTER.right);
     for (const canvas of [this.canvas, this.still]) {
-      canvas.width = Math.round(this.canvas.clientWidth * devicePixelRatio);
-      canvas.height = Math.round(this.canvas.clientHeight * devicePixelRatio);
+      canvas.width = Math.max(1, Math.round(this.canvas.clientWidth * devicePixelRatio)); // a hidden page has no size
+      canvas.height = Math.max(1, Math.round(this.canvas.clientHeight * devicePixelRatio));
     }
   }
 
@@ -86,6 +86,8 @@ class Timeline {
       context.fillStyle = cssColour("--edge");
       context.fillRect(GUTTER.left, down(share), this.width, 1);
     }
+    context.fillStyle = cssColour("--faint");
+    context.fillText("belief in the right answer; dotted: a guess", GUTTER.left + this.width - 4, down(0) - 7);
     context.setLineDash([3, 4]);
     context.strokeStyle = cssColour("--chance");
     for (const count of new Set(this.episode.beliefs.map((belief) => belief.choices.length))) {
@@ -126,7 +128,7 @@ class Timeline {
   #axis(context, top) {
     const { steps, hz } = this.episode;
     const seconds = (steps - 1) / hz;
-    const every = [0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500].find((each) => (seconds / each) * 56 <= this.width) ?? 1000;
+    const every = [0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500].find((each) => (seconds / each) * 80 <= this.width) ?? 1000;
     context.fillStyle = cssColour("--faint");
     context.textBaseline = "top";
     context.textAlign = "center";
