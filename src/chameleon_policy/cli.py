@@ -447,6 +447,53 @@ def bench(
             draw_tables(results, file.rows, console)
 
 
+@app.command(name="probe")
+def probe(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    surgery: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    fitted: int = 120,
+    asked: int = 60,
+    episodes: int = 36,
+    steps: int = 8,
+    out: Path = Path("runs/probes"),
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+    workers: int = os.cpu_count() or 1,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> None:
+    """Look into the memory of trained policies: separability, addressability, prospectiveness, beside the paper's figures.
+
+    The same command goes on where it was; what was found before is not measured again.
+
+    Args:
+        runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations. The first is compared with the
+            others: give one that was trained without Control-JEPA to see what that is worth.
+        task: clean-plate, shell-game or seasonings; give it again for another (default: all that a policy plays).
+        surgery: Tasks in which memories are edited at the decisions (default: seasonings, as in the paper; or all, for a
+            policy that does not play it).
+        fitted: Demonstrations of each task that the linear probes are fitted to.
+        asked: Other demonstrations that they are asked about.
+        episodes: Held-out episodes that are played, and played again with every edit.
+        steps: Euler steps of a chunk.
+        out: Folder for demonstrations, findings and figures.
+        json_file: File for everything that was found (default: probes.json in --out).
+        workers: Processes that record and play.
+        device: Where the policies compute (default: a GPU if there is one).
+    """
+    with _extra("camo,train"):
+        from chameleon_policy.probes.study import Place, Study, probe_runs
+        from chameleon_policy.report.probes.files import publish
+
+    if not runs:
+        raise ValueError("name at least one run: chameleon probe runs/plate, or chameleon probe camo-small")
+    command = " ".join(["chameleon", *sys.argv[1:]])
+    study = Study(fitted=fitted, asked=asked, episodes=episodes, steps=steps)
+    place = Place(out=out, command=command, device=device, workers=workers)
+    findings = probe_runs(runs, task, surgery, study, place, progress_bar)
+    for path in publish(findings, out, json_file or out / "probes.json", command, Console()):
+        print(f"Written: {path}")
+
+
 @app.command(name="data")
 def data(
     action: tyro.conf.Positional[Literal["inspect"]], folder: tyro.conf.Positional[Path], sheet: Path | None = None

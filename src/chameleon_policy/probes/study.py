@@ -1,0 +1,176 @@
+"""`chameleon probe`: all three probes of some runs, a file for every run and task; the same command goes on where it was.
+
+out/
+    demonstrations/            what probes are fitted to and asked about; every run sees the same
+    <run>/<task>.json          what was found, with its own provenance
+    <run>/<task>.npz           h of the demonstrations that probes are asked about, for trajectories
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from chameleon_policy.camo import TASKS, task_named
+from chameleon_policy.camo.scoring import summarise
+from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.evaluate.loading import load_for_evaluation
+from chameleon_policy.evaluate.settings import CamoSettings
+from chameleon_policy.policy import ChameleonPolicy
+from chameleon_policy.probes.addressability import INTERVENTIONS, addressability, readable
+from chameleon_policy.probes.continuation import play
+from chameleon_policy.probes.prospectiveness import prospectiveness
+from chameleon_policy.probes.representations import Episode, gather
+from chameleon_policy.probes.separability import separability
+from chameleon_policy.report.progress_bar import Bar
+from chameleon_policy.report.provenance import write_result
+from chameleon_policy.train.devices import Device
+
+SURGERY = "seasonings"
+"""Where the paper edits memories: three decisions that look the same."""
+Finding = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """How the probes are made; two findings with the same settings compare."""
+
+    fitted: int = 120
+    """Demonstrations of a task that probes are fitted to."""
+    asked: int = 60
+    """Others that they are asked about."""
+    episodes: int = 36
+    """Held-out episodes that the policy plays, and plays again with edited memories."""
+    steps: int = 8
+    """Euler steps of a chunk."""
+
+    def __post_init__(self) -> None:
+        for name in ("fitted", "asked", "episodes", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a study is made, and with what."""
+
+    out: Path
+    command: str
+    device: Device = "auto"
+    workers: int = 2
+
+
+def name_of(run: Path | str) -> str:
+    """What a run is called in results."""
+    path = Path(run)
+    return path.parent.name if path.name == "policy" else path.name
+
+
+def tasks_of(run: Path | str, wanted: Sequence[str], device: Device) -> dict[str, tuple[ChameleonPolicy, CamoSettings]]:
+    """The tasks that a run's policy can play, among those that are wanted (none: all); ValueError if there is none."""
+    for task in wanted:
+        task_named(task)  # or ValueError
+    found: dict[str, tuple[ChameleonPolicy, CamoSettings]] = {}
+    refusals = []
+    for task in wanted or TASKS:
+        try:
+            policy, settings = load_for_evaluation(run, task, device)
+        except ValueError as error:
+            refusals.append(str(error))
+            continue
+        if not isinstance(policy, ChameleonPolicy):
+            raise ValueError(f"{run}: probes look into Chameleon's memory layers, and this is another method")
+        if settings.kind == "told":
+            raise ValueError(f"{run} was trained with the answer in its observations: there is no memory to look into")
+        found[task] = policy, settings
+    if not found:
+        raise ValueError(refusals[0])
+    return found
+
+
+def probe_runs(
+    runs: Sequence[Path | str], tasks: Sequence[str], surgery: Sequence[str], study: Study, place: Place, bar: Bar
+) -> list[Finding]:
+    """What was found, or is found now, run by run and task by task.
+
+    Memories are edited in the tasks named by `surgery`; without names in seasonings, or in all that the policy plays if
+    that is not among them.
+    """
+    names = [name_of(run) for run in runs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"runs need names of their own (the last part of their paths), got {', '.join(names)}")
+    findings = []
+    for run in runs:
+        known = tasks_of(run, tasks, place.device)
+        operated = surgery or ((SURGERY,) if SURGERY in known else tuple(known))
+        for task, (policy, settings) in known.items():
+            file = place.out / name_of(run) / f"{task}.json"
+            finding = _there(file, study, surgery=task in operated)
+            if finding is None:
+                _probe(policy, settings, file, study, place, bar, surgery=task in operated)
+                finding = _there(file, study, surgery=task in operated)
+                assert finding is not None
+            findings.append(finding)
+    return findings
+
+
+def _there(file: Path, study: Study, *, surgery: bool) -> Finding | None:
+    """What the file says, if it has all that is asked for; ValueError if it was made with other settings."""
+    if not file.exists():
+        return None
+    try:
+        document = json.loads(file.read_text())
+        result = document["result"]
+        then = result["study"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is no finding of a probe ({error!r}); move it away") from error
+    if then != asdict(study):
+        raise ValueError(f"{file} was made with other settings ({then}); give the same, or choose another --out")
+    if surgery and result["addressability"] is None:
+        return None
+    return {**{name: document[name] for name in ("command", "hardware", "git_revision", "duration_s")}, **result}
+
+
+def _probe(
+    policy: ChameleonPolicy, settings: CamoSettings, file: Path, study: Study, place: Place, bar: Bar, *, surgery: bool
+) -> None:
+    task, seeds = settings.task, evaluation_seeds(FIRST_SEED, study.episodes)
+    demonstrations = place.out / "demonstrations"
+    material = gather(policy, settings, (study.fitted, study.asked), demonstrations, bar, place.workers)
+    with bar(f"{task}: fitting probes", 2) as advance:
+        separable = separability(material, torch.Generator().manual_seed(0))
+        advance(1)
+        prospective = prospectiveness(material)
+        advance(2)
+    with bar(f"{task}: playing", study.episodes) as advance:
+        played = play(policy, settings, seeds, steps=study.steps, workers=place.workers, progress=advance)
+    addressed = None
+    if surgery:
+        with bar(f"{task}: editing memories", len(INTERVENTIONS) * played.decisions) as advance:
+            addressed = addressability(policy, played, readable(material), progress=advance)
+    scores = summarise([rollout.played.score for rollout in played.rollouts], task_named(task)().chance)
+    result = {
+        "run": file.parent.name, "method": policy.method, "preset": policy.config.preset, "task": task,
+        "observation": settings.observation, "study": asdict(study), "scores": scores.as_dict(),
+        "separability": separable.as_dict(), "prospectiveness": prospective.as_dict(),
+        "addressability": None if addressed is None else addressed.as_dict(),
+    }  # fmt: skip
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(file.with_suffix(".npz"), **_trajectories(material.asked))  # type: ignore[arg-type]
+    write_result(file, result, command=place.command, seeds=seeds)
+
+
+def _trajectories(episodes: Sequence[Episode]) -> Mapping[str, np.ndarray]:
+    """h of all episodes, one behind the other."""
+    return {
+        "working": torch.cat([episode.working for episode in episodes]).half().numpy(),
+        "lengths": np.array([len(episode.working) for episode in episodes]),
+        "decisions": np.array([episode.decisions[0] for episode in episodes]),
+        "answers": np.array([episode.answers for episode in episodes]),
+    }
