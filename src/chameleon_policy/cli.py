@@ -466,11 +466,11 @@ def probe(
     The same command goes on where it was; what was found before is not measured again.
 
     Args:
-        runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations. The first is compared with the
-            others: give one that was trained without Control-JEPA to see what that is worth.
+        runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations. The first is compared with
+            the others: give one that was trained without Control-JEPA to see what that is worth.
         task: clean-plate, shell-game or seasonings; give it again for another (default: all that a policy plays).
-        surgery: Tasks in which memories are edited at the decisions (default: seasonings, as in the paper; or all, for a
-            policy that does not play it).
+        surgery: Tasks in which memories are edited at the decisions, or none (default: seasonings, as in the paper; or all,
+            for a policy that does not play it).
         fitted: Demonstrations of each task that the linear probes are fitted to.
         asked: Other demonstrations that they are asked about.
         episodes: Held-out episodes that are played, and played again with every edit.

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 
 from chameleon_policy.camo import TASKS, task_named
+from chameleon_policy.camo.recording import SETTINGS
 from chameleon_policy.camo.scoring import summarise
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
-from chameleon_policy.evaluate.loading import load_for_evaluation
+from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.probes.addressability import INTERVENTIONS, addressability, readable
@@ -34,6 +35,7 @@ from chameleon_policy.train.devices import Device
 
 SURGERY = "seasonings"
 """Where the paper edits memories: three decisions that look the same."""
+NONE = "none"
 Finding = dict[str, Any]
 
 
@@ -72,13 +74,21 @@ def name_of(run: Path | str) -> str:
     return path.parent.name if path.name == "policy" else path.name
 
 
+def trained_on(run: Path | str) -> tuple[str, ...]:
+    """The tasks whose recordings a run was trained on, where they are still there."""
+    training = training_of(run)
+    paths = [] if training is None else str(training["data"]["path"]).split()
+    recordings = [Path(path) / SETTINGS for path in paths]
+    return tuple(json.loads(path.read_text())["task"] for path in recordings if path.is_file())
+
+
 def tasks_of(run: Path | str, wanted: Sequence[str], device: Device) -> dict[str, tuple[ChameleonPolicy, CamoSettings]]:
     """The tasks that a run's policy can play, among those that are wanted (none: all); ValueError if there is none."""
     for task in wanted:
         task_named(task)  # or ValueError
     found: dict[str, tuple[ChameleonPolicy, CamoSettings]] = {}
     refusals = []
-    for task in wanted or TASKS:
+    for task in wanted or trained_on(run) or TASKS:
         try:
             policy, settings = load_for_evaluation(run, task, device)
         except ValueError as error:
@@ -100,15 +110,18 @@ def probe_runs(
     """What was found, or is found now, run by run and task by task.
 
     Memories are edited in the tasks named by `surgery`; without names in seasonings, or in all that the policy plays if
-    that is not among them.
+    that is not among them, and with the name `none` nowhere.
     """
+    for task in surgery:
+        if task != NONE:
+            task_named(task)  # or ValueError
     names = [name_of(run) for run in runs]
     if len(set(names)) < len(names):
         raise ValueError(f"runs need names of their own (the last part of their paths), got {', '.join(names)}")
     findings = []
     for run in runs:
         known = tasks_of(run, tasks, place.device)
-        operated = surgery or ((SURGERY,) if SURGERY in known else tuple(known))
+        operated = () if tuple(surgery) == (NONE,) else surgery or ((SURGERY,) if SURGERY in known else tuple(known))
         for task, (policy, settings) in known.items():
             file = place.out / name_of(run) / f"{task}.json"
             finding = _there(file, study, surgery=task in operated)
