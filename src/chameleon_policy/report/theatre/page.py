@@ -31,7 +31,7 @@ def report_page(runs: Sequence[RunReport], episodes: Sequence[TheatreEpisode], f
 <title>{escape(title)}</title><style>{_file("theatre.css")}{_phase_style()}</style></head><body>
 <h1>{escape(title)}</h1>
 <p>At every control step the policy writes what it sees into traces, and recalls from them what the next action needs.
-Here are its episodes with what recall attended to and what probes read from its memory, and how it did over all.</p>
+Here are its episodes with what recall attended to and what probes read from its memory, and how it did overall.</p>
 {_theatre(episodes)}{scores_section(runs)}{curves_section(runs)}{clips_section(runs)}{figures_section(runs)}{_facts(facts)}
 </body></html>
 """

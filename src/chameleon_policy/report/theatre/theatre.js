@@ -34,6 +34,8 @@ function cssColour(name) {
 // Rows of name, bar and number that are made once and then only change their width and text.
 function makeBars(parent, names, { right, chance, both } = {}) {
   parent.replaceChildren();
+  const longest = Math.max(0, ...names.map((name) => name.length));
+  parent.style.setProperty("--name", `${clamp(longest + 3, 8, 22)}ch`); // one column for all rows, with room for the mark
   return names.map((name, place) => {
     const row = make("div", place === right ? "reading is-right" : "reading", parent);
     const label = make("span", "name", row);

@@ -86,8 +86,6 @@ class Timeline {
       context.fillStyle = cssColour("--edge");
       context.fillRect(GUTTER.left, down(share), this.width, 1);
     }
-    context.fillStyle = cssColour("--faint");
-    context.fillText("belief in the right answer; dotted: a guess", GUTTER.left + this.width - 4, down(0) - 7);
     context.setLineDash([3, 4]);
     context.strokeStyle = cssColour("--chance");
     for (const count of new Set(this.episode.beliefs.map((belief) => belief.choices.length))) {

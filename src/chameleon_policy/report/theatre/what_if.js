@@ -24,8 +24,8 @@ class WhatIf {
     element("what-if").hidden = !this.edits.length;
     if (!this.edits.length) return;
     this.#choices();
-    const belief = episode.beliefs[0];
-    this.bars = makeBars(element("edit-bars"), belief ? belief.choices : [], { right: belief?.truth, both: true });
+    // No mark for the right answer here: with several decisions it need not be the same at each of them.
+    this.bars = makeBars(element("edit-bars"), episode.beliefs[0]?.choices ?? [], { both: true });
     if (this.edits.some((edit) => edit.frames.length)) {
       this.screen = new Screen(element("edit-picture"), pictures, episode.first_view);
     }
@@ -140,11 +140,12 @@ function drawPlans(svg, episode, group, before, edit) {
     if (text !== undefined) part.textContent = text;
     parts.push(part);
   };
+  const labels = nameplates(Object.fromEntries(Object.entries(episode.candidates).map(([name, at]) => [name, place(at)])));
   for (const [name, position] of Object.entries(episode.candidates)) {
     const [x, y] = place(position);
     add("circle", { class: name === edit.asks_for ? "candidate asked" : "candidate", cx: x, cy: y, r: 12 });
     if (name === edit.chosen) add("text", { class: "taken", x, y: y + 5 }, "✓");
-    add("text", { class: "candidate-name", x, y: y - 17 }, name);
+    add("text", { class: "candidate-name", ...labels[name] }, name);
   }
   add("polyline", { class: "plan before", points: path([tool, ...before.plan]) });
   if (edit !== before) add("polyline", { class: "plan after", points: path([tool, ...edit.plan]) });
@@ -158,6 +159,19 @@ function drawPlans(svg, episode, group, before, edit) {
   const was = nearest(episode.candidates, before.plan);
   const is = nearest(episode.candidates, edit.plan);
   svg.setAttribute("aria-label", `Seen from above: as it was the plan ends nearest to ${was}; with "${edit.name}", to ${is}`);
+}
+
+// Where names can stand without covering each other: above their candidate, below it, or further away.
+function nameplates(places) {
+  const taken = [];
+  return Object.fromEntries(Object.entries(places).map(([name, [x, y]]) => {
+    const half = Math.min(PLOT.width / 2, 3.6 * name.length);
+    const centre = clamp(x, half, PLOT.width - half);
+    const free = (row) => taken.every((each) => Math.abs(each.row - row) >= 14 || Math.abs(each.x - centre) >= each.half + half);
+    const row = [y - 17, y + 26, y - 32, y + 41, y - 47].find(free) ?? y - 17;
+    taken.push({ row, x: centre, half });
+    return [name, { x: centre, y: row }];
+  }));
 }
 
 function nearest(candidates, plan) {
