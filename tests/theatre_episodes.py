@@ -73,7 +73,7 @@ def make_episode(
     outcome: str = "success",
     edits: int = 3,
 ) -> TheatreEpisode:
-    """An episode whose cameras show the number of the step, and the second one the number before it."""
+    """An episode whose cameras show the number of the step, and the second one the number after it."""
     generator = np.random.default_rng(seed)
     if frames is None:
         frames = {"third": flat_frames(range(steps)), "wrist": flat_frames(range(1, steps + 1))}

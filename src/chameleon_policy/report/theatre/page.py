@@ -15,7 +15,7 @@ from chameleon_policy.report.theatre.episode import TheatreEpisode
 from chameleon_policy.report.theatre.run import RunReport
 from chameleon_policy.report.theatre.sections import clips_section, curves_section, figures_section, scores_section
 
-SCRIPTS = ("pictures.js", "attention.js", "timeline.js", "what_if.js", "theatre.js")
+SCRIPTS = ("pictures.js", "attention.js", "timeline.js", "what_if.js", "theatre.js", "controls.js")
 """In the order in which they build on each other; on the page they are one module."""
 
 
