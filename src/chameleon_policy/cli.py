@@ -494,6 +494,51 @@ def probe(
         print(f"Written: {path}")
 
 
+@app.command(name="report")
+def report(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    out: Path = Path("runs/report"),
+    episodes: int = 12,
+    shown: int = 2,
+    fitted: int = 48,
+    steps: int = 8,
+    rerun: Path | None = None,
+    workers: int = os.cpu_count() or 1,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> None:
+    """One page on trained policies: scores, learning curves, clips, and the memory theatre, where you watch them remember.
+
+    Args:
+        runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations.
+        task: clean-plate, shell-game or seasonings; give it again for another (default: all that a policy plays).
+        out: Folder for the page, its scores and demonstrations.
+        episodes: Held-out episodes of each task.
+        shown: Of them in the theatre: a success, a failure if there is one, then others.
+        fitted: Demonstrations of each task that the probes of beliefs are fitted to.
+        steps: Euler steps of a chunk.
+        rerun: File (.rrd) for the theatre's episodes as a Rerun recording; needs the extra rerun.
+        workers: Processes that record and play.
+        device: Where the policies compute (default: a GPU if there is one).
+    """
+    with _extra("camo,train"):
+        from chameleon_policy.reporting import Report, report_runs
+    if rerun is not None:
+        with _extra("rerun"):
+            from chameleon_policy.report.theatre.rerun_recording import check_recording, save_recording
+
+        check_recording(rerun)
+    if not runs:
+        raise ValueError("name at least one run: chameleon report runs/plate, or chameleon report camo-small")
+    config = Report(episodes=episodes, shown=shown, fitted=fitted, steps=steps)
+    command = " ".join(["chameleon", *sys.argv[1:]])
+    page, theatre = report_runs(runs, task, config, out, progress_bar, command, device=device, workers=workers)
+    if rerun is not None:
+        save_recording(theatre, rerun)
+        print(f"Look at it in Rerun: rerun {rerun}")
+    print(f"Look at it in a browser: {page.resolve().as_uri()}")
+
+
 @app.command(name="data")
 def data(
     action: tyro.conf.Positional[Literal["inspect"]], folder: tyro.conf.Positional[Path], sheet: Path | None = None

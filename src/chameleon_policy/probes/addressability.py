@@ -25,6 +25,7 @@ from torch import Tensor
 
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.evaluate.pool import EnvPool
+from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.policy import ChameleonPolicy, MemoryState
 from chameleon_policy.policy.state import Part
 from chameleon_policy.probes.continuation import Played, go_on, stage
@@ -206,8 +207,8 @@ class Surgeon:
         donors = self.donors(intervention)
         memories = {episode: self.edited(episode, donor, intervention) for episode, donor in donors.items()}
         return [
-            self._outcome(intervention, episode, donors[episode], rollout.played.choices, rollout.actions)
-            for episode, rollout in go_on(policy, self._played, self._decision, memories, pool).items()
+            self._outcome(episode, donors[episode], continued.rollout)
+            for episode, continued in go_on(policy, self._played, self._decision, memories, pool).items()
         ]
 
     def donors(self, intervention: Intervention) -> dict[int, int]:
@@ -250,9 +251,8 @@ class Surgeon:
         mask[rest[torch.randperm(len(rest), generator=generator)[: int(attended.sum())]]] = True
         return mask
 
-    def _outcome(
-        self, intervention: Intervention, episode: int, donor: int, choices: tuple[int, ...], actions: np.ndarray
-    ) -> Outcome:
+    def _outcome(self, episode: int, donor: int, rollout: Rollout) -> Outcome:
+        choices, actions = rollout.played.choices, rollout.actions
         before = self._played.rollouts[episode].actions[: len(actions)]
         return Outcome(
             episode=episode,

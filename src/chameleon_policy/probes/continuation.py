@@ -39,6 +39,17 @@ class Decided:
 
 
 @dataclass(frozen=True, eq=False)
+class Continued:
+    """An episode that went on with another memory."""
+
+    rollout: Rollout
+    working: Tensor
+    """h at the decision, D."""
+    plan: Tensor
+    """The chunk of actions that followed, H A, in the robot's units."""
+
+
+@dataclass(frozen=True, eq=False)
 class Played:
     """Episodes of one pass, and the memory at each of their decisions."""
 
@@ -100,7 +111,7 @@ def go_on(
     *,
     same_question: bool = True,
     progress: Callable[[int], object] = lambda done: None,
-) -> dict[int, Rollout]:
+) -> dict[int, Continued]:
     """Episode -> what becomes of it from a decision on with another memory, in the environments of `stage`.
 
     With `same_question` the memory is asked, when the decision is due, with the control contexts u_t of the first pass.
@@ -115,10 +126,12 @@ def go_on(
         for robot, episode in enumerate(episodes)
     }
     seeds = [played.rollouts[episode].played.seed for episode in episodes]
-    rollouts = _pass(
-        _Continuer(policy, robots, decision), pool, played.settings.task, seeds, played.sampling_steps, progress
-    )
-    return dict(zip(episodes, rollouts, strict=True))
+    continuer = _Continuer(policy, robots, decision)
+    rollouts = _pass(continuer, pool, played.settings.task, seeds, played.sampling_steps, progress)
+    return {
+        episode: Continued(rollout, continuer.working[robot], continuer.plans[robot])
+        for robot, (episode, rollout) in enumerate(zip(episodes, rollouts, strict=True))
+    }
 
 
 def _pass(
@@ -188,6 +201,8 @@ class _Continuer:
         self._deciding: list[int] = []
         self._free: set[int] = set()
         self._step = -1
+        self.working: dict[int, Tensor] = {}
+        self.plans: dict[int, Tensor] = {}
 
     def initial_state(self, batch_size: int = 1) -> MemoryState:
         return self._policy.initial_state(batch_size)
@@ -208,8 +223,9 @@ class _Continuer:
             return state
         shown = _with_time(observation)
         contexts = self._questions(shown, state) if self._deciding else None
-        self._deciding = []
-        return self._policy.inspect(shown, state, control_context=contexts).state
+        seen = self._policy.inspect(shown, state, control_context=contexts)
+        self.working |= {robot: seen.working[robot, 0].float().cpu() for robot in self._deciding}
+        return seen.state
 
     def _questions(self, observation: Observation, state: MemoryState) -> list[Tensor] | None:
         """Every robot's own control contexts, but for those at the decision: theirs are given."""
@@ -226,6 +242,8 @@ class _Continuer:
         chunks = torch.zeros(len(source), self.features.horizon, self.features.action, device=self.device)
         if self._free:
             chunks = self._policy.act(_observed(state), steps=steps, source=source)
+            self.plans |= {robot: chunks[robot].float().cpu() for robot in self._deciding}
+            self._deciding = []
         for robot in self._robots.keys() - self._free:
             coming = self._robots[robot].actions[self._step : self._step + self.executed]
             chunks[robot, : len(coming)] = torch.from_numpy(coming).to(chunks)

@@ -1,0 +1,139 @@
+"""`chameleon report`: runs play held-out episodes of Camo, and one page shows how they did and what they remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chameleon_policy.camo import summarise, task_named
+from chameleon_policy.camo.play import save_clip
+from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.evaluate.rollouts import Rollout
+from chameleon_policy.evaluate.settings import CamoSettings
+from chameleon_policy.evaluate.videos import replay
+from chameleon_policy.policy import ChameleonPolicy
+from chameleon_policy.probes.addressability import readable
+from chameleon_policy.probes.continuation import Played, play
+from chameleon_policy.probes.representations import gather
+from chameleon_policy.probes.study import name_of, tasks_of
+from chameleon_policy.probes.watching import WHAT_IFS, Watcher, in_words, telling, theatre_episodes
+from chameleon_policy.report.demo_page import Clip
+from chameleon_policy.report.progress_bar import Bar
+from chameleon_policy.report.provenance import git_revision, hardware, write_result
+from chameleon_policy.report.theatre.episode import TheatreEpisode
+from chameleon_policy.report.theatre.page import report_page
+from chameleon_policy.report.theatre.run import RunReport
+from chameleon_policy.train.devices import Device
+from chameleon_policy.train.metrics import METRICS, read_metrics
+
+CLIP_SIZE = 200
+CLIPS = 2
+"""Of each task, for people who would rather watch than scrub."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How much of each run and task the page shows."""
+
+    episodes: int = 12
+    """Held-out episodes that are played and scored."""
+    shown: int = 2
+    """Of them in the theatre."""
+    fitted: int = 48
+    """Demonstrations that the probes of beliefs are fitted to; half as many tell which traces are relevant."""
+    steps: int = 8
+    """Euler steps of a chunk."""
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "shown", "fitted", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+
+
+def report_runs(
+    runs: Sequence[Path | str],
+    tasks: Sequence[str],
+    report: Report,
+    out: Path,
+    bar: Bar,
+    command: str,
+    *,
+    device: Device = "auto",
+    workers: int = 2,
+) -> tuple[Path, list[TheatreEpisode]]:
+    """Play, look inside, and write the page; returns its path and the episodes of the theatre."""
+    seeds = evaluation_seeds(FIRST_SEED, report.episodes)
+    reports, episodes, scores = [], [], {}
+    for run in runs:
+        name, played_tasks = name_of(run), {}
+        for task, (policy, settings) in tasks_of(run, tasks, device).items():
+            watcher = Watcher()
+            with bar(f"{name}: playing {task}", report.episodes) as advance:
+                played = play(policy, settings, seeds, steps=report.steps, workers=workers, watch=watcher, progress=advance)
+            played_tasks[task] = played
+            episodes += _episodes(policy, name, settings, played, watcher, report, out, bar, workers)
+        reports.append(_run_report(run, policy, played_tasks, out / "clips" / name))
+        scores[name] = {task: summary.as_dict() for task, summary in reports[-1].scores.items()}
+    machine = hardware()
+    facts = [
+        f"Made by `{command}` at revision `{git_revision()}` on {machine.get('gpu', machine['cpu'])}.",
+        f"{report.episodes} held-out episodes of each task, seeds {seeds[0]} to {seeds[-1]}, {report.steps} Euler steps a "
+        "chunk. In brackets the 95 % Wilson interval.",
+        f"Beliefs are read by linear probes from the working state h; they were fitted to {report.fitted} expert "
+        "demonstrations that the policy was not trained on. What a probe can read, the policy need not use.",
+        "Relevant traces are the quarter of the last layer's tokens from which a linear probe reads the next choice best.",
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    page = out / "index.html"
+    page.write_text(report_page(reports, episodes, facts), encoding="utf-8")
+    write_result(out / "scores.json", {"runs": scores}, command=command, seeds=seeds)
+    return page, episodes
+
+
+def _episodes(
+    policy: ChameleonPolicy,
+    name: str,
+    settings: CamoSettings,
+    played: Played,
+    watcher: Watcher,
+    report: Report,
+    out: Path,
+    bar: Bar,
+    workers: int,
+) -> list[TheatreEpisode]:
+    counts = report.fitted, max(1, report.fitted // 2)
+    material = gather(policy, settings, counts, out / "demonstrations", bar, workers)
+    chosen = telling(played.rollouts, report.shown)
+    with bar(f"{name}: {settings.task} with edited memories", len(WHAT_IFS) * played.decisions) as advance:
+        return theatre_episodes(policy, name, played, watcher, material, readable(material), chosen, progress=advance)
+
+
+def _run_report(run: Path | str, policy: ChameleonPolicy, played: dict[str, Played], folder: Path) -> RunReport:
+    metrics: list[dict[str, Any]] = []
+    if (Path(run) / METRICS).exists():
+        metrics = read_metrics(Path(run) / METRICS)
+    clips = [clip for each in played.values() for clip in _clips(each, folder)]
+    scores = {
+        task: summarise([rollout.played.score for rollout in each.rollouts], task_named(task)().chance)
+        for task, each in played.items()
+    }
+    return RunReport(
+        name=name_of(run), method=policy.method, preset=policy.config.preset, parameters=policy.parameter_count,
+        scores=scores, metrics=metrics, clips=clips,
+    )  # fmt: skip
+
+
+def _clips(played: Played, folder: Path) -> list[Clip]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_clip(played.settings, played.rollouts[number], folder) for number in telling(played.rollouts, CLIPS)]
+
+
+def _clip(settings: CamoSettings, rollout: Rollout, folder: Path) -> Clip:
+    path = folder / f"{settings.task}-{rollout.played.seed}.mp4"
+    save_clip(replay(settings, rollout, CLIP_SIZE), path)
+    score = rollout.played.score
+    return Clip(
+        path, f"{settings.task}, seed {rollout.played.seed}: {in_words(rollout.played.z)}. {score.reason.capitalize()}."
+    )
