@@ -138,7 +138,7 @@ def test_an_episode_begins_with_fresh_memory_and_its_own_noise() -> None:
 
 def test_a_dead_process_is_said_so() -> None:
     with EnvPool(CLEAN_PLATE, 2, 1) as pool:
-        pool.advance({0: FIRST_SEED})
+        pool.advance({0: (FIRST_SEED, None)})
         pool._processes[0].kill()
         pool._processes[0].join()
         with pytest.raises(OSError, match="an evaluation process died"):

@@ -15,7 +15,7 @@ from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.evaluate.videos import replay
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.probes.addressability import readable
-from chameleon_policy.probes.continuation import Played, play
+from chameleon_policy.probes.continuation import Played, play, play_twins
 from chameleon_policy.probes.representations import gather
 from chameleon_policy.probes.study import name_of, tasks_of
 from chameleon_policy.probes.watching import WHAT_IFS, Watcher, in_words, telling, theatre_episodes
@@ -106,8 +106,10 @@ def _episodes(
     counts = report.fitted, max(1, report.fitted // 2)
     material = gather(policy, settings, counts, out / "demonstrations", bar, workers)
     chosen = telling(played.rollouts, report.shown)
+    with bar(f"{name}: twins of {settings.task}", report.episodes) as advance:
+        twins = play_twins(policy, played, progress=advance)
     with bar(f"{name}: {settings.task} with edited memories", len(WHAT_IFS) * played.decisions) as advance:
-        return theatre_episodes(policy, name, played, watcher, material, readable(material), chosen, progress=advance)
+        return theatre_episodes(policy, name, played, twins, watcher, material, readable(material), chosen, progress=advance)
 
 
 def _run_report(run: Path | str, policy: ChameleonPolicy, played: dict[str, Played], folder: Path) -> RunReport:

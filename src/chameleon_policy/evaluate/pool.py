@@ -42,8 +42,10 @@ class Tick:
     """The result, when the episode is over."""
 
 
-Order = Mapping[int, int | np.ndarray]
-"""Slot -> a seed to begin an episode with, or an action."""
+Begin = tuple[int, Answer | None]
+"""A seed to begin an episode with, and its answer; None: the seed decides it."""
+Order = Mapping[int, Begin | np.ndarray]
+"""Slot -> what to begin with, or an action."""
 
 
 class EnvPool:
@@ -78,7 +80,7 @@ class EnvPool:
         """Begin episodes and take control steps; returns what every slot in the order shows then."""
         if not self._pipes:
             return self._here.advance(order)
-        shares: list[dict[int, int | np.ndarray]] = [{} for _ in self._pipes]
+        shares: list[dict[int, Begin | np.ndarray]] = [{} for _ in self._pipes]
         for slot, what in order.items():
             shares[slot % len(shares)][slot] = what
         busy = [(pipe, share) for pipe, share in zip(self._pipes, shares, strict=True) if share]
@@ -115,7 +117,7 @@ class _Environments:
     def advance(self, order: Order) -> dict[int, Tick]:
         return {slot: self._advance(slot, what) for slot, what in order.items()}
 
-    def _advance(self, slot: int, what: int | np.ndarray) -> Tick:
+    def _advance(self, slot: int, what: Begin | np.ndarray) -> Tick:
         if slot not in self._envs:
             self._envs[slot] = self._settings.make_env()
         env = self._envs[slot]
@@ -123,7 +125,8 @@ class _Environments:
             observation, _, terminated, truncated, info = env.step(what)
             over = terminated or truncated
         else:
-            (observation, info), over = env.reset(seed=what), False
+            seed, z = what
+            (observation, info), over = env.reset(seed=seed, options={"z": z}), False
         return Tick(observation, info["decision"], _played(env) if over else None)
 
     def close(self) -> None:

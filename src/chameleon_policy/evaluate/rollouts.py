@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chameleon_policy.camo.tasks import Answer
 from chameleon_policy.evaluate.pool import EnvPool, Played, Tick
 from chameleon_policy.policy import Features, Observation
 
@@ -64,9 +65,10 @@ def roll_out(
     steps: int | None = None,
     executed: int | None = None,
     instruction: Tensor | None = None,
+    answers: Sequence[Answer] | None = None,
     progress: Callable[[int], object] = lambda done: None,
 ) -> list[Rollout]:
-    """Play the episodes of these seeds; results in their order.
+    """Play the episodes of these seeds, with these answers or those that the seeds decide; results in their order.
 
     `executed` actions of every chunk are carried out (default: as many as the policy says). A chunk that was planned before
     a decision is dropped there: what is done then must come from what is known then.
@@ -83,7 +85,7 @@ def roll_out(
         for place in idle[: len(waiting)]:
             episode, seed = waiting.pop(0)
             slots[place].begin(episode, seed)
-            begun[place] = seed
+            begun[place] = seed, None if answers is None else answers[episode]
         if begun:
             state = state.put(list(begun), policy.initial_state(len(begun)))
         playing = [place for place, slot in enumerate(slots) if slot.episode is not None]

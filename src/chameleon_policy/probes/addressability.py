@@ -10,7 +10,12 @@ Which traces are relevant is found by rule, for each layer, with episodes that a
     attended   the quarter of the tokens that recall attends to most at this decision, in the mean over heads
     random     as many tokens, drawn from those that are in neither quarter
 
-A donor is the next episode that came to the same decision and asks for another choice there (for `equal`: for the same).
+What is swapped in comes from a donor at the same decision:
+
+    twin       the same scene with another answer: at the decision it looks the same, to the last bit
+    another    the next episode that asks for another choice: also the scene is another
+    equal      the next episode that asks for the same choice
+    own        the episode itself
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ SHARE = 4
 """A quarter of the tokens is relevant."""
 Rule = Literal["decoded", "attended", "random"]
 Edit = Literal["nothing", "swap", "remove", "keep"]
+Donor = Literal["twin", "another", "equal", "own"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,8 @@ class Intervention:
     """Which tokens; None: all."""
     layers: Literal["last", "all"] = "last"
     part: Part = "traces"
-    equal: bool = False
-    """From a donor that asks for the same choice."""
+    donor: Donor = "twin"
+    """Of a swap."""
 
 
 FULL, SWAP, REMOVED, KEPT = "Full", "Swap", "Mask+", "Mask-"
@@ -70,11 +76,18 @@ INTERVENTIONS: tuple[Intervention, ...] = (
     Intervention("Swap, every trace", "swap", layers="all"),
     Intervention("Swap, working state", "swap", layers="all", part="working"),
     Intervention("Swap, everything", "swap", layers="all", part="both"),
-    Intervention("Own memory", "swap", layers="all", part="both", equal=True),
-    Intervention("Equal answer", "swap", layers="all", part="both", equal=True),
+    Intervention("Swap, everything, another scene", "swap", layers="all", part="both", donor="another"),
+    Intervention("Equal answer, another scene", "swap", layers="all", part="both", donor="equal"),
+    Intervention("Own memory", "swap", layers="all", part="both", donor="own"),
 )
-OWN = "Own memory"
-"""The donor is the episode itself: nothing may change, to the last bit."""
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A donor's memory, and the choice that it stands for."""
+
+    memory: MemoryState
+    asks_for: int
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,11 @@ class Row:
         return Rate.of(sum(each.chosen == each.asks_for for each in self.outcomes), len(self.outcomes))
 
     @property
+    def nothing(self) -> int:
+        """Episodes in which nothing was chosen before the time was over."""
+        return sum(each.chosen is None for each in self.outcomes)
+
+    @property
     def original(self) -> Rate:
         """The choice is what the episode itself asks for."""
         return Rate.of(sum(each.chosen == each.original for each in self.outcomes), len(self.outcomes))
@@ -114,7 +132,8 @@ class Row:
         intervention = self.intervention
         return {
             "name": intervention.name, "edit": intervention.edit, "rule": intervention.rule, "layers": intervention.layers,
-            "part": intervention.part, "follows": self.follows.as_dict(), "original": self.original.as_dict(),
+            "part": intervention.part, "donor": intervention.donor if intervention.edit == "swap" else None,
+            "follows": self.follows.as_dict(), "original": self.original.as_dict(), "nothing": self.nothing,
             "same_actions": sum(each.same_actions for each in self.outcomes),
             "episodes": " ".join(str(each.episode) for each in self.outcomes),
             "decisions": "".join(str(each.decision) for each in self.outcomes),
@@ -162,18 +181,20 @@ def readable(material: Material) -> Tensor:
 def addressability(
     policy: ChameleonPolicy,
     played: Played,
+    twins: Played,
     shares: Tensor,
     interventions: Sequence[Intervention] = INTERVENTIONS,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Addressability:
     """Edit memories at every decision of the episodes that were played, and see what is chosen.
 
-    `shares` says how well the next choice is read from each token (L N), which `readable` measures.
+    `twins` are what `play_twins` makes of them; `shares` says how well the next choice is read from each token (L N), which
+    `readable` measures.
     """
     outcomes: dict[str, list[Outcome]] = {each.name: [] for each in interventions}
     done = 0
     for decision in range(played.decisions):
-        surgeon = Surgeon(played, decision, shares)
+        surgeon = Surgeon(played, twins, decision, shares)
         with stage(played, decision) as pool:
             for intervention in interventions:
                 outcomes[intervention.name] += surgeon.perform(policy, intervention, pool)
@@ -196,8 +217,8 @@ def largest(shares: Tensor) -> Tensor:
 class Surgeon:
     """Edits the memories of all episodes that came to one decision."""
 
-    def __init__(self, played: Played, decision: int, shares: Tensor) -> None:
-        self._played, self._decision = played, decision
+    def __init__(self, played: Played, twins: Played, decision: int, shares: Tensor) -> None:
+        self._played, self._twins, self._decision = played, twins, decision
         self._episodes = played.reached(decision)
         self._asked_for = {episode: played.asked_for(episode, decision) for episode in self._episodes}
         self._decoded = largest(shares)
@@ -205,30 +226,35 @@ class Surgeon:
     def perform(self, policy: ChameleonPolicy, intervention: Intervention, pool: EnvPool) -> list[Outcome]:
         """The outcome of every episode that has a donor, where one is needed."""
         donors = self.donors(intervention)
-        memories = {episode: self.edited(episode, donor, intervention) for episode, donor in donors.items()}
+        memories = {episode: self.edited(episode, donor.memory, intervention) for episode, donor in donors.items()}
         return [
-            self._outcome(episode, donors[episode], continued.rollout)
+            self._outcome(episode, donors[episode].asks_for, continued.rollout)
             for episode, continued in go_on(policy, self._played, self._decision, memories, pool).items()
         ]
 
-    def donors(self, intervention: Intervention) -> dict[int, int]:
-        """Episode -> the one it gets traces from; without a swap, and for its own memory, the episode itself."""
-        if intervention.edit != "swap" or intervention.name == OWN:
-            return {episode: episode for episode in self._episodes}
+    def donors(self, intervention: Intervention) -> dict[int, Given]:
+        """Episode -> what it is given in a swap; without one, its own memory."""
         found = {}
         for place, episode in enumerate(self._episodes):
-            others = [*self._episodes[place + 1 :], *self._episodes[:place]]
-            fitting = [
-                other for other in others if (self._asked_for[other] == self._asked_for[episode]) == intervention.equal
-            ]
-            if fitting:
-                found[episode] = fitting[0]
+            if intervention.edit != "swap" or intervention.donor == "own":
+                found[episode] = self._given(self._played, episode)
+            elif intervention.donor == "twin":
+                if (episode, self._decision) in self._twins.decided:
+                    found[episode] = self._given(self._twins, episode)
+            else:
+                others = [*self._episodes[place + 1 :], *self._episodes[:place]]
+                wanted = intervention.donor == "equal"
+                fitting = [each for each in others if (self._asked_for[each] == self._asked_for[episode]) == wanted]
+                if fitting:
+                    found[episode] = self._given(self._played, fitting[0])
         return found
 
-    def edited(self, episode: int, donor: int, intervention: Intervention) -> MemoryState:
+    def _given(self, played: Played, episode: int) -> Given:
+        return Given(played.decided[episode, self._decision].memory, played.asked_for(episode, self._decision))
+
+    def edited(self, episode: int, given: MemoryState, intervention: Intervention) -> MemoryState:
         """The memory of an episode after the intervention."""
         memory = self._played.decided[episode, self._decision].memory
-        given = self._played.decided[donor, self._decision].memory
         count = len(memory.layers)
         for layer in range(count) if intervention.layers == "all" else [count - 1]:
             tokens = None if intervention.rule is None else self.tokens(episode, layer, intervention.rule)
@@ -251,13 +277,13 @@ class Surgeon:
         mask[rest[torch.randperm(len(rest), generator=generator)[: int(attended.sum())]]] = True
         return mask
 
-    def _outcome(self, episode: int, donor: int, rollout: Rollout) -> Outcome:
+    def _outcome(self, episode: int, asks_for: int, rollout: Rollout) -> Outcome:
         choices, actions = rollout.played.choices, rollout.actions
         before = self._played.rollouts[episode].actions[: len(actions)]
         return Outcome(
             episode=episode,
             decision=self._decision,
-            asks_for=self._asked_for[donor],
+            asks_for=asks_for,
             original=self._asked_for[episode],
             chosen=choices[self._decision] if len(choices) > self._decision else None,
             same_actions=bool(np.array_equal(before, actions)),

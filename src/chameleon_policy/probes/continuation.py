@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chameleon_policy.camo import task_named
+from chameleon_policy.camo.tasks import Answer
 from chameleon_policy.evaluate.camo import embed_instruction
 from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import Rollout, roll_out
@@ -77,20 +79,42 @@ class Played:
         return z[decision] if isinstance(z, tuple) else z
 
 
+def play_twins(policy: ChameleonPolicy, played: Played, *, progress: Callable[[int], object] = lambda done: None) -> Played:
+    """The same scenes once more, each with another answer: the next place, at every decision.
+
+    At the decision a twin sees, to the last bit, what the episode sees; what it remembers differs in what was shown.
+    """
+    seeds = [rollout.played.seed for rollout in played.rollouts]
+    choices = len(task_named(played.settings.task).candidates)
+    answers = [_next(rollout.played.z, choices) for rollout in played.rollouts]
+    return play(
+        policy, played.settings, seeds, answers=answers, steps=played.sampling_steps, workers=played.workers,
+        progress=progress,
+    )  # fmt: skip
+
+
+def _next(z: Answer, choices: int) -> Answer:
+    return tuple((place + 1) % choices for place in z) if isinstance(z, tuple) else (z + 1) % choices
+
+
 def play(
     policy: ChameleonPolicy,
     settings: CamoSettings,
     seeds: Sequence[int],
     *,
+    answers: Sequence[Answer] | None = None,
     steps: int | None = None,
     workers: int = 2,
     watch: Callable[[Inspection], None] | None = None,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Played:
-    """Play one episode for every seed, all at once; `watch` is called with what the policy computes at each step."""
+    """Play one episode for every seed, all at once; `watch` is called with what the policy computes at each step.
+
+    With `answers`, the episodes have these in place of those that their seeds decide; nothing else of them is changed.
+    """
     keeper = _Keeper(policy, watch)
     with EnvPool(settings, len(seeds), workers) as pool:
-        rollouts = _pass(keeper, pool, settings.task, seeds, steps, progress)
+        rollouts = _pass(keeper, pool, settings.task, seeds, steps, progress, answers)
     return Played(settings, rollouts, keeper.decided, len(seeds), workers, steps)
 
 
@@ -141,12 +165,14 @@ def _pass(
     seeds: Sequence[int],
     steps: int | None,
     progress: Callable[[int], object],
+    answers: Sequence[Answer] | None = None,
 ) -> list[Rollout]:
     """All episodes begin at once, so that robot and episode have the same number."""
     assert len(seeds) <= pool.slots
     return roll_out(
-        policy, pool, seeds, steps=steps, instruction=embed_instruction(policy.features, task), progress=progress
-    )
+        policy, pool, seeds, steps=steps, instruction=embed_instruction(policy.features, task), answers=answers,
+        progress=progress,
+    )  # fmt: skip
 
 
 class _Keeper:

@@ -25,7 +25,7 @@ from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.probes.addressability import INTERVENTIONS, addressability, readable
-from chameleon_policy.probes.continuation import play
+from chameleon_policy.probes.continuation import play, play_twins
 from chameleon_policy.probes.prospectiveness import prospectiveness
 from chameleon_policy.probes.representations import Episode, gather
 from chameleon_policy.probes.separability import separability
@@ -165,8 +165,10 @@ def _probe(
         played = play(policy, settings, seeds, steps=study.steps, workers=place.workers, progress=advance)
     addressed = None
     if surgery:
+        with bar(f"{task}: playing twins", study.episodes) as advance:
+            twins = play_twins(policy, played, progress=advance)
         with bar(f"{task}: editing memories", len(INTERVENTIONS) * played.decisions) as advance:
-            addressed = addressability(policy, played, readable(material), progress=advance)
+            addressed = addressability(policy, played, twins, readable(material), progress=advance)
     scores = summarise([rollout.played.score for rollout in played.rollouts], task_named(task)().chance)
     result = {
         "run": file.parent.name, "method": policy.method, "preset": policy.config.preset, "task": task,

@@ -32,8 +32,8 @@ STRIDE = 2
 WHAT_IFS: dict[Intervention, str] = {
     Intervention("as it was", "nothing"): "Nothing is edited: the policy goes on with its own memory.",
     Intervention("swap the relevant traces", "swap", "decoded"): (
-        "In the last layer, the quarter of the traces from which the next choice is read best comes from an episode with "
-        "another answer."
+        "In the last layer, the quarter of the traces from which the next choice is read best comes from an episode in the "
+        "same scene that was shown another answer."
     ),
     Intervention("swap every trace", "swap", layers="all"): "All traces of both layers come from that other episode.",
     Intervention("swap the working state", "swap", layers="all", part="working"): (
@@ -80,6 +80,7 @@ def theatre_episodes(
     policy: ChameleonPolicy,
     name: str,
     played: Played,
+    twins: Played,
     watcher: Watcher,
     material: Material,
     shares: Tensor,
@@ -90,7 +91,7 @@ def theatre_episodes(
 ) -> list[TheatreEpisode]:
     """The chosen episodes with everything that the theatre shows; `shares` tells relevant traces (see `readable`)."""
     probes = beliefs(material)
-    what_ifs = _what_ifs(policy, played, probes, shares, chosen, size, progress)
+    what_ifs = _what_ifs(policy, played, twins, probes, shares, chosen, size, progress)
     layout = layout_of(policy.features)
     episodes = []
     for number in chosen:
@@ -177,6 +178,7 @@ def _candidates(env: CamoEnv) -> dict[str, tuple[float, float]]:
 def _what_ifs(
     policy: ChameleonPolicy,
     played: Played,
+    twins: Played,
     probes: Sequence[LinearProbe],
     shares: Tensor,
     chosen: Sequence[int],
@@ -187,15 +189,17 @@ def _what_ifs(
     found: dict[int, list[Counterfactual]] = {number: [] for number in chosen}
     done = 0
     for decision in range(played.decisions):
-        surgeon = Surgeon(played, decision, shares)
+        surgeon = Surgeon(played, twins, decision, shares)
         with stage(played, decision) as pool:
             for intervention, explanation in WHAT_IFS.items():
                 donors = surgeon.donors(intervention)
                 memories = {
-                    number: surgeon.edited(number, donors[number], intervention) for number in chosen if number in donors
+                    number: surgeon.edited(number, donors[number].memory, intervention)
+                    for number in chosen
+                    if number in donors
                 }
                 for number, continued in go_on(policy, played, decision, memories, pool).items():
-                    asks_for = played.asked_for(donors[number], decision)
+                    asks_for = donors[number].asks_for
                     found[number].append(
                         _counterfactual(
                             played, continued, decision, probes[decision], intervention, explanation, asks_for, size

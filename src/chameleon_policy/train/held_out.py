@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chameleon_policy.policy import EpisodeBatch, VisuomotorPolicy
+from chameleon_policy.probes.linear import LinearProbe
 from chameleon_policy.train.loop import Watch
 from chameleon_policy.train.order import seed_noise
 from chameleon_policy.train.store import Emphasis, EpisodeStore
@@ -23,8 +23,6 @@ from chameleon_policy.train.store import Emphasis, EpisodeStore
 BATCH = 16
 LARGEST_FIT = 256
 """Demonstrations of one task in the training that a probe is fitted to."""
-PENALTY = 1e-2
-"""Of squared weights; h has more numbers than there may be demonstrations."""
 
 
 def watch_held_out(
@@ -65,23 +63,8 @@ def probe_of(instruction: str) -> str:
 
 def probe(known: Tensor, answers: Tensor, asked: Tensor, right: Tensor) -> Tensor:
     """Of which rows of `asked` (N D) a linear classifier that was fitted to `known` (M D) tells the answer."""
-    mean, spread = known.mean(0), known.std(0, correction=0).clamp(min=1e-6)
-    known, asked = (known - mean) / spread, (asked - mean) / spread
     classes = int(max(answers.max(), right.max())) + 1
-    weight = torch.zeros(classes, known.shape[1], device=known.device, requires_grad=True)
-    bias = torch.zeros(classes, device=known.device, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=100, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(known @ weight.T + bias, answers) + PENALTY * weight.square().sum()
-        loss.backward()
-        return loss
-
-    with torch.autocast(known.device.type, enabled=False):
-        with torch.enable_grad():
-            optimizer.step(closure)
-        return (asked @ weight.T + bias).argmax(1) == right
+    return LinearProbe.fit(known, answers, classes).told(asked) == right
 
 
 def _by_task(store: EpisodeStore) -> dict[str, list[int]]:

@@ -1,0 +1,106 @@
+"""Probes on material whose contents are known: they find what is there, when it is there, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from chameleon_policy.camo.scoring import Rate
+from chameleon_policy.probes.addressability import largest, readable
+from chameleon_policy.probes.linear import LinearProbe
+from chameleon_policy.probes.prospectiveness import lead, prospectiveness, ready
+from chameleon_policy.probes.representations import WINDOW
+from chameleon_policy.probes.separability import separability
+from probe_material import TOKENS, material
+
+
+def found(task: str, **options: int):
+    return separability(material(task, **options), torch.Generator().manual_seed(0))
+
+
+def test_shares_are_those_of_a_fitted_softmax() -> None:
+    generator = torch.Generator().manual_seed(0)
+    answers = torch.arange(3).repeat(30)
+    rows = torch.randn(90, 5, generator=generator) + 3 * torch.nn.functional.one_hot(answers, 5)
+    probe = LinearProbe.fit(rows, answers, 3)
+    shares = probe.shares(rows)
+    torch.testing.assert_close(shares.sum(-1), torch.ones(90))
+    assert torch.equal(shares.argmax(-1), probe.told(rows)) and (probe.told(rows) == answers).float().mean() > 0.95
+    # At the optimum of cross-entropy with a bias, the mean share of every class is its frequency.
+    torch.testing.assert_close(shares.mean(0), torch.full((3,), 1 / 3), rtol=0, atol=1e-3)
+
+
+class TestSeparability:
+    @pytest.mark.parametrize("task", ["clean-plate", "seasonings"])
+    def test_memory_tells_and_the_scene_does_not(self, task: str) -> None:
+        result = found(task, fitted=120)
+        decisions = 45 * (3 if task == "seasonings" else 1)
+        assert result.memory.value > 0.95 and result.memory.count == decisions
+        assert result.current.low < result.chance < result.current.high
+        assert result.chance == (1 / 27 if task == "seasonings" else 1 / 3)
+
+    def test_shuffled_labels_are_at_chance(self) -> None:
+        rates = [separability(material(seed=seed), torch.Generator().manual_seed(seed)).shuffled for seed in range(6)]
+        right, asked = sum(round(rate.value * rate.count) for rate in rates), sum(rate.count for rate in rates)
+        pooled = Rate.of(right, asked)
+        assert pooled.low < 1 / 3 < pooled.high
+
+    def test_a_memory_that_knows_nothing_is_at_chance(self) -> None:
+        result = found("clean-plate", known_from=30)
+        assert result.memory.low < result.chance < result.memory.high
+
+    def test_over_time_the_answer_appears_when_it_is_known(self) -> None:
+        line = dict(found("clean-plate", known_from=-21).over_time["answer"])
+        assert all(rate.value > 0.9 for step, rate in line.items() if step >= -21)
+        before = [rate.value for step, rate in line.items() if step < -21]
+        assert before and sum(before) / len(before) < 0.55
+        assert min(line) == -48  # the episodes have 50 steps before the decision
+
+    def test_every_place_of_an_answer_has_a_line(self) -> None:
+        result = found("seasonings")
+        assert list(result.over_time) == ["first", "second", "third"]
+        assert result.place_by_place is not None and result.place_by_place.value > 0.95
+        assert found("clean-plate").place_by_place is None
+
+
+class TestProspectiveness:
+    @pytest.mark.parametrize("known_from", [-20, -7])
+    def test_ready_when_the_answer_is_there(self, known_from: int) -> None:
+        result = prospectiveness(material(known_from=known_from, trace_from=-6, fitted=200))
+        assert result.ready == known_from
+        assert result.as_dict()["ready"] == {"working": known_from, "traces": -6}
+        assert result.chance == 1 / 3
+
+    def test_each_decision_counts(self) -> None:
+        result = prospectiveness(material("seasonings"))
+        assert dict(result.working)[0].count == 3 * 45
+        assert [step for step, _ in result.traces] == list(WINDOW)
+
+    def test_what_is_not_held_until_the_decision_is_not_ready(self) -> None:
+        high, low = Rate.of(9, 10), Rate.of(5, 10)
+        assert ready([(-3, high), (-2, low), (-1, high), (0, high), (1, low)]) == -1
+        assert ready([(-1, high), (0, low), (1, high)]) is None
+        assert lead(-20, -3) == 17 and lead(-3, -20) == -17 and lead(None, -3) is None
+
+
+class TestRelevantTraces:
+    def test_the_trace_that_tells_is_found(self) -> None:
+        shares = readable(material())
+        assert shares.shape == (2, TOKENS)
+        assert int(shares[-1].argmax()) == 3 and shares[-1, 3] > 0.95
+        assert shares[0].max() < 0.65  # nothing in the first layer
+        assert largest(shares)[-1].nonzero().flatten().tolist()[0] <= 3 and bool(largest(shares)[-1, 3])
+
+    def test_a_quarter_of_the_tokens_and_the_first_of_equals(self) -> None:
+        assert largest(torch.tensor([0.1, 0.5, 0.5, 0.5, 0.2, 0.3, 0.4, 0.0])).tolist() == [0, 1, 1, 0, 0, 0, 0, 0]
+        assert largest(torch.tensor([0.1, 0.2, 0.3])).sum() == 1
+
+
+def test_an_episode_that_begins_late_is_left_out() -> None:
+    """Steps that fewer than half of the episodes have are not asked for."""
+    made = material()
+    late = [replace(each, decisions=(10,)) for each in made.asked]
+    steps = [step for step, _ in prospectiveness(replace(made, asked=late)).working]
+    assert min(steps) == -10
