@@ -68,6 +68,13 @@ def test_the_comparison_in_the_readme() -> None:
     against = [paired(reference, episodes(row for row in rows if row["method"] == method)) for method in kept]
     assert all(both is not None and both.episodes == 3 * played for both in against)
     largest, ps = max(percent(-both.difference) for both in against if both.difference < 0), [both.p for both in against]
+    average = {str(line.cells[0]): line for section in table.sections.values() for line in section}
+    best = paired(reference, episodes(row for row in rows if row["method"] == "lstm"))
+    assert f"{percent(best.difference)} points of SR above Chameleon (p < 0.001" in text and best.p < 0.001
+    column = list(map(str, table.columns)).index("Average SR")
+    assert max(average, key=lambda name: int(str(average[name].cells[column]).split()[0])) == "LSTM"
+    traces = paired(reference, episodes(row for row in rows if row["method"] == "brief"))
+    assert "traces alone remember, does as well as Chameleon" in text and percent(traces.difference) == 0
     assert f"Taking one mechanism away costs {largest} points of SR or less" in text
     assert f"(p {min(ps):.2f} to {max(ps):.2f})" in text
 
@@ -89,7 +96,7 @@ def test_what_came_out_and_why() -> None:
     page = (ROOT / "docs/baselines.md").read_text()
     whole = {line.cells[0].value: line for section in comparisons(bench_rows())[1].sections.values() for line in section}
     shown = table_below("choices", page)
-    assert len(shown) == 6 and shown == [[str(cell) for cell in whole[line[0]].cells] for line in shown]
+    assert len(shown) == 8 and shown == [[str(cell) for cell in whole[line[0]].cells] for line in shown]
     expected = []
     for size in ("small", "nano"):
         found = result(f"which-memory-{size}.json")["rows"]
@@ -126,7 +133,7 @@ def test_what_came_out_and_why() -> None:
     whole_table = [row for row in bench_rows() if row["preset"] == "small" and not row["told"]]
     best = episodes(row for row in whole_table if row["method"] == "no-control-index")
     others = [paired(best, episodes(row for row in whole_table if row["method"] == method)) for method in kept]
-    assert "beats the other three ablations (p 0.005 or less)" in " ".join(page.split())
+    assert "beats the other three (p 0.005 or less)" in " ".join(page.split())
     assert all(round(both.p, 3) <= 0.005 and both.difference < 0 for both in others if both.lost + both.gained)
     rows = {row["method"]: row for row in result("brief-working-state.json")["rows"]}
     methods = ("chameleon", "no-control-index", "vanilla-mamba", "similarity")
