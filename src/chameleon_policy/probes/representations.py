@@ -80,9 +80,7 @@ def gather(
     for number, count in enumerate(counts):
         recording = Recording(task=settings.task, episodes=count, seed=RECORDING + number, observation=settings.observation)
         recording = replace(recording, image_size=settings.image_size) if pictures else recording
-        place = (
-            folder / f"{settings.task}-{kind}{settings.image_size if kind == 'rgb' else ''}-{('fitted', 'asked')[number]}"
-        )
+        place = folder / f"{settings.task}-{kind}-{('fitted', 'asked')[number]}{count}"
         record_once(recording, place, bar, workers)
         encoder = None if policy.features.language is None else InstructionEncoder(policy.features.language.encoder)
         arrays = load_episodes(open_episodes(place), workers=workers)
