@@ -168,7 +168,7 @@ def _probe(
         with bar(f"{task}: playing twins", study.episodes) as advance:
             twins = play_twins(policy, played, progress=advance)
         with bar(f"{task}: editing memories", len(INTERVENTIONS) * played.decisions) as advance:
-            addressed = addressability(policy, played, twins, readable(material), progress=advance)
+            addressed = addressability(policy, played, twins, readable(material), INTERVENTIONS, advance)
     scores = summarise([rollout.played.score for rollout in played.rollouts], task_named(task)().chance)
     result = {
         "run": file.parent.name, "method": policy.method, "preset": policy.config.preset, "task": task,

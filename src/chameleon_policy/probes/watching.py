@@ -144,24 +144,27 @@ class Scene:
     """An episode as the cameras saw it."""
 
     frames: dict[str, np.ndarray]
+    """View -> pictures from the beginning, or from a decision on."""
     phases: tuple[str, ...]
     positions: np.ndarray
     candidates: dict[str, tuple[float, float]]
 
 
-def replay_scene(settings: CamoSettings, rollout: Rollout, size: int) -> Scene:
-    """Play a rollout's actions again, in pictures of this size; ends where the actions end."""
+def replay_scene(settings: CamoSettings, rollout: Rollout, size: int, decision: int = -1) -> Scene:
+    """Play a rollout's actions again, in pictures of this size, from its beginning or from one of its decisions on."""
     env = replace(settings, observation="state", kind="policy", until_choice=None).make_env()
     try:
         env.reset(seed=rollout.played.seed)
-        frames, phases, positions = [env.frames(size)], [env.phase], [env.proprioception()[:3]]
+        frames, phases, positions = [], [], []
         candidates: dict[str, tuple[float, float]] = {}
         # After the last action nothing is done any more: what was seen then belongs to no step of the policy.
-        for action in rollout.actions[:-1]:
-            env.step(action)
-            frames.append(env.frames(size))
+        for number in range(len(rollout.actions)):
+            if number:
+                env.step(rollout.actions[number - 1])
             phases.append(env.phase)
             positions.append(env.proprioception()[:3])
+            if len(env.decisions) > decision:  # drawing takes most of the time
+                frames.append(env.frames(size))
             if env.phase == "decision" and not candidates:
                 candidates = _candidates(env)
         views = {view: np.stack([frame[view] for frame in frames]) for view in frames[0]}
@@ -220,7 +223,7 @@ def _counterfactual(
     asks_for: int,
     size: int,
 ) -> Counterfactual:
-    scene = replay_scene(played.settings, continued.rollout, size)
+    scene = replay_scene(played.settings, continued.rollout, size, decision)
     step = [number for number, phase in enumerate(scene.phases) if phase == "decision"][decision]
     choices = continued.rollout.played.choices
     return Counterfactual(
@@ -231,5 +234,5 @@ def _counterfactual(
         chosen=PLACES[choices[decision]] if len(choices) > decision else None,
         shares=probe.shares(continued.working).numpy(),
         plan=continued.plan[:, :3].numpy(),
-        frames=next(iter(scene.frames.values()))[step:],
+        frames=next(iter(scene.frames.values())),
     )

@@ -1,0 +1,222 @@
+"""`chameleon probe` and `chameleon report`, in miniature: what they write, go on with, show and refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import umap
+from rich.console import Console
+
+from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Range, Statistics, reporting
+from chameleon_policy.baselines import METHODS
+from chameleon_policy.camo import task_named
+from chameleon_policy.cli import main
+from chameleon_policy.evaluate.settings import CamoSettings
+from chameleon_policy.probes import study as module
+from chameleon_policy.probes.addressability import INTERVENTIONS
+from chameleon_policy.probes.study import Place, Study, name_of, probe_runs, tasks_of
+from chameleon_policy.report.probes import paper
+from chameleon_policy.report.probes.files import publish
+from chameleon_policy.report.probes.table import leads, tables
+from chameleon_policy.report.probes.trajectories import embed
+from chameleon_policy.report.progress_bar import progress_bar
+from examples import nano
+
+SMALL = Study(fitted=6, asked=3, episodes=2, steps=1)
+STATISTICS = Statistics(action=Range(low=(-1.0,) * 10, high=(1.0,) * 10))
+SLOTS = Features(objects=ObjectSlots(count=5, size=7), proprioception=10, action=10, horizon=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two untrained policies, and demonstrations to be recorded beside them."""
+    out = tmp_path_factory.mktemp("probes")
+    for seed, (name, method) in enumerate((("one", "chameleon"), ("two", "no-jepa"))):
+        torch.manual_seed(seed)
+        METHODS[method](nano(), SLOTS, STATISTICS).save_pretrained(out / name)
+    return out
+
+
+@pytest.fixture(scope="module")
+def findings(folder: Path) -> Iterator[list[dict]]:
+    few = [each for each in INTERVENTIONS if each.name in ("Full", "Swap", "Mask+", "Mask-", "Own memory")]
+    place = Place(out=folder / "found", command="chameleon probe one two", device="cpu", workers=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "INTERVENTIONS", few)
+        yield probe_runs([folder / "one", folder / "two"], ("clean-plate",), (), SMALL, place, progress_bar)
+
+
+def test_a_finding_for_each_run_and_task(findings: list[dict], folder: Path) -> None:
+    assert [(each["run"], each["method"], each["task"]) for each in findings] == [
+        ("one", "chameleon", "clean-plate"), ("two", "no-jepa", "clean-plate")
+    ]  # fmt: skip
+    for finding in findings:
+        assert finding["separability"]["memory"]["count"] == 3 and finding["scores"]["msr"]["count"] == 2
+        assert finding["addressability"]["rows"][0]["name"] == "Full"
+        assert {"command", "hardware", "git_revision", "duration_s"} <= set(finding)
+        own = next(row for row in finding["addressability"]["rows"] if row["name"] == "Own memory")
+        assert own["same_actions"] == 2
+    document = json.loads((folder / "found/one/clean-plate.json").read_text())
+    assert document["seeds"] == [1_000_000_000, 1_000_000_001]
+    with np.load(folder / "found/one/clean-plate.npz") as saved:
+        assert len(saved["working"]) == saved["lengths"].sum() and saved["answers"].shape == (3, 1)
+
+
+def test_what_is_there_is_not_measured_again(findings: list[dict], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "gather", lambda *_: pytest.fail("measured again"))
+    place = Place(out=folder / "found", command="again", device="cpu", workers=1)
+    runs = [folder / "one", folder / "two"]
+    assert probe_runs(runs, ("clean-plate",), ("none",), SMALL, place, progress_bar) == findings
+    with pytest.raises(ValueError, match="made with other settings"):
+        probe_runs(runs, ("clean-plate",), (), Study(fitted=7, asked=3, episodes=2, steps=1), place, progress_bar)
+    damaged = folder / "damaged" / "one" / "clean-plate.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("{}")
+    with pytest.raises(ValueError, match="is no finding of a probe"):
+        probe_runs(runs[:1], ("clean-plate",), (), SMALL, Place(out=folder / "damaged", command=""), progress_bar)
+
+
+def test_tables_beside_the_papers_numbers(findings: list[dict]) -> None:
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    for table in tables([{**finding, "task": "seasonings"} for finding in findings]):
+        console.print(table)
+    shown = console.export_text()
+    for number in (*paper.SEPARABILITY["seasonings"], *(f"{value:.0f}" for value in paper.ADDRESSABILITY.values())):
+        assert str(number) in shown
+    assert re.search(r"Mask\+ +│.*│ +40 │", shown)
+
+
+def test_how_much_earlier_the_first_run_is_ready() -> None:
+    def finding(run: str, ready: int | None) -> dict:
+        return {"run": run, "task": "t", "prospectiveness": {"ready": {"working": ready}}}
+
+    found = leads([finding("a", -20), finding("b", -3), finding("c", None)])
+    assert found == {("b", "t"): 17, ("c", "t"): None}
+
+
+def test_figures_and_the_json(findings: list[dict], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(umap, "UMAP", FirstThree)  # the real one compiles for half a minute: a slow test
+    written = publish(findings, folder / "found", tmp_path / "probes.json", "the command", Console(quiet=True))
+    assert {path.name for path in written} == {
+        "probes.json", "over-time-clean-plate.svg", "before-decision-clean-plate.svg", "edited-memories-clean-plate.svg",
+        "trajectories-clean-plate.svg",
+    }  # fmt: skip
+    for path in written[1:]:
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+        assert "nan" not in path.read_text()
+    drawing = ElementTree.parse(folder / "found/trajectories-clean-plate.svg").getroot()
+    assert len(drawing.findall("{http://www.w3.org/2000/svg}polyline")) == 2 * 3  # two looks at three episodes
+    document = json.loads((tmp_path / "probes.json").read_text())
+    assert document["command"] == "the command" and document["result"]["findings"] == findings
+
+
+class FirstThree:
+    """The first three numbers, in the manner of UMAP."""
+
+    def __init__(self, **options: int) -> None:
+        assert options["n_components"] == 3
+
+    def fit_transform(self, rows: np.ndarray) -> np.ndarray:
+        return rows[:, :3]
+
+
+@pytest.mark.slow
+def test_trajectories_with_different_answers_lie_apart(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    answers = np.arange(30)[:, None] % 3
+    working = rng.normal(size=(30, 40, 8)) * 0.1 + np.eye(8)[answers[:, 0]][:, None]
+    np.savez(
+        tmp_path / "h.npz",
+        working=working.reshape(-1, 8),
+        lengths=np.full(30, 40),
+        decisions=np.full(30, 20),
+        answers=answers,
+    )
+    points, told, steps = embed(tmp_path / "h.npz")
+    assert points.shape == (30, len(steps), 3) and told.tolist() == answers[:, 0].tolist()
+    centres = np.stack([points[told == answer].mean((0, 1)) for answer in range(3)])
+    spread = max(points[told == answer].std() for answer in range(3))
+    assert min(np.linalg.norm(centres[one] - centres[other]) for one, other in ((0, 1), (0, 2), (1, 2))) > spread
+
+
+def test_runs_are_named_by_their_folders(folder: Path) -> None:
+    assert name_of(Path("runs/x/policy")) == "x" and name_of("camo-small") == "camo-small"
+    with pytest.raises(ValueError, match="names of their own"):
+        probe_runs([folder / "one", folder / "one"], (), (), SMALL, Place(out=folder, command=""), progress_bar)
+
+
+def test_tasks_that_a_policy_plays(folder: Path) -> None:
+    assert list(tasks_of(folder / "one", (), "cpu")) == ["clean-plate", "seasonings"]  # five slots each
+    with pytest.raises(ValueError, match="shell-game has 6 object slots"):
+        tasks_of(folder / "one", ("shell-game",), "cpu")
+    with pytest.raises(ValueError, match="no task"):
+        tasks_of(folder / "one", ("nonsense",), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "name at least one run"),
+        (["{lstm}", "--task", "clean-plate"], "and this is another method"),
+        (["{told}", "--task", "clean-plate"], "trained with the answer in its observations"),
+        (["{one}", "--episodes", "0"], "--episodes must be at least 1, got 0"),
+        (["{one}", "--surgery", "nonsense"], "no task"),
+        (["nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input(
+    options: list[str], message: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    METHODS["lstm"](nano(), SLOTS).save_pretrained(tmp_path / "lstm")
+    told = Features(objects=SLOTS.objects, proprioception=13, action=10, horizon=4)
+    ChameleonPolicy(nano(), told).save_pretrained(tmp_path / "told")
+    places = {"lstm": tmp_path / "lstm", "told": tmp_path / "told", "one": folder / "one"}
+    named = [option.format(**places) for option in options]
+    for command in ("probe", "report"):
+        if command == "report" and "--surgery" in named:
+            continue
+        monkeypatch.setattr("sys.argv", ["chameleon", command, *named, "--out", str(tmp_path / "out"), "--device", "cpu"])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_report(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(reporting, "CLIP_SIZE", 64)
+    sizes = {"episodes": 1, "shown": 1, "fitted": 4, "steps": 1, "workers": 1}
+    options = ["--task", "clean-plate", "--device", "cpu", *(f"--{name}={value}" for name, value in sizes.items())]
+    recording = tmp_path / "theatre.rrd"
+    monkeypatch.setattr(
+        "sys.argv",
+        ["chameleon", "report", str(folder / "one"), *options, "--out", str(tmp_path / "page"), "--rerun", str(recording)],
+    )
+    main()
+    assert f"Look at it in a browser: {(tmp_path / 'page/index.html').as_uri()}" in capsys.readouterr().out
+    page = (tmp_path / "page/index.html").read_text()
+    data = re.search(r'<script type="application/json" id="episode-0">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    episode = json.loads(data[1])
+    assert episode["task"] == "clean-plate" and episode["beliefs"][0]["choices"] == ["left", "middle", "right"]
+    assert episode["counterfactuals"][0]["name"] == "as it was" and len(episode["counterfactuals"]) == 5
+    assert episode["layout"]["others"] == [*(f"object {number}" for number in range(1, 6)), "body", "instruction"]
+    env = CamoSettings(task="clean-plate", observation="state").make_env()
+    env.reset(seed=episode["seed"])
+    assert episode["decisions"] == [env.decision_step]
+    assert episode["answer"] == ("left", "middle", "right")[env.z]
+    scores = json.loads((tmp_path / "page/scores.json").read_text())["result"]["runs"]["one"]["clean-plate"]
+    assert scores["msr"]["count"] == 1 and scores["chance"] == task_named("clean-plate")().chance
+    assert recording.read_bytes()[:3] == b"RRF"
+
+
+def test_a_recording_needs_its_ending(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["chameleon", "report", str(folder / "one"), "--rerun", str(tmp_path / "x.mp4")])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--rerun must name an .rrd file" in capsys.readouterr().err
