@@ -21,7 +21,7 @@ from chameleon_policy.cli import main
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.probes import study as module
 from chameleon_policy.probes.addressability import INTERVENTIONS
-from chameleon_policy.probes.study import Place, Study, name_of, probe_runs, tasks_of
+from chameleon_policy.probes.study import Place, Study, found_before, name_of, probe_runs, tasks_of
 from chameleon_policy.report.probes import paper
 from chameleon_policy.report.probes.files import publish
 from chameleon_policy.report.probes.table import leads, tables
@@ -76,6 +76,9 @@ def test_what_is_there_is_not_measured_again(findings: list[dict], folder: Path,
     assert probe_runs(runs, ("clean-plate",), ("none",), SMALL, place, progress_bar) == findings
     with pytest.raises(ValueError, match="made with other settings"):
         probe_runs(runs, ("clean-plate",), (), Study(fitted=7, asked=3, episodes=2, steps=1), place, progress_bar)
+    assert found_before(runs, (), folder / "found") == findings
+    with pytest.raises(ValueError, match="nothing was found in .* yet for one, two; leave out --found-only"):
+        found_before(runs, ("seasonings",), folder / "found")
     damaged = folder / "damaged" / "one" / "clean-plate.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{}")

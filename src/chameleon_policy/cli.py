@@ -458,6 +458,7 @@ def probe(
     steps: int = 8,
     out: Path = Path("runs/probes"),
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+    found_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     workers: int = os.cpu_count() or 1,
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:
@@ -477,11 +478,12 @@ def probe(
         steps: Euler steps of a chunk.
         out: Folder for demonstrations, findings and figures.
         json_file: File for everything that was found (default: probes.json in --out).
+        found_only: Show and draw what was found before, whatever its settings were, and measure nothing.
         workers: Processes that record and play.
         device: Where the policies compute (default: a GPU if there is one).
     """
     with _extra("camo,train"):
-        from chameleon_policy.probes.study import Place, Study, probe_runs
+        from chameleon_policy.probes.study import Place, Study, found_before, probe_runs
         from chameleon_policy.report.probes.files import publish
 
     if not runs:
@@ -489,7 +491,10 @@ def probe(
     command = " ".join(["chameleon", *sys.argv[1:]])
     study = Study(fitted=fitted, asked=asked, episodes=episodes, steps=steps)
     place = Place(out=out, command=command, device=device, workers=workers)
-    findings = probe_runs(runs, task, surgery, study, place, progress_bar)
+    if found_only:
+        findings = found_before(runs, task, out)
+    else:
+        findings = probe_runs(runs, task, surgery, study, place, progress_bar)
     for path in publish(findings, out, json_file or out / "probes.json", command, Console()):
         print(f"Written: {path}")
 

@@ -36,6 +36,10 @@ from chameleon_policy.train.devices import Device
 SURGERY = "seasonings"
 """Where the paper edits memories: three decisions that look the same."""
 NONE = "none"
+RESULT = (
+    "run", "method", "preset", "task", "observation", "study", "scores", "separability", "prospectiveness", "addressability",
+)  # fmt: skip
+"""What a finding consists of."""
 Finding = dict[str, Any]
 
 
@@ -133,21 +137,36 @@ def probe_runs(
     return findings
 
 
+def found_before(runs: Sequence[Path | str], tasks: Sequence[str], out: Path) -> list[Finding]:
+    """What `probe_runs` has found so far, whatever its settings were; ValueError if that is nothing."""
+    files = [out / name_of(run) / f"{task}.json" for run in runs for task in tasks or TASKS]
+    findings = [_read(file) for file in files if file.exists()]
+    if not findings:
+        raise ValueError(f"nothing was found in {out} yet for {', '.join(map(name_of, runs))}; leave out --found-only")
+    return findings
+
+
 def _there(file: Path, study: Study, *, surgery: bool) -> Finding | None:
     """What the file says, if it has all that is asked for; ValueError if it was made with other settings."""
     if not file.exists():
         return None
+    finding = _read(file)
+    if finding["study"] != asdict(study):
+        raise ValueError(
+            f"{file} was made with other settings ({finding['study']}); give the same, choose another --out, or look at it "
+            "as it is: --found-only"
+        )
+    return None if surgery and finding["addressability"] is None else finding
+
+
+def _read(file: Path) -> Finding:
+    """A finding with its provenance."""
     try:
         document = json.loads(file.read_text())
-        result = document["result"]
-        then = result["study"]
+        provenance = {name: document[name] for name in ("command", "hardware", "git_revision", "duration_s")}
+        return {**provenance, **{name: document["result"][name] for name in RESULT}}
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{file} is no finding of a probe ({error!r}); move it away") from error
-    if then != asdict(study):
-        raise ValueError(f"{file} was made with other settings ({then}); give the same, or choose another --out")
-    if surgery and result["addressability"] is None:
-        return None
-    return {**{name: document[name] for name in ("command", "hardware", "git_revision", "duration_s")}, **result}
 
 
 def _probe(
