@@ -77,7 +77,7 @@ def test_what_is_there_is_not_measured_again(findings: list[dict], folder: Path,
     with pytest.raises(ValueError, match="made with other settings"):
         probe_runs(runs, ("clean-plate",), (), Study(fitted=7, asked=3, episodes=2, steps=1), place, progress_bar)
     assert found_before(runs, (), folder / "found") == findings
-    with pytest.raises(ValueError, match="nothing was found in .* yet for one, two; leave out --found-only"):
+    with pytest.raises(ValueError, match=r"nothing was found in .* yet for one, two; leave out --found-only"):
         found_before(runs, ("seasonings",), folder / "found")
     damaged = folder / "damaged" / "one" / "clean-plate.json"
     damaged.parent.mkdir(parents=True)
@@ -108,13 +108,13 @@ def test_figures_and_the_json(findings: list[dict], folder: Path, tmp_path: Path
     monkeypatch.setattr(umap, "UMAP", FirstThree)  # the real one compiles for half a minute: a slow test
     written = publish(findings, folder / "found", tmp_path / "probes.json", "the command", Console(quiet=True))
     assert {path.name for path in written} == {
-        "probes.json", "over-time-clean-plate.svg", "before-decision-clean-plate.svg", "edited-memories-clean-plate.svg",
-        "trajectories-clean-plate.svg",
+        "probes.json", "probes-over-time-clean-plate.svg", "probes-before-decision-clean-plate.svg",
+        "probes-edited-memories-clean-plate.svg", "probes-trajectories-clean-plate.svg",
     }  # fmt: skip
     for path in written[1:]:
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
         assert "nan" not in path.read_text()
-    drawing = ElementTree.parse(folder / "found/trajectories-clean-plate.svg").getroot()
+    drawing = ElementTree.parse(tmp_path / "probes-trajectories-clean-plate.svg").getroot()
     assert len(drawing.findall("{http://www.w3.org/2000/svg}polyline")) == 2 * 3  # two looks at three episodes
     document = json.loads((tmp_path / "probes.json").read_text())
     assert document["command"] == "the command" and document["result"]["findings"] == findings

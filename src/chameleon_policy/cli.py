@@ -491,10 +491,7 @@ def probe(
     command = " ".join(["chameleon", *sys.argv[1:]])
     study = Study(fitted=fitted, asked=asked, episodes=episodes, steps=steps)
     place = Place(out=out, command=command, device=device, workers=workers)
-    if found_only:
-        findings = found_before(runs, task, out)
-    else:
-        findings = probe_runs(runs, task, surgery, study, place, progress_bar)
+    findings = found_before(runs, task, out) if found_only else probe_runs(runs, task, surgery, study, place, progress_bar)
     for path in publish(findings, out, json_file or out / "probes.json", command, Console()):
         print(f"Written: {path}")
 

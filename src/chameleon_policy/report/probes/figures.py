@@ -15,6 +15,12 @@ Finding = Mapping[str, Any]
 FOUR = (FULL, SWAP, REMOVED, KEPT)
 
 
+def labels(findings: Sequence[Finding]) -> list[str]:
+    """What tells findings apart in few words: their methods, if these differ, or the names of their runs."""
+    methods = [finding["method"] for finding in findings]
+    return methods if len(set(methods)) == len(methods) else [finding["run"] for finding in findings]
+
+
 def over_time(finding: Finding) -> str:
     """How well each place of the answer is read from h, through the episode."""
     found = finding["separability"]["over_time"]
@@ -22,7 +28,7 @@ def over_time(finding: Finding) -> str:
     names = {"answer": "answer", "first": "first seasoning", "second": "second", "third": "third"}
     return interval_chart(
         {names[name]: _points(line) for name, line in found.items()},
-        title=f"{finding['task']}: what can be read from h ({finding['run']})",
+        title=f"{finding['task']}: what can be read from h",
         x_label="control steps, first decision at 0", levels={"chance": chance}, ticks=range(-60, 21, 20), bands=True,
     )  # fmt: skip
 
@@ -30,8 +36,9 @@ def over_time(finding: Finding) -> str:
 def before_the_decision(findings: Sequence[Finding]) -> str:
     """How well the next choice is read, over time relative to its decision: all runs, and the first run's traces."""
     first = findings[0]["prospectiveness"]
-    lines = {finding["run"]: _points(finding["prospectiveness"]["working"]) for finding in findings}
-    lines["its traces"] = _points(first["traces"])
+    names = labels(findings)
+    lines = {f"h, {name}": _points(each["prospectiveness"]["working"]) for name, each in zip(names, findings, strict=True)}
+    lines[f"traces, {names[0]}"] = _points(first["traces"])
     return interval_chart(
         lines, title=f"{findings[0]['task']}: the next choice, read before it is due",
         x_label="control steps, decision at 0", ticks=range(-40, 11, 10), bands=True,
@@ -73,7 +80,7 @@ def edited_memories(findings: Sequence[Finding]) -> str:
         ends = f'x1="{start - 4:.1f}" x2="{start + 0.7 * group + 2:.1f}"'
         parts.append(f'<line {ends} y1="{row:.1f}" y2="{row:.1f}" stroke="{INK}" stroke-width="2" stroke-dasharray="5 3"/>')
     right = float(left)
-    for place, name in enumerate([*(finding["run"] for finding in findings), "the paper, seasonings"]):
+    for place, name in enumerate([*labels(findings), "the paper, seasonings"]):
         if place < len(findings):
             colour = COLOURS[place % len(COLOURS)]
             parts.append(f'<rect x="{right:.0f}" y="34" width="12" height="12" fill="{colour}"/>')

@@ -1,8 +1,8 @@
-"""The files of a study: everything that was found in one JSON, and a figure for each property and task."""
+"""The files of a study: everything that was found in one JSON, and beside it a figure for each property and task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +21,38 @@ def publish(findings: Sequence[Mapping[str, Any]], out: Path, json_file: Path, c
         console.print(table)
     seeds = evaluation_seeds(FIRST_SEED, max(finding["study"]["episodes"] for finding in findings))
     write_result(json_file, {"findings": [dict(finding) for finding in findings]}, command=command, seeds=seeds)
-    figures = dict(_figures(findings, out, console))
-    for name, figure in figures.items():
-        (out / name).write_text(figure, encoding="utf-8")
-    return [json_file, *(out / name for name in figures)]
+    figures = {**charts(findings), **_trajectories(findings, out, console)}
+    paths = {json_file.with_name(f"{json_file.stem}-{name}.svg"): figure for name, figure in figures.items()}
+    for path, figure in paths.items():
+        path.write_text(figure, encoding="utf-8")
+    return [json_file, *paths]
 
 
-def _figures(findings: Sequence[Mapping[str, Any]], out: Path, console: Console) -> Iterator[tuple[str, str]]:
-    """Name of a file -> figure."""
-    first = [finding for finding in findings if finding["run"] == findings[0]["run"]]
-    for finding in first:
-        task = finding["task"]
-        yield f"over-time-{task}.svg", over_time(finding)
-        yield f"before-decision-{task}.svg", before_the_decision([each for each in findings if each["task"] == task])
-        operated = [each for each in findings if each["task"] == task and each["addressability"] is not None]
+def charts(findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Name -> figure: for every task that the first run plays, it and the other runs."""
+    found = {}
+    for finding in _of_the_first(findings):
+        task, same = finding["task"], [each for each in findings if each["task"] == finding["task"]]
+        found[f"over-time-{task}"] = over_time(finding)
+        found[f"before-decision-{task}"] = before_the_decision(same)
+        operated = [each for each in same if each["addressability"] is not None]
         if operated:
-            yield f"edited-memories-{task}.svg", edited_memories(operated)
+            found[f"edited-memories-{task}"] = edited_memories(operated)
+    return found
+
+
+def _trajectories(findings: Sequence[Mapping[str, Any]], out: Path, console: Console) -> dict[str, str]:
+    found = {}
+    for finding in _of_the_first(findings):
+        task = finding["task"]
         try:
-            yield f"trajectories-{task}.svg", trajectories(out / finding["run"] / f"{task}.npz", f"{task}: h in 3-D (UMAP)")
+            drawn = trajectories(out / finding["run"] / f"{task}.npz", f"{task}: h in three dimensions (UMAP), by answer")
         except ImportError as error:
             console.print(f"No trajectories: {error}", highlight=False, soft_wrap=True)
+            break
+        found[f"trajectories-{task}"] = drawn
+    return found
+
+
+def _of_the_first(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [finding for finding in findings if finding["run"] == findings[0]["run"]]

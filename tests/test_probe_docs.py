@@ -1,0 +1,127 @@
+"""What the README and docs/probes.md say of probes is what docs/results/probes.json says."""
+
+from __future__ import annotations
+
+import re
+
+from chameleon_policy.camo import Rate
+from chameleon_policy.report.evaluation_table import interval, percent
+from chameleon_policy.report.probes import paper
+from chameleon_policy.report.probes.files import charts
+from documents import ROOT, result, table_below
+
+PAGE = (ROOT / "docs/probes.md").read_text()
+NAMES = {
+    "chameleon-4000steps-seed0": "Chameleon",
+    "brief-4000steps-seed0": "w/o lasting working state",
+    "chameleon-1500steps-seed0-state-clean-plate": "Chameleon, nano",
+    "no-jepa-1500steps-seed0-state-clean-plate": "w/o Control-JEPA, nano",
+}
+
+
+FILES = ("probes", "probes-nano")
+
+
+def findings() -> dict[tuple[str, str], dict]:
+    return {(NAMES[each["run"]], each["task"]): each for file in FILES for each in result(f"{file}.json")["findings"]}
+
+
+def cell(rate: dict) -> str:
+    return interval(Rate.from_dict({name: rate[name] for name in ("value", "low", "high", "count")}))
+
+
+def rows(finding: dict) -> dict[str, dict]:
+    return {row["name"]: row for row in finding["addressability"]["rows"]}
+
+
+def operated() -> dict[tuple[str, str], dict]:
+    return {place: each for place, each in findings().items() if each["addressability"] is not None}
+
+
+def test_code_on_the_page_runs() -> None:
+    for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(code, "docs/probes.md", "exec"), {})
+
+
+def test_separability() -> None:
+    expected = []
+    for (name, task), finding in findings().items():
+        found = finding["separability"]
+        there = paper.SEPARABILITY.get(task) if "nano" not in name else None
+        expected.append(
+            [
+                name, task, f"{100 * found['chance']:.1f}", *(cell(found[each]) for each in ("current", "memory", "shuffled")),
+                "-" if there is None else f"{there[0]}, {there[1]}",
+            ]
+        )  # fmt: skip
+    assert table_below("separability", PAGE) == expected
+
+
+def test_addressability() -> None:
+    columns = operated()
+    names = [row["name"] for row in next(iter(columns.values()))["addressability"]["rows"]]
+    expected = []
+    for name in names:
+        there = paper.ADDRESSABILITY.get(name)
+        found = [rows(each)[name] for each in columns.values()]
+        cells = [f"{cell(row['follows'])}" + (f" ({row['nothing']} none)" if row["nothing"] else "") for row in found]
+        expected.append([name, *cells, "-" if there is None else f"{there:.0f}"])
+    assert table_below("addressability", PAGE) == expected
+    header = next(line for line in PAGE.splitlines() if line.startswith("| memory |"))
+    assert [each.strip() for each in header.strip("|").split("|")][1:-1] == [", ".join(place) for place in columns]
+
+
+def test_the_controls_hold() -> None:
+    for place, finding in findings().items():
+        shuffled, chance = finding["separability"]["shuffled"], finding["separability"]["chance"]
+        assert shuffled["low"] <= chance <= shuffled["high"], place
+    for place, finding in operated().items():
+        own, equal = rows(finding)["Own memory"], rows(finding)["Equal answer, another scene"]
+        assert own["same_actions"] == own["follows"]["count"], place
+        changed = [
+            (asked, chosen)
+            for asked, chosen in zip(equal["originals"], equal["choices"], strict=True)
+            if chosen not in ("-", asked)
+        ]
+        assert len(changed) == CHANGED.get(place, 0), place
+
+
+CHANGED: dict[tuple[str, str], int] = {}
+"""Where the memory of another scene with the same answer changed choices, as the page says."""
+
+
+def test_prospectiveness() -> None:
+    expected = []
+    for (name, task), finding in findings().items():
+        found = finding["prospectiveness"]
+        now = next(point for point in found["working"] if point["step"] == 0)
+        steps = ["never" if found["ready"][each] is None else str(found["ready"][each]) for each in ("working", "traces")]
+        expected.append([name, task, *steps, cell(now)])
+    assert table_below("prospectiveness", PAGE) == expected
+
+
+def test_the_readme_beside_the_paper() -> None:
+    found = findings()
+    chameleon, brief = found["Chameleon", "seasonings"], found["w/o lasting working state", "seasonings"]
+    expected = []
+    for task in ("shell-game", "seasonings"):
+        read = found["Chameleon", task]["separability"]
+        there = paper.SEPARABILITY[task]
+        expected.append(
+            [
+                f"{task}: z from what is seen, from h",
+                f"{cell(read['current'])}, {cell(read['memory'])}",
+                f"{there[0]}, {there[1]}",
+            ]
+        )
+    for name, finding in (("Chameleon", chameleon), ("w/o lasting working state", brief)):
+        four = ", ".join(str(percent(rows(finding)[each]["follows"]["value"])) for each in paper.ADDRESSABILITY)
+        there = ", ".join(f"{value:.0f}" for value in paper.ADDRESSABILITY.values())
+        expected.append([f"seasonings, {name}: Full, Swap, Mask+, Mask-", four, there])
+    assert table_below("probes") == expected
+
+
+def test_figures_are_those_of_the_findings() -> None:
+    for file in FILES:
+        for name, figure in charts(result(f"{file}.json")["findings"]).items():
+            assert (ROOT / f"docs/results/{file}-{name}.svg").read_text() == figure, f"chameleon probe --found-only: {name}"
