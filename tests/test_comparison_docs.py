@@ -135,6 +135,17 @@ def test_what_came_out_and_why() -> None:
     others = [paired(best, episodes(row for row in whole_table if row["method"] == method)) for method in kept]
     assert "beats the other three (p 0.005 or less)" in " ".join(page.split())
     assert all(round(both.p, 3) <= 0.005 and both.difference < 0 for both in others if both.lost + both.gained)
+    against = {
+        (method, task): paired(*(episodes(row for row in whole_table if (row["method"], row["task"]) == (name, task))
+                                 for name in ("chameleon", method)))
+        for method, task in (("brief", "shell-game"), ("brief", "seasonings"), ("lstm", "seasonings"))
+    }  # fmt: skip
+    lost, gained = ([getattr(both, name) for both in against.values()] for name in ("lost", "gained"))
+    text = " ".join(page.split())
+    assert f"({lost[0]} cups lost and {gained[0]} gained, {lost[1]} orders lost and {gained[1]} gained" in text
+    assert f"({lost[2]} orders lost and {gained[2]} gained against Chameleon, p < 0.001)" in text
+    assert against["lstm", "seasonings"].p < 0.001 < 0.05 < against["brief", "seasonings"].p < 0.5
+    assert against["brief", "shell-game"].p > 0.05
     rows = {row["method"]: row for row in result("brief-working-state.json")["rows"]}
     methods = ("chameleon", "no-control-index", "vanilla-mamba", "similarity")
     usual = {row["method"]: row for row in bench_rows() if row["preset"] == "nano"}

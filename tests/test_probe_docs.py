@@ -50,7 +50,8 @@ def test_separability() -> None:
         there = paper.SEPARABILITY.get(task) if "nano" not in name else None
         expected.append(
             [
-                name, task, f"{100 * found['chance']:.1f}", *(cell(found[each]) for each in ("current", "memory", "shuffled")),
+                name, task, f"{100 * found['chance']:.1f}",
+                *(cell(found[each]) for each in ("current", "memory", "shuffled")),
                 "-" if there is None else f"{there[0]}, {there[1]}",
             ]
         )  # fmt: skip
