@@ -41,7 +41,7 @@ def _log(stream: rr.RecordingStream, episode: TheatreEpisode, branch: str) -> No
         stream.set_time("time", duration=step / episode.hz)
         for view, frames in episode.frames.items():
             stream.log(f"{branch}/{view}", rr.Image(frames[step]).compress(jpeg_quality=85))
-        for view, heat in _heat_maps(episode, step).items():
+        for view, heat in heat_maps(episode, step).items():
             stream.log(f"{branch}/{view}/recall", rr.Image(heat))
         for belief in episode.beliefs:
             for choice, share in zip(belief.choices, belief.shares[step], strict=True):
@@ -51,7 +51,7 @@ def _log(stream: rr.RecordingStream, episode: TheatreEpisode, branch: str) -> No
             stream.log(f"{branch}/phase", rr.TextLog(phase))
 
 
-def _heat_maps(episode: TheatreEpisode, step: int) -> dict[str, np.ndarray]:
+def heat_maps(episode: TheatreEpisode, step: int) -> dict[str, np.ndarray]:
     """View -> recall of the last layer over its patches, in the mean over heads: red over transparent, picture-sized."""
     shares = episode.attention[step, -1].mean(0)
     maps, first = {}, 0
