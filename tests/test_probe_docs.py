@@ -8,6 +8,7 @@ from chameleon_policy.camo import Rate
 from chameleon_policy.report.evaluation_table import interval, percent
 from chameleon_policy.report.probes import paper
 from chameleon_policy.report.probes.files import charts
+from chameleon_policy.report.probes.table import ready_at
 from documents import ROOT, result, table_below
 
 PAGE = (ROOT / "docs/probes.md").read_text()
@@ -96,7 +97,7 @@ def test_prospectiveness() -> None:
     for (name, task), finding in findings().items():
         found = finding["prospectiveness"]
         now = next(point for point in found["working"] if point["step"] == 0)
-        steps = ["never" if found["ready"][each] is None else str(found["ready"][each]) for each in ("working", "traces")]
+        steps = ["never" if step is None else f"{step:+d}" if step else "0" for step in ready_at(finding).values()]
         expected.append([name, task, *steps, cell(now)])
     assert table_below("prospectiveness", PAGE) == expected
 

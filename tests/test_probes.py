@@ -69,8 +69,8 @@ class TestProspectiveness:
     @pytest.mark.parametrize("known_from", [-20, -7])
     def test_ready_when_the_answer_is_there(self, known_from: int) -> None:
         result = prospectiveness(material(known_from=known_from, trace_from=-6, fitted=200))
-        assert result.ready == known_from
-        assert result.as_dict()["ready"] == {"working": known_from, "traces": -6}
+        lines = result.as_dict()
+        assert (ready(lines["working"]), ready(lines["traces"])) == (known_from, -6)
         assert result.chance == 1 / 3
 
     def test_each_decision_counts(self) -> None:
@@ -78,10 +78,15 @@ class TestProspectiveness:
         assert dict(result.working)[0].count == 3 * 45
         assert [step for step, _ in result.traces] == list(WINDOW)
 
-    def test_what_is_not_held_until_the_decision_is_not_ready(self) -> None:
-        high, low = Rate.of(9, 10), Rate.of(5, 10)
-        assert ready([(-3, high), (-2, low), (-1, high), (0, high), (1, low)]) == -1
-        assert ready([(-1, high), (0, low), (1, high)]) is None
+    @pytest.mark.parametrize(
+        ("values", "expected"), [("9599 5", -1), ("9995 9", 1), ("9995 5", None), ("9999 5", -3), ("5559 9", 0)]
+    )
+    def test_held_until_the_decision_or_else_later(self, values: str, expected: int | None) -> None:
+        """Tenths from three steps before the decision to one after it."""
+        steps = dict(zip(range(-3, 2), values.replace(" ", ""), strict=True))
+        assert ready([{"step": step, "value": int(tenths) / 10} for step, tenths in steps.items()]) == expected
+
+    def test_how_much_earlier(self) -> None:
         assert lead(-20, -3) == 17 and lead(-3, -20) == -17 and lead(None, -3) is None
 
 
@@ -91,7 +96,7 @@ class TestRelevantTraces:
         assert shares.shape == (2, TOKENS)
         assert int(shares[-1].argmax()) == 3 and shares[-1, 3] > 0.95
         assert shares[0].max() < 0.65  # nothing in the first layer
-        assert largest(shares)[-1].nonzero().flatten().tolist()[0] <= 3 and bool(largest(shares)[-1, 3])
+        assert bool(largest(shares)[-1, 3]) and largest(shares).sum(-1).tolist() == [TOKENS // 4] * 2
 
     def test_a_quarter_of_the_tokens_and_the_first_of_equals(self) -> None:
         assert largest(torch.tensor([0.1, 0.5, 0.5, 0.5, 0.2, 0.3, 0.4, 0.0])).tolist() == [0, 1, 1, 0, 0, 0, 0, 0]

@@ -77,6 +77,10 @@ def test_what_is_there_is_not_measured_again(findings: list[dict], folder: Path,
     with pytest.raises(ValueError, match="made with other settings"):
         probe_runs(runs, ("clean-plate",), (), Study(fitted=7, asked=3, episodes=2, steps=1), place, progress_bar)
     assert found_before(runs, (), folder / "found") == findings
+    torch.manual_seed(9)
+    METHODS["chameleon"](nano(), SLOTS, STATISTICS).save_pretrained(folder / "other" / "one")
+    with pytest.raises(ValueError, match="about a policy with other weights"):
+        probe_runs([folder / "other" / "one"], ("clean-plate",), (), SMALL, place, progress_bar)
     with pytest.raises(ValueError, match=r"nothing was found in .* yet for one, two; leave out --found-only"):
         found_before(runs, ("seasonings",), folder / "found")
     damaged = folder / "damaged" / "one" / "clean-plate.json"
@@ -98,10 +102,11 @@ def test_tables_beside_the_papers_numbers(findings: list[dict]) -> None:
 
 def test_how_much_earlier_the_first_run_is_ready() -> None:
     def finding(run: str, ready: int | None) -> dict:
-        return {"run": run, "task": "t", "prospectiveness": {"ready": {"working": ready}}}
+        line = [{"step": step, "value": float(ready is not None and step >= ready)} for step in range(-30, 9)]
+        return {"run": run, "task": "t", "prospectiveness": {"threshold": 0.8, "working": line, "traces": line}}
 
-    found = leads([finding("a", -20), finding("b", -3), finding("c", None)])
-    assert found == {("b", "t"): 17, ("c", "t"): None}
+    found = leads([finding("a", -20), finding("b", -3), finding("c", None), finding("d", 5)])
+    assert found == {("b", "t"): 17, ("c", "t"): None, ("d", "t"): 25}
 
 
 def test_figures_and_the_json(findings: list[dict], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,35 +175,56 @@ def test_tasks_that_a_policy_plays(folder: Path) -> None:
         (["{lstm}", "--task", "clean-plate"], "and this is another method"),
         (["{told}", "--task", "clean-plate"], "trained with the answer in its observations"),
         (["{one}", "--episodes", "0"], "--episodes must be at least 1, got 0"),
+        (["{one}", "--shown", "13"], "--shown must be at most --episodes (12), got 13"),
         (["{one}", "--surgery", "nonsense"], "no task"),
         (["nowhere"], "nowhere"),
+        (["{similarity}", "--task", "clean-plate"], "similarity keeps no trace for every token"),
+        (["{vanilla-mamba}", "--task", "clean-plate"], "vanilla-mamba keeps no trace for every token"),
+        (["{untrained}", "--task", "clean-plate"], "without statistics of its actions"),
+        (["{one}", "--task", "shell-game", "--task", "clean-plate"], "shell-game has 6 object slots"),
+        (["{one}", "{one}"], "runs need names of their own"),
     ],
 )
 def test_bad_input(
     options: list[str], message: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    METHODS["lstm"](nano(), SLOTS).save_pretrained(tmp_path / "lstm")
+    places = {name: tmp_path / name for name in ("lstm", "similarity", "vanilla-mamba", "told", "untrained")}
+    for method in ("lstm", "similarity", "vanilla-mamba"):
+        METHODS[method](nano(), SLOTS, STATISTICS).save_pretrained(places[method])
     told = Features(objects=SLOTS.objects, proprioception=13, action=10, horizon=4)
-    ChameleonPolicy(nano(), told).save_pretrained(tmp_path / "told")
-    places = {"lstm": tmp_path / "lstm", "told": tmp_path / "told", "one": folder / "one"}
-    named = [option.format(**places) for option in options]
+    ChameleonPolicy(nano(), told, STATISTICS).save_pretrained(places["told"])
+    ChameleonPolicy(nano(), SLOTS).save_pretrained(places["untrained"])
+    named = [option.format(**places, one=folder / "one") for option in options]
     for command in ("probe", "report"):
-        if command == "report" and "--surgery" in named:
-            continue
+        if ("--surgery" in named and command == "report") or ("--shown" in named and command == "probe"):
+            continue  # an option of the other
         monkeypatch.setattr("sys.argv", ["chameleon", command, *named, "--out", str(tmp_path / "out"), "--device", "cpu"])
         with pytest.raises(SystemExit) as stopped:
             main()
         assert stopped.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_a_report(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report(
+    findings: list[dict], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(reporting, "CLIP_SIZE", 64)
     sizes = {"episodes": 1, "shown": 1, "fitted": 4, "steps": 1, "workers": 1}
     options = ["--task", "clean-plate", "--device", "cpu", *(f"--{name}={value}" for name, value in sizes.items())]
     recording = tmp_path / "theatre.rrd"
     monkeypatch.setattr(
         "sys.argv",
-        ["chameleon", "report", str(folder / "one"), *options, "--out", str(tmp_path / "page"), "--rerun", str(recording)],
+        [
+            "chameleon",
+            "report",
+            str(folder / "one"),
+            *options,
+            "--out",
+            str(tmp_path / "page"),
+            "--rerun",
+            str(recording),
+            "--probes",
+            str(folder / "found"),
+        ],
     )
     main()
     assert f"Look at it in a browser: {(tmp_path / 'page/index.html').as_uri()}" in capsys.readouterr().out
@@ -212,6 +238,9 @@ def test_a_report(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     env = CamoSettings(task="clean-plate", observation="state").make_env()
     env.reset(seed=episode["seed"])
     assert episode["decisions"] == [env.decision_step]
+    before = episode["beliefs"][0]["shares"][env.decision_step]  # what is read at the decision, in either pass
+    assert before == episode["counterfactuals"][0]["shares"] and len(episode["positions"]) == episode["steps"]
+    assert "before decision clean plate" in page and "edited memories clean plate" in page
     assert episode["answer"] == ("left", "middle", "right")[env.z]
     scores = json.loads((tmp_path / "page/scores.json").read_text())["result"]["runs"]["one"]["clean-plate"]
     assert scores["msr"]["count"] == 1 and scores["chance"] == task_named("clean-plate")().chance

@@ -506,6 +506,7 @@ def report(
     fitted: int = 48,
     steps: int = 8,
     rerun: Path | None = None,
+    probes: Path = Path("runs/probes"),
     workers: int = os.cpu_count() or 1,
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:
@@ -520,6 +521,7 @@ def report(
         fitted: Demonstrations of each task that the probes of beliefs are fitted to.
         steps: Euler steps of a chunk.
         rerun: File (.rrd) for the theatre's episodes as a Rerun recording; needs the extra rerun.
+        probes: Folder in which chameleon probe keeps what it found of these runs; its figures come on the page.
         workers: Processes that record and play.
         device: Where the policies compute (default: a GPU if there is one).
     """
@@ -534,7 +536,9 @@ def report(
         raise ValueError("name at least one run: chameleon report runs/plate, or chameleon report camo-small")
     config = Report(episodes=episodes, shown=shown, fitted=fitted, steps=steps)
     command = " ".join(["chameleon", *sys.argv[1:]])
-    page, theatre = report_runs(runs, task, config, out, progress_bar, command, device=device, workers=workers)
+    page, theatre = report_runs(
+        runs, task, config, out, progress_bar, command, probes=probes, device=device, workers=workers
+    )
     if rerun is not None:
         save_recording(theatre, rerun)
         print(f"Look at it in Rerun: rerun {rerun}")

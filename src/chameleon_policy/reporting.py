@@ -17,9 +17,10 @@ from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.probes.addressability import readable
 from chameleon_policy.probes.continuation import Played, play, play_twins
 from chameleon_policy.probes.representations import gather
-from chameleon_policy.probes.study import name_of, tasks_of
+from chameleon_policy.probes.study import check_names, fingerprint, found_before, name_of, tasks_of
 from chameleon_policy.probes.watching import WHAT_IFS, Watcher, in_words, telling, theatre_episodes
 from chameleon_policy.report.demo_page import Clip
+from chameleon_policy.report.probes.files import charts
 from chameleon_policy.report.progress_bar import Bar
 from chameleon_policy.report.provenance import git_revision, hardware, write_result
 from chameleon_policy.report.theatre.episode import TheatreEpisode
@@ -50,6 +51,8 @@ class Report:
         for name in ("episodes", "shown", "fitted", "steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        if self.shown > self.episodes:
+            raise ValueError(f"--shown must be at most --episodes ({self.episodes}), got {self.shown}")
 
 
 def report_runs(
@@ -60,10 +63,15 @@ def report_runs(
     bar: Bar,
     command: str,
     *,
+    probes: Path = Path("runs/probes"),
     device: Device = "auto",
     workers: int = 2,
 ) -> tuple[Path, list[TheatreEpisode]]:
-    """Play, look inside, and write the page; returns its path and the episodes of the theatre."""
+    """Play, look inside, and write the page; returns its path and the episodes of the theatre.
+
+    What `chameleon probe` found of a run and keeps in `probes` is drawn as well.
+    """
+    check_names(runs)
     seeds = evaluation_seeds(FIRST_SEED, report.episodes)
     reports, episodes, scores = [], [], {}
     for run in runs:
@@ -74,7 +82,7 @@ def report_runs(
                 played = play(policy, settings, seeds, steps=report.steps, workers=workers, watch=watcher, progress=advance)
             played_tasks[task] = played
             episodes += _episodes(policy, name, settings, played, watcher, report, out, bar, workers)
-        reports.append(_run_report(run, policy, played_tasks, out / "clips" / name))
+        reports.append(_run_report(run, policy, played_tasks, out / "clips" / name, probes))
         scores[name] = {task: summary.as_dict() for task, summary in reports[-1].scores.items()}
     machine = hardware()
     facts = [
@@ -112,7 +120,9 @@ def _episodes(
         return theatre_episodes(policy, name, played, twins, watcher, material, readable(material), chosen, progress=advance)
 
 
-def _run_report(run: Path | str, policy: ChameleonPolicy, played: dict[str, Played], folder: Path) -> RunReport:
+def _run_report(
+    run: Path | str, policy: ChameleonPolicy, played: dict[str, Played], folder: Path, probes: Path
+) -> RunReport:
     metrics: list[dict[str, Any]] = []
     if (Path(run) / METRICS).exists():
         metrics = read_metrics(Path(run) / METRICS)
@@ -123,8 +133,16 @@ def _run_report(run: Path | str, policy: ChameleonPolicy, played: dict[str, Play
     }
     return RunReport(
         name=name_of(run), method=policy.method, preset=policy.config.preset, parameters=policy.parameter_count,
-        scores=scores, metrics=metrics, clips=clips,
+        scores=scores, metrics=metrics, clips=clips, figures=_figures(run, policy, tuple(played), probes),
     )  # fmt: skip
+
+
+def _figures(run: Path | str, policy: ChameleonPolicy, tasks: Sequence[str], probes: Path) -> dict[str, str]:
+    """What probes found of these very weights, if they were asked: caption -> chart."""
+    if not any((probes / name_of(run) / f"{task}.json").exists() for task in tasks):
+        return {}
+    findings = [each for each in found_before([run], tasks, probes) if each["weights"] == fingerprint(policy)]
+    return {name.replace("-", " "): chart for name, chart in charts(findings).items()}
 
 
 def _clips(played: Played, folder: Path) -> list[Clip]:

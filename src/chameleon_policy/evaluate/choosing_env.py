@@ -31,7 +31,8 @@ class ChoosingEnv(CamoEnv):
     def step(self, action: npt.ArrayLike) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """As the environment's, but over when the choice is made."""
         observation, reward, _, truncated, info = super().step(action)
-        self._over = self._over or len(self.task.choices(self.events)) > self._until_choice
+        choices = self.task.choices(self.events)
+        self._over = self._over or (len(choices) > self._until_choice and choices[self._until_choice] is not None)
         return observation, reward, self._over and not truncated, truncated, info
 
     def _observation(self) -> dict[str, Any]:

@@ -27,8 +27,8 @@ class Played:
     score: Score
     difficulty: dict[str, int]
     length: int
-    choices: tuple[int, ...] = ()
-    """The candidate that was taken after each decision, also where the manipulation does not count."""
+    choices: tuple[int | None, ...] = ()
+    """The candidate that was taken after each decision that came, also where the manipulation does not count."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -93,7 +93,7 @@ def roll_out(
             return [results[episode] for episode in range(len(seeds))]
         order = {place: begun[place] if place in begun else slots[place].next_action() for place in playing}
         ticks = pool.advance(order)
-        decided = [place for place, tick in ticks.items() if tick.decision]
+        decided = [place for place, tick in ticks.items() if tick.decision and tick.played is None]
         if decided:
             state = policy.drop_plans(state, decided)
         for place, tick in ticks.items():

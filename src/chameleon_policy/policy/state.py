@@ -100,9 +100,9 @@ class MemoryState:
                 slow = {name: torch.where(_like(places, tensor), new.to(tensor), tensor) for (name, tensor), new in both}
                 edited[index] = replace(edited[index], slow=SSMState(**slow))
             if part != "traces":
-                edited[index] = replace(
-                    edited[index], fast=_mapped(other.layers[index].fast, lambda tensor: tensor.to(places.device))
-                )
+                pairs = zip(_parts(edited[index].fast).items(), _parts(other.layers[index].fast).values(), strict=True)
+                fast = {name: new.to(tensor) for (name, tensor), new in pairs}
+                edited[index] = replace(edited[index], fast=SSMState(**fast))
         return replace(self, layers=tuple(edited))
 
     def mask(

@@ -4,9 +4,10 @@ A policy plays an episode up to a decision. There its memory is edited, the same
 stay those of the unedited episode), and the policy goes on in closed loop until it has chosen. An edit is judged by whether
 the choice follows the edited memory: the donor's answer after a swap, the episode's own otherwise.
 
-Which traces are relevant is found by rule, for each layer, with episodes that are not played here:
+Which traces are relevant is found by rule, for each layer:
 
-    decoded    the quarter of the tokens from whose trace, at the decision, a linear probe reads the next choice best
+    decoded    the quarter of the tokens from whose trace a linear probe reads the next choice best, at the decisions of
+               demonstrations that are not played here
     attended   the quarter of the tokens that recall attends to most at this decision, in the mean over heads
     random     as many tokens, drawn from those that are in neither quarter
 
@@ -58,8 +59,8 @@ class Intervention:
     """Of a swap."""
 
 
-FULL, SWAP, REMOVED, KEPT = "Full", "Swap", "Mask+", "Mask-"
-"""The paper's four."""
+FOUR = FULL, SWAP, REMOVED, KEPT = "Full", "Swap", "Mask+", "Mask-"
+"""The paper's."""
 INTERVENTIONS: tuple[Intervention, ...] = (
     Intervention(FULL, "nothing"),
     Intervention(SWAP, "swap", "decoded"),
@@ -278,19 +279,13 @@ class Surgeon:
         return mask
 
     def _outcome(self, episode: int, asks_for: int, rollout: Rollout) -> Outcome:
-        choices, actions = rollout.played.choices, rollout.actions
+        actions = rollout.actions
         before = self._played.rollouts[episode].actions[: len(actions)]
         return Outcome(
             episode=episode,
             decision=self._decision,
             asks_for=asks_for,
             original=self._asked_for[episode],
-            chosen=choices[self._decision] if len(choices) > self._decision else None,
+            chosen=rollout.played.choices[self._decision],
             same_actions=bool(np.array_equal(before, actions)),
         )
-
-
-def four(rows: Sequence[Row]) -> dict[str, Rate]:
-    """The paper's four interventions and how often the choice follows."""
-    named = {row.intervention.name: row.follows for row in rows}
-    return {name: named[name] for name in (FULL, SWAP, REMOVED, KEPT)}

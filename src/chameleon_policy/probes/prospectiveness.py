@@ -1,13 +1,14 @@
-"""Prospectiveness (Appendix F.3): how early before a decision does h hold what will be chosen there?
+"""Prospectiveness (Appendix F.3): how early before a decision can be read from h what will be chosen there?
 
 The label is the place that the robot acts on next: the plate, the cup, the next seasoning. At every time relative to a
 decision a linear probe is fitted to some demonstrations and asked about the others; each decision of an episode counts. The
-trace window is the same probe on the last layer's traces, all of them, in place of h.
+trace window is the same probe on the last layer's traces, all of them, in place of h. What a linear probe cannot read may
+still be there: an action head is not linear.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from chameleon_policy.probes.linear import LinearProbe
 from chameleon_policy.probes.representations import WINDOW, Episode, Material
 
 THRESHOLD = 0.8
-"""Accuracy that counts as holding the answer."""
+"""Accuracy that counts as ready."""
 Line = list[tuple[int, Rate]]
 Read = Callable[[Episode, int, int], Tensor | None]
 """Episode, number of the decision, time relative to it -> the numbers to read from, if the episode has such a step."""
@@ -33,16 +34,11 @@ class Prospectiveness:
     working: Line
     traces: Line
 
-    @property
-    def ready(self) -> int | None:
-        """The time from which on h holds the next choice, up to the decision; None if it does not hold it then."""
-        return ready(self.working)
-
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         lines = {"working": self.working, "traces": self.traces}
         return {
-            "chance": self.chance, "threshold": THRESHOLD, "ready": {name: ready(line) for name, line in lines.items()},
+            "chance": self.chance, "threshold": THRESHOLD,
             **{name: [{"step": step, **rate.as_dict()} for step, rate in line] for name, line in lines.items()},
         }  # fmt: skip
 
@@ -53,16 +49,17 @@ def prospectiveness(material: Material) -> Prospectiveness:
     return Prospectiveness(1 / material.choices, _line(material, _working, every), _line(material, _traces, WINDOW))
 
 
-def ready(line: Line) -> int | None:
-    """The earliest time from which on the accuracy stays at the threshold or above until the decision."""
+def ready(line: Sequence[Mapping[str, Any]], threshold: float = THRESHOLD) -> int | None:
+    """The earliest time from which on the accuracy stays at the threshold or above until the decision; or else the first
+    time after the decision at which it is there, or None. `line` is one of those of `Prospectiveness.as_dict`."""
+    values = {point["step"]: point["value"] for point in line}
     found = None
-    for step, rate in sorted(line, reverse=True):
-        if step > 0:
-            continue
-        if rate.value < THRESHOLD:
+    for step in sorted((step for step in values if step <= 0), reverse=True):
+        if values[step] < threshold:
             break
         found = step
-    return found
+    late = [step for step in sorted(values) if step > 0 and values[step] >= threshold]
+    return found if found is not None else late[0] if late else None
 
 
 def lead(one: int | None, other: int | None) -> int | None:

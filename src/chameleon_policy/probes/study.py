@@ -8,6 +8,7 @@ out/
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,8 +23,10 @@ from chameleon_policy.camo.recording import SETTINGS
 from chameleon_policy.camo.scoring import summarise
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
+from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy
+from chameleon_policy.policy.ssm import SSMState
 from chameleon_policy.probes.addressability import INTERVENTIONS, addressability, readable
 from chameleon_policy.probes.continuation import play, play_twins
 from chameleon_policy.probes.prospectiveness import prospectiveness
@@ -37,7 +40,7 @@ SURGERY = "seasonings"
 """Where the paper edits memories: three decisions that look the same."""
 NONE = "none"
 RESULT = (
-    "run", "method", "preset", "task", "observation", "study", "scores", "separability", "prospectiveness", "addressability",
+    "run", "weights", "method", "preset", "task", "observation", "study", "scores", "separability", "prospectiveness", "addressability",
 )  # fmt: skip
 """What a finding consists of."""
 Finding = dict[str, Any]
@@ -96,16 +99,44 @@ def tasks_of(run: Path | str, wanted: Sequence[str], device: Device) -> dict[str
         try:
             policy, settings = load_for_evaluation(run, task, device)
         except ValueError as error:
+            if wanted:
+                raise
             refusals.append(str(error))
             continue
-        if not isinstance(policy, ChameleonPolicy):
-            raise ValueError(f"{run}: probes look into Chameleon's memory layers, and this is another method")
+        found[task] = _with_traces(run, policy), settings
         if settings.kind == "told":
             raise ValueError(f"{run} was trained with the answer in its observations: there is no memory to look into")
-        found[task] = policy, settings
     if not found:
         raise ValueError(refusals[0])
     return found
+
+
+def _with_traces(run: Path | str, policy: Policy) -> ChameleonPolicy:
+    """The policy, if it is one that probes can look into; better refused now than after the demonstrations."""
+    if not isinstance(policy, ChameleonPolicy):
+        raise ValueError(f"{run}: probes look into Chameleon's memory layers, and this is another method")
+    slow = policy.initial_state(1).layers[0].slow
+    if not isinstance(slow, SSMState) or slow.ssm.shape[1] != policy.features.tokens:
+        raise ValueError(f"{run}: {policy.method} keeps no trace for every token, so there are none to look into")
+    if policy.statistics.action is None:
+        raise ValueError(f"{run} was saved without statistics of its actions; probes need a policy that was trained")
+    return policy
+
+
+def check_names(runs: Sequence[Path | str]) -> None:
+    """ValueError if two runs would be called the same."""
+    names = [name_of(run) for run in runs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"runs need names of their own (the last part of their paths), got {', '.join(names)}")
+
+
+def fingerprint(policy: ChameleonPolicy) -> str:
+    """Tells the weights of a policy from all others."""
+    digest = hashlib.sha256(policy.signature.encode())
+    for name, weight in sorted(policy.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def probe_runs(
@@ -119,21 +150,16 @@ def probe_runs(
     for task in surgery:
         if task != NONE:
             task_named(task)  # or ValueError
-    names = [name_of(run) for run in runs]
-    if len(set(names)) < len(names):
-        raise ValueError(f"runs need names of their own (the last part of their paths), got {', '.join(names)}")
+    check_names(runs)
     findings = []
     for run in runs:
         known = tasks_of(run, tasks, place.device)
         operated = () if tuple(surgery) == (NONE,) else surgery or ((SURGERY,) if SURGERY in known else tuple(known))
         for task, (policy, settings) in known.items():
             file = place.out / name_of(run) / f"{task}.json"
-            finding = _there(file, study, surgery=task in operated)
-            if finding is None:
+            if not _there(file, study, fingerprint(policy), surgery=task in operated):
                 _probe(policy, settings, file, study, place, bar, surgery=task in operated)
-                finding = _there(file, study, surgery=task in operated)
-                assert finding is not None
-            findings.append(finding)
+            findings.append(_read(file))
     return findings
 
 
@@ -146,17 +172,19 @@ def found_before(runs: Sequence[Path | str], tasks: Sequence[str], out: Path) ->
     return findings
 
 
-def _there(file: Path, study: Study, *, surgery: bool) -> Finding | None:
-    """What the file says, if it has all that is asked for; ValueError if it was made with other settings."""
+def _there(file: Path, study: Study, weights: str, *, surgery: bool) -> bool:
+    """Whether the file has all that is asked for; ValueError if it was made with other settings, or of another policy."""
     if not file.exists():
-        return None
+        return False
     finding = _read(file)
+    if finding["weights"] != weights:
+        raise ValueError(f"{file} is about a policy with other weights; move it away, or choose another --out")
     if finding["study"] != asdict(study):
         raise ValueError(
             f"{file} was made with other settings ({finding['study']}); give the same, choose another --out, or look at it "
             "as it is: --found-only"
         )
-    return None if surgery and finding["addressability"] is None else finding
+    return not surgery or finding["addressability"] is not None
 
 
 def _read(file: Path) -> Finding:
@@ -190,7 +218,7 @@ def _probe(
             addressed = addressability(policy, played, twins, readable(material), INTERVENTIONS, advance)
     scores = summarise([rollout.played.score for rollout in played.rollouts], task_named(task)().chance)
     result = {
-        "run": file.parent.name, "method": policy.method, "preset": policy.config.preset, "task": task,
+        "run": file.parent.name, "weights": fingerprint(policy), "method": policy.method, "preset": policy.config.preset, "task": task,
         "observation": settings.observation, "study": asdict(study), "scores": scores.as_dict(),
         "separability": separable.as_dict(), "prospectiveness": prospective.as_dict(),
         "addressability": None if addressed is None else addressed.as_dict(),

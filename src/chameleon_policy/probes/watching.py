@@ -35,7 +35,7 @@ WHAT_IFS: dict[Intervention, str] = {
         "In the last layer, the quarter of the traces from which the next choice is read best comes from an episode in the "
         "same scene that was shown another answer."
     ),
-    Intervention("swap every trace", "swap", layers="all"): "All traces of both layers come from that other episode.",
+    Intervention("swap every trace", "swap", layers="all"): "All traces of all layers come from that other episode.",
     Intervention("swap the working state", "swap", layers="all", part="working"): (
         "The traces stay; what the fast layers carry comes from that other episode."
     ),
@@ -71,9 +71,11 @@ def telling(rollouts: Sequence[Rollout], count: int) -> list[int]:
     order: list[int] = []
     for wanted in ("success", "wrong choice"):
         order += [number for number, each in enumerate(rollouts) if each.played.score.reason == wanted][:1]
-    answers = {rollouts[number].played.z for number in order}
     rest = [number for number in range(len(rollouts)) if number not in order]
-    return sorted([*order, *sorted(rest, key=lambda number: rollouts[number].played.z in answers)][:count])
+    while rest and len(order) < count:
+        shown = [rollouts[number].played.z for number in order]
+        order.append(rest.pop(min(range(len(rest)), key=lambda place: shown.count(rollouts[rest[place]].played.z))))
+    return sorted(order[:count])
 
 
 def theatre_episodes(
@@ -225,13 +227,13 @@ def _counterfactual(
 ) -> Counterfactual:
     scene = replay_scene(played.settings, continued.rollout, size, decision)
     step = [number for number, phase in enumerate(scene.phases) if phase == "decision"][decision]
-    choices = continued.rollout.played.choices
+    choice = continued.rollout.played.choices[decision]
     return Counterfactual(
         name=intervention.name,
         explanation=explanation,
         step=step,
         asks_for=PLACES[asks_for],
-        chosen=PLACES[choices[decision]] if len(choices) > decision else None,
+        chosen=None if choice is None else PLACES[choice],
         shares=probe.shares(continued.working).numpy(),
         plan=continued.plan[:, :3].numpy(),
         frames=next(iter(scene.frames.values())),

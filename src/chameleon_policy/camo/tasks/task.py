@@ -99,14 +99,14 @@ class Task(ABC):
         """What was chosen, or why the manipulation does not count: a function of the events alone."""
 
     @classmethod
-    def choices(cls, events: Sequence[Event]) -> tuple[int, ...]:
-        """The place of the candidate that was chosen after each decision, whatever became of it."""
-        found: list[int] = []
-        decisions = 0
+    def choices(cls, events: Sequence[Event]) -> tuple[int | None, ...]:
+        """For each decision the place of the candidate that was chosen after it, whatever became of it; None for none."""
+        found: list[int | None] = []
         for event in events:
-            decisions += event.kind == "decision"
-            if event.kind == cls.choosing and event.object in cls.candidates and len(found) < decisions:
-                found.append(cls.candidates.index(event.object))
+            if event.kind == "decision":
+                found.append(None)
+            elif event.kind == cls.choosing and event.object in cls.candidates and found and found[-1] is None:
+                found[-1] = cls.candidates.index(event.object)
         return tuple(found)
 
     def hidden(self, world: World) -> set[str]:

@@ -7,12 +7,11 @@ from html import escape
 from typing import Any
 
 from chameleon_policy.camo.scoring import Rate
-from chameleon_policy.probes.addressability import FULL, KEPT, REMOVED, SWAP
+from chameleon_policy.probes.addressability import FOUR
 from chameleon_policy.report.interval_chart import COLOURS, FAINT, INK, Point, interval_chart, text
 from chameleon_policy.report.probes import paper
 
 Finding = Mapping[str, Any]
-FOUR = (FULL, SWAP, REMOVED, KEPT)
 
 
 def labels(findings: Sequence[Finding]) -> list[str]:

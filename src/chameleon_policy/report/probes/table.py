@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from chameleon_policy.camo.scoring import Rate
-from chameleon_policy.probes.prospectiveness import lead
+from chameleon_policy.probes.prospectiveness import lead, ready
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.probes import paper
 
@@ -25,15 +25,19 @@ def tables(findings: Sequence[Finding]) -> list[Table]:
 
 
 def leads(findings: Sequence[Finding]) -> dict[tuple[str, str], int | None]:
-    """Another run and a task -> how many steps earlier the first run holds the next choice."""
-    first = {
-        each["task"]: each["prospectiveness"]["ready"]["working"] for each in findings if each["run"] == findings[0]["run"]
-    }
+    """Another run and a task -> how many steps earlier the next choice can be read from the first run's h."""
+    first = {each["task"]: ready_at(each)["working"] for each in findings if each["run"] == findings[0]["run"]}
     return {
-        (each["run"], each["task"]): lead(first[each["task"]], each["prospectiveness"]["ready"]["working"])
+        (each["run"], each["task"]): lead(first[each["task"]], ready_at(each)["working"])
         for each in findings
         if each["run"] != findings[0]["run"] and each["task"] in first
     }
+
+
+def ready_at(finding: Finding) -> dict[str, int | None]:
+    """h and traces -> when the next choice can be read from them, relative to the decision."""
+    found = finding["prospectiveness"]
+    return {name: ready(found[name], found["threshold"]) for name in ("working", "traces")}
 
 
 def share(rate: Mapping[str, Any] | None) -> str:
@@ -85,6 +89,9 @@ def _prospectiveness(findings: Sequence[Finding]) -> Table:
         f"Prospectiveness: the step from which on the next choice is read in {threshold:.0%}, decision at 0", "run", "task",
         "from h", "from traces", "at the decision, %", "first run earlier by",
     )  # fmt: skip
+    table.caption = (
+        f"The paper: Chameleon is earlier than without Control-JEPA by {' and '.join(map(str, paper.LEADS))} steps."
+    )
     earlier = leads(findings)
     for finding in findings:
         found = finding["prospectiveness"]
@@ -92,7 +99,7 @@ def _prospectiveness(findings: Sequence[Finding]) -> Table:
         rate = {name: now[name] for name in ("value", "low", "high", "count")}
         ahead = earlier.get((finding["run"], finding["task"]))
         table.add_row(
-            finding["run"], finding["task"], *(_step(found["ready"][name]) for name in ("working", "traces")), share(rate),
+            finding["run"], finding["task"], *map(_step, ready_at(finding).values()), share(rate),
             "" if finding["run"] == findings[0]["run"] else "-" if ahead is None else f"{ahead:+d}",
         )  # fmt: skip
     return table

@@ -53,7 +53,7 @@ class Counterfactual:
     chosen: str | None
     """What the policy then took in closed loop; None if it took nothing."""
     shares: np.ndarray
-    """(choices,) what the probe of the next choice reads at the decision; the first of the episode's `beliefs`."""
+    """(choices,) what is read from h at the decision about the choice that is due there."""
     plan: np.ndarray
     """(H, 3) tool positions of the chunk that follows, in metres: x away from the robot's base, y to the left, z up."""
     frames: np.ndarray
@@ -81,7 +81,7 @@ class TheatreEpisode:
     attention: np.ndarray
     """(T, layers, heads, N): what recall attends to (Eq. 9); sums to one over N."""
     beliefs: tuple[Belief, ...]
-    """The first one is about the next choice."""
+    """One for each choice of the episode, in their order."""
     positions: np.ndarray
     """(T, 3) where the tool was, in metres."""
     candidates: dict[str, tuple[float, float]]
