@@ -40,7 +40,8 @@ SURGERY = "seasonings"
 """Where the paper edits memories: three decisions that look the same."""
 NONE = "none"
 RESULT = (
-    "run", "weights", "method", "preset", "task", "observation", "study", "scores", "separability", "prospectiveness", "addressability",
+    "run", "weights", "method", "preset", "task", "observation", "study", "scores", "separability", "prospectiveness",
+    "addressability",
 )  # fmt: skip
 """What a finding consists of."""
 Finding = dict[str, Any]
@@ -218,8 +219,8 @@ def _probe(
             addressed = addressability(policy, played, twins, readable(material), INTERVENTIONS, advance)
     scores = summarise([rollout.played.score for rollout in played.rollouts], task_named(task)().chance)
     result = {
-        "run": file.parent.name, "weights": fingerprint(policy), "method": policy.method, "preset": policy.config.preset, "task": task,
-        "observation": settings.observation, "study": asdict(study), "scores": scores.as_dict(),
+        "run": file.parent.name, "weights": fingerprint(policy), "method": policy.method, "preset": policy.config.preset,
+        "task": task, "observation": settings.observation, "study": asdict(study), "scores": scores.as_dict(),
         "separability": separable.as_dict(), "prospectiveness": prospective.as_dict(),
         "addressability": None if addressed is None else addressed.as_dict(),
     }  # fmt: skip
