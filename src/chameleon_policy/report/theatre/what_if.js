@@ -120,7 +120,7 @@ class WhatIf {
   }
 }
 
-// Seen from above, the robot below: x points away from it (up), y to its left (left).
+// Seen from above, the way the third camera looks at the robot: x points away from it (down), y to its left (right).
 function drawPlans(svg, episode, group, before, edit) {
   const tool = episode.positions[edit.step];
   const points = [...Object.values(episode.candidates), ...group.flatMap((each) => each.plan), tool];
@@ -130,7 +130,7 @@ function drawPlans(svg, episode, group, before, edit) {
     (PLOT.height - 2 * PLOT.edge) / Math.max(0.05, Math.max(...xs) - Math.min(...xs)),
     (PLOT.width - 2 * PLOT.edge) / Math.max(0.05, Math.max(...ys) - Math.min(...ys)),
   );
-  const place = ([x, y]) => [PLOT.width / 2 - scale * (y - middle[1]), PLOT.height / 2 - scale * (x - middle[0])];
+  const place = ([x, y]) => [PLOT.width / 2 + scale * (y - middle[1]), PLOT.height / 2 + scale * (x - middle[0])];
   const path = (plan) => plan.map((point) => place(point).map((pixel) => pixel.toFixed(1)).join(",")).join(" ");
   svg.setAttribute("viewBox", `0 0 ${PLOT.width} ${PLOT.height}`);
   const parts = [];
@@ -151,10 +151,10 @@ function drawPlans(svg, episode, group, before, edit) {
   if (edit !== before) add("polyline", { class: "plan after", points: path([tool, ...edit.plan]) });
   const [x, y] = place(tool);
   add("circle", { class: "tool", cx: x, cy: y, r: 4 });
-  add("text", { class: "small", x, y: y + 17 }, "tool");
+  add("text", { class: "small", x, y: y - 10 }, "tool");
   add("line", { class: "ruler", x1: 12, x2: 12 + 0.1 * scale, y1: PLOT.height - 10, y2: PLOT.height - 10 });
   add("text", { class: "small left", x: 18 + 0.1 * scale, y: PLOT.height - 6 }, "10 cm");
-  add("text", { class: "small right", x: PLOT.width - 8, y: PLOT.height - 6 }, "robot ↓");
+  add("text", { class: "small right", x: PLOT.width - 8, y: PLOT.height - 6 }, "robot ↑");
   svg.replaceChildren(...parts);
   const was = nearest(episode.candidates, before.plan);
   const is = nearest(episode.candidates, edit.plan);
