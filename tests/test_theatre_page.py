@@ -214,8 +214,8 @@ def test_counterfactuals_change_plot_text_and_film(report: Path, show: Open) -> 
                 (page.locator(".plan.after").get_attribute("points") or "").split()]  # fmt: skip
         assert plan[-1] == pytest.approx(centre, abs=0.6)
         assert len(plan) == 1 + len(edit.plan)
-        assert (plan[-1][0] > plan[0][0]) == (edit.asks_for == "right")  # the robot's left is on the left
-        assert plan[-1][1] < plan[0][1]  # away from the robot is up
+        assert (plan[-1][0] > plan[0][0]) == (edit.asks_for == "right")  # as the third camera sees it
+        assert plan[-1][1] > plan[0][1]  # away from the robot is down
         for frame in (0, 11, 4):
             page.locator("#edit-scrubber").fill(str(frame))
             settle(page)

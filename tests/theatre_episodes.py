@@ -10,7 +10,7 @@ from chameleon_policy.report.theatre.run import RunReport
 
 SPACING, LEVELS = 20, 13
 """A step is a colour: three digits of base 13, far enough apart that compression cannot confuse them."""
-CANDIDATES = {"left": (0.5, 0.15), "middle": (0.55, 0.0), "right": (0.5, -0.15)}
+CANDIDATES = {"left": (0.5, -0.15), "middle": (0.55, 0.0), "right": (0.5, 0.15)}
 LAYOUT = TokenLayout({"third": (4, 4), "wrist": (4, 4)}, ("body", "instruction"), margin=1 / 14)
 
 
