@@ -143,11 +143,14 @@ def test_what_was_done_is_done_again() -> None:
     memories = {episode: played.decided[episode, 0].memory for episode in range(2)}
     with stage(played, 0, until_choice=False) as pool:
         again = go_on(policy, played, 0, memories, pool)
+        alone = go_on(policy, played, 0, {1: memories[1]}, pool)
         other = go_on(policy, played, 0, {0: memories[1]}, pool)
         asked_anew = go_on(policy, played, 0, {0: memories[1]}, pool, same_question=False)
     for episode, continued in again.items():
         np.testing.assert_array_equal(continued.rollout.actions, played.rollouts[episode].actions)
         np.testing.assert_array_equal(continued.plan[0], played.rollouts[episode].actions[played_until(played, episode)])
+    np.testing.assert_array_equal(alone[1].rollout.actions, played.rollouts[1].actions)
+    assert list(alone) == [1]
     assert list(other) == [0] and not np.array_equal(other[0].rollout.actions, played.rollouts[0].actions)
     assert not torch.equal(other[0].working, asked_anew[0].working)
     assert go_on(policy, played, 0, {}, pool) == {}

@@ -140,22 +140,25 @@ def go_on(
 
     With `same_question` the memory is asked, when the decision is due, with the control contexts u_t of the first pass.
     """
-    episodes = [episode for episode in played.reached(decision) if episode in memories]
+    chosen = [episode for episode in played.reached(decision) if episode in memories]
+    if not chosen:
+        return {}
+    # All episodes are played again, each by the robot of the first pass, also those that only repeat what they did: the last
+    # bits of a result depend on its place in the batch.
     robots = {
-        robot: _Robot(
-            played.rollouts[episode].actions,
-            memories[episode],
-            played.decided[episode, decision].control_context if same_question else None,
+        number: _Robot(
+            actions=rollout.actions,
+            memory=memories[number] if number in chosen else None,
+            control_context=(
+                played.decided[number, decision].control_context if same_question and number in chosen else None
+            ),
         )
-        for robot, episode in enumerate(episodes)
+        for number, rollout in enumerate(played.rollouts)
     }
-    seeds = [played.rollouts[episode].played.seed for episode in episodes]
     continuer = _Continuer(policy, robots, decision)
+    seeds = [rollout.played.seed for rollout in played.rollouts]
     rollouts = _pass(continuer, pool, played.settings.task, seeds, played.sampling_steps, progress)
-    return {
-        episode: Continued(rollout, continuer.working[robot], continuer.plans[robot])
-        for robot, (episode, rollout) in enumerate(zip(episodes, rollouts, strict=True))
-    }
+    return {number: Continued(rollouts[number], continuer.working[number], continuer.plans[number]) for number in chosen}
 
 
 def _pass(
@@ -213,7 +216,8 @@ class _Robot:
     """What it does up to the decision, the memory it has then, and the question that is asked."""
 
     actions: np.ndarray
-    memory: MemoryState
+    memory: MemoryState | None
+    """None: it goes on to repeat its actions."""
     control_context: tuple[Tensor, ...] | None
 
 
@@ -236,11 +240,12 @@ class _Continuer:
     def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         for robot in robots:
             self._decisions[robot] += 1
-        self._deciding = [robot for robot in robots if self._decisions[robot] == self._decision + 1]
-        if self._deciding:
-            memories = MemoryState.cat([self._robots[robot].memory for robot in self._deciding]).to(self.device)
-            state = state.put(self._deciding, memories)
-            self._free.update(self._deciding)
+        for robot in robots:
+            memory = self._robots[robot].memory
+            if memory is not None and self._decisions[robot] == self._decision + 1:
+                state = state.put(robot, memory.to(self.device))
+                self._deciding.append(robot)
+                self._free.add(robot)
         return self._policy.drop_plans(state, robots)
 
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
