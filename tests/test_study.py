@@ -20,7 +20,7 @@ from chameleon_policy.camo import task_named
 from chameleon_policy.cli import main
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.probes import study as module
-from chameleon_policy.probes.addressability import INTERVENTIONS
+from chameleon_policy.probes.addressability import INTERVENTIONS, by_rule
 from chameleon_policy.probes.study import Place, Study, found_before, name_of, probe_runs, tasks_of
 from chameleon_policy.report.probes import paper
 from chameleon_policy.report.probes.files import publish
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def findings(folder: Path) -> Iterator[list[dict]]:
-    few = [each for each in INTERVENTIONS if each.name in ("Full", "Swap", "Mask+", "Mask-", "Own memory")]
+    few = [each for each in INTERVENTIONS if each.name in (*by_rule("decoded"), *by_rule("attended"), "Own memory")]
     place = Place(out=folder / "found", command="chameleon probe one two", device="cpu", workers=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "INTERVENTIONS", few)
@@ -114,7 +114,8 @@ def test_figures_and_the_json(findings: list[dict], folder: Path, tmp_path: Path
     written = publish(findings, folder / "found", tmp_path / "probes.json", "the command", Console(quiet=True))
     assert {path.name for path in written} == {
         "probes.json", "probes-over-time-clean-plate.svg", "probes-before-decision-clean-plate.svg",
-        "probes-edited-memories-clean-plate.svg", "probes-trajectories-clean-plate.svg",
+        "probes-decoded-traces-clean-plate.svg", "probes-attended-traces-clean-plate.svg",
+        "probes-trajectories-clean-plate.svg",
     }  # fmt: skip
     for path in written[1:]:
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
@@ -240,7 +241,7 @@ def test_a_report(
     assert episode["decisions"] == [env.decision_step]
     before = episode["beliefs"][0]["shares"][env.decision_step]  # what is read at the decision, in either pass
     assert before == episode["counterfactuals"][0]["shares"] and len(episode["positions"]) == episode["steps"]
-    assert "before decision clean plate" in page and "edited memories clean plate" in page
+    assert "before decision clean plate" in page and "attended traces clean plate" in page
     assert episode["answer"] == ("left", "middle", "right")[env.z]
     scores = json.loads((tmp_path / "page/scores.json").read_text())["result"]["runs"]["one"]["clean-plate"]
     assert scores["msr"]["count"] == 1 and scores["chance"] == task_named("clean-plate")().chance

@@ -61,6 +61,13 @@ class Intervention:
 
 FOUR = FULL, SWAP, REMOVED, KEPT = "Full", "Swap", "Mask+", "Mask-"
 """The paper's."""
+
+
+def by_rule(rule: Rule) -> tuple[str, ...]:
+    """The names of the paper's four interventions on the traces that a rule chooses."""
+    return FOUR if rule == "decoded" else (FULL, *(f"{name}, {rule}" for name in FOUR[1:]))
+
+
 INTERVENTIONS: tuple[Intervention, ...] = (
     Intervention(FULL, "nothing"),
     Intervention(SWAP, "swap", "decoded"),

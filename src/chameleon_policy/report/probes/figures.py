@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 from chameleon_policy.camo.scoring import Rate
-from chameleon_policy.probes.addressability import FOUR
+from chameleon_policy.probes.addressability import FOUR, by_rule
 from chameleon_policy.report.interval_chart import COLOURS, FAINT, INK, Point, interval_chart, text
 from chameleon_policy.report.probes import paper
 
@@ -45,7 +45,7 @@ def before_the_decision(findings: Sequence[Finding]) -> str:
     )  # fmt: skip
 
 
-def edited_memories(findings: Sequence[Finding]) -> str:
+def edited_memories(findings: Sequence[Finding], rule: Literal["decoded", "attended"]) -> str:
     """The paper's four interventions: bars with intervals for each finding, and the paper's numbers as marks."""
     width, height, left, top, bottom = 560, 300, 52, 60, 46
     inner = width - left - 20
@@ -54,18 +54,18 @@ def edited_memories(findings: Sequence[Finding]) -> str:
     def down(rate: float) -> float:
         return height - bottom - rate * (height - top - bottom)
 
-    title = "The choice follows the edited memory"
-    parts = [f'<text x="{left}" y="20" font-size="15" font-weight="600" fill="{INK}">{title}</text>']
+    title = f"{findings[0]['task']}: the choice follows the edited memory (traces: {rule})"
+    parts = [f'<text x="{left}" y="20" font-size="15" font-weight="600" fill="{INK}">{escape(title)}</text>']
     for rate in (0.0, 0.25, 0.5, 0.75, 1.0):
         row = down(rate)
         parts.append(f'<line x1="{left}" x2="{width - 20}" y1="{row:.1f}" y2="{row:.1f}" stroke="{FAINT}"/>')
         parts.append(text(left - 8, row + 4, f"{rate:.0%}", "end"))
-    for number, name in enumerate(FOUR):
+    for number, (name, edit) in enumerate(zip(FOUR, by_rule(rule), strict=True)):
         start = left + group * (number + 0.15)
         parts.append(text(left + group * (number + 0.5), height - bottom + 18, name, "middle"))
         for place, finding in enumerate(findings):
             rows = {row["name"]: Rate.from_dict(row["follows"]) for row in finding["addressability"]["rows"]}
-            found, x = rows[name], start + place * each
+            found, x = rows[edit], start + place * each
             parts.append(
                 f'<rect x="{x:.1f}" y="{down(found.value):.1f}" width="{each - 3:.1f}" '
                 f'height="{down(0) - down(found.value):.1f}" fill="{COLOURS[place % len(COLOURS)]}"/>'

@@ -37,7 +37,8 @@ def charts(findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         found[f"before-decision-{task}"] = before_the_decision(same)
         operated = [each for each in same if each["addressability"] is not None]
         if operated:
-            found[f"edited-memories-{task}"] = edited_memories(operated)
+            found[f"decoded-traces-{task}"] = edited_memories(operated, "decoded")
+            found[f"attended-traces-{task}"] = edited_memories(operated, "attended")
     return found
 
 
