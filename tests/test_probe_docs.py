@@ -9,8 +9,8 @@ from chameleon_policy.probes.addressability import by_rule
 from chameleon_policy.report.evaluation_table import interval, percent
 from chameleon_policy.report.probes import paper
 from chameleon_policy.report.probes.files import charts
-from chameleon_policy.report.probes.table import ready_at
-from documents import ROOT, result, table_below
+from chameleon_policy.report.probes.table import leads, ready_at
+from documents import README, ROOT, result, table_below
 
 PAGE = (ROOT / "docs/probes.md").read_text()
 NAMES = {
@@ -126,3 +126,66 @@ def test_figures_are_those_of_the_findings() -> None:
     for file in FILES:
         for name, figure in charts(result(f"{file}.json")["findings"]).items():
             assert (ROOT / f"docs/results/{file}-{name}.svg").read_text() == figure, f"chameleon probe --found-only: {name}"
+
+
+def follows(name: str, task: str, edit: str) -> int:
+    return percent(rows(findings()[name, task])[edit]["follows"]["value"])
+
+
+def said() -> dict[str, str]:
+    """What the words say -> the figures in them."""
+    found = findings()
+    chameleon, brief = "Chameleon", "w/o lasting working state"
+    swap, masked, kept = by_rule("attended")[1:]
+    ready = {name: ready_at(found[name, "seasonings"])["working"] for name in (chameleon, brief)}
+    nano = [found[f"{name}, nano", "clean-plate"] for name in (chameleon, "w/o Control-JEPA")]
+    early, late = (ready_at(each)["working"] for each in nano)
+    earlier = leads(nano)[nano[1]["run"], "clean-plate"]
+    assert earlier is not None and early < 0 < late and earlier == late - early
+    last, both = (
+        " / ".join(str(follows(brief, "clean-plate", edit)) for edit in edits)
+        for edits in (by_rule("attended"), ("Full", "Swap, all layers", "Mask+, all layers", "Mask-, all layers"))
+    )
+    return {
+        "PLATES": str(follows(chameleon, "clean-plate", "Swap, working state")),
+        "SEASONINGS": str(follows(chameleon, "seasonings", "Swap, working state")),
+        "READY": str(-ready_at(found[chameleon, "clean-plate"])["working"]),
+        "SWAP": str(follows(brief, "seasonings", swap)), "MASKED": str(follows(brief, "seasonings", masked)),
+        "KEPT": str(follows(brief, "seasonings", kept)), "RANDOM": str(follows(brief, "seasonings", "Swap, random")),
+        "PLATEFOUR": last, "PLATEALL": both, "DECODED": str(follows(brief, "seasonings", "Swap")),
+        "WHOLE": str(follows(brief, "seasonings", "Swap, everything")), "LEADFULL": str(-ready[chameleon]),
+        "LEADBRIEF": str(-ready[brief]), "WITHIT": str(-early), "NOJEPA": str(late), "EARLIER": str(earlier),
+    }  # fmt: skip
+
+
+def test_what_the_words_say() -> None:
+    figures = said()
+    page, readme = (" ".join(text.split()) for text in (PAGE, README))
+    for words in (
+        "takes what the twin was shown: PLATES % of the plates, SEASONINGS % of the seasonings",
+        "can be read from h READY steps ahead of the decision",
+        "turn SWAP % of the next seasonings; emptied, they leave MASKED % right",
+        "with all others emptied nothing is lost (KEPT %)",
+        "As many random traces turn RANDOM %",
+        "the last layer alone gives PLATEFOUR, and the traces from which the plate is read best, in both layers, PLATEALL",
+        "exchanging those turns only DECODED %",
+        "with its whole memory WHOLE % follow",
+        "read from h LEADFULL steps before it is due, from the h that does not last LEADBRIEF steps",
+        "from h WITHIT steps before the decision",
+        "reached NOJEPA steps after",
+        "EARLIER steps earlier (the paper: 17 and 10)",
+    ):  # fmt: skip
+        assert re.sub("[A-Z]{4,}", lambda word: figures.get(word[0], word[0]), words) in page, words
+    assert f"swapping the working state changes {figures['PLATES']} % of the plates" in readme
+    assert f"readable from h {figures['EARLIER']} steps earlier" in readme
+    full = rows(findings()["w/o lasting working state", "seasonings"])["Full"]["follows"]["value"]
+    assert percent(full) == int(figures["KEPT"])  # nothing is lost
+    for task in ("clean-plate", "seasonings"):  # all traces exchanged: its own answer nearly always
+        assert rows(findings()["Chameleon", task])["Swap, every trace"]["original"]["value"] > 0.85
+    for name in ("Chameleon, nano", "w/o Control-JEPA, nano"):
+        assert findings()[name, "clean-plate"]["scores"]["sr"]["value"] == 1.0
+    shell = findings()["Chameleon", "shell-game"]
+    assert ready_at(shell)["working"] > 0 and shell["scores"]["dsr"]["value"] < 0.8
+    assert all(
+        ready_at(findings()[name, "seasonings"])["traces"] == -40 for name in ("Chameleon", "w/o lasting working state")
+    )
