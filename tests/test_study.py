@@ -25,7 +25,7 @@ from chameleon_policy.probes.study import Place, Study, found_before, name_of, p
 from chameleon_policy.report.probes import paper
 from chameleon_policy.report.probes.files import publish
 from chameleon_policy.report.probes.table import leads, tables
-from chameleon_policy.report.probes.trajectories import embed
+from chameleon_policy.report.probes.trajectories import BEFORE, embed
 from chameleon_policy.report.progress_bar import progress_bar
 from examples import nano
 
@@ -145,11 +145,11 @@ def test_trajectories_with_different_answers_lie_apart(tmp_path: Path) -> None:
         tmp_path / "h.npz",
         working=working.reshape(-1, 8),
         lengths=np.full(30, 40),
-        decisions=np.full(30, 20),
+        decisions=np.full(30, 30),
         answers=answers,
     )
-    points, told, steps = embed(tmp_path / "h.npz")
-    assert points.shape == (30, len(steps), 3) and told.tolist() == answers[:, 0].tolist()
+    points, told = embed(tmp_path / "h.npz")
+    assert points.shape == (30, BEFORE, 3) and told.tolist() == answers[:, 0].tolist()
     centres = np.stack([points[told == answer].mean((0, 1)) for answer in range(3)])
     spread = max(points[told == answer].std() for answer in range(3))
     assert min(np.linalg.norm(centres[one] - centres[other]) for one, other in ((0, 1), (0, 2), (1, 2))) > spread
