@@ -1,9 +1,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from theatre_browser import Open
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # one of several processes that share the cores; read when torch is imported
@@ -29,3 +36,29 @@ def lerobot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from episode_files import write_lerobot
 
     return write_lerobot(tmp_path_factory.mktemp("parts"), tmp_path_factory.mktemp("lerobot"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium."""
+    from theatre_browser import chromium
+
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def show(browser: Browser) -> Iterator[Open]:
+    """Opens pages in it; none of them may fail or ask for anything but itself."""
+    from theatre_browser import pages
+
+    with pages(browser) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page on episodes that nobody played."""
+    from theatre_browser import EPISODES, write
+
+    return write(tmp_path_factory.mktemp("report"), EPISODES)

@@ -28,6 +28,7 @@ from chameleon_policy.report.probes.table import leads, tables
 from chameleon_policy.report.probes.trajectories import BEFORE, embed
 from chameleon_policy.report.progress_bar import progress_bar
 from examples import nano
+from theatre_browser import Open, bars, state
 
 SMALL = Study(fitted=6, asked=3, episodes=2, steps=1)
 STATISTICS = Statistics(action=Range(low=(-1.0,) * 10, high=(1.0,) * 10))
@@ -206,7 +207,12 @@ def test_bad_input(
 
 
 def test_a_report(
-    findings: list[dict], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    findings: list[dict],
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    show: Open,
 ) -> None:
     monkeypatch.setattr(reporting, "CLIP_SIZE", 64)
     sizes = {"episodes": 1, "shown": 1, "fitted": 4, "steps": 1, "workers": 1}
@@ -246,6 +252,10 @@ def test_a_report(
     scores = json.loads((tmp_path / "page/scores.json").read_text())["result"]["runs"]["one"]["clean-plate"]
     assert scores["msr"]["count"] == 1 and scores["chance"] == task_named("clean-plate")().chance
     assert recording.read_bytes()[:3] == b"RRF"
+    opened = show(tmp_path / "page/index.html")
+    opened.keyboard.press("d")
+    assert state(opened, "step") == [env.decision_step]
+    assert bars(opened, "#belief-bars") == pytest.approx(before, abs=0.01)
 
 
 def test_a_recording_needs_its_ending(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

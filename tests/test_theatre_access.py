@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 
-from theatre_browser import EPISODES, GUTTER, Open, camera, chromium, pages, pixel, scrub, settle, shown_number, state, write
+from theatre_browser import GUTTER, Open, camera, pixel, scrub, settle, shown_number, state, write
 from theatre_episodes import make_episode, shares
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def show(browser: Browser) -> Iterator[Open]:
-    with pages(browser) as open_page:
-        yield open_page
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("report"), EPISODES)
 
 
 def test_the_address_restores_the_moment(report: Path, show: Open) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 
 from theatre_browser import (
     EPISODES,
@@ -18,8 +16,6 @@ from theatre_browser import (
     Open,
     bars,
     camera,
-    chromium,
-    pages,
     pixel,
     scrub,
     settle,
@@ -28,23 +24,6 @@ from theatre_browser import (
     write,
 )
 from theatre_episodes import make_episode, number_of
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def show(browser: Browser) -> Iterator[Open]:
-    with pages(browser) as open_page:
-        yield open_page
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("report"), EPISODES)
 
 
 def test_the_scrubber_moves_pictures_and_bars(report: Path, show: Open) -> None:
