@@ -84,11 +84,24 @@ def test_the_controls_hold() -> None:
     for place, finding in findings().items():
         shuffled, chance = finding["separability"]["shuffled"], finding["separability"]["chance"]
         assert shuffled["low"] <= chance <= shuffled["high"], place
+        seen = finding["separability"]["current"]
+        assert seen["low"] <= chance <= seen["high"], place
+    changed = {}
     for place, finding in operated().items():
         own, equal = rows(finding)["Own memory"], rows(finding)["Equal answer, another scene"]
         assert own["same_actions"] == own["follows"]["count"], place
-        for asked, chosen in zip(equal["originals"], equal["choices"], strict=True):
-            assert chosen in ("-", asked), place  # nothing may be taken, but nothing else
+        full = rows(finding)["Full"]
+        unedited = dict(zip(zip(full["episodes"].split(), full["decisions"], strict=True), full["choices"], strict=True))
+        places = zip(equal["episodes"].split(), equal["decisions"], strict=True)
+        pairs = [(unedited[each], chosen) for each, chosen in zip(places, equal["choices"], strict=True)]
+        changed[place] = sum(chosen not in ("-", usual) for usual, chosen in pairs), len(pairs), equal["nothing"]
+    plates = [figures for (_, task), figures in changed.items() if task == "clean-plate"]
+    assert len(plates) == 4 and not any(figures[0] for figures in plates)
+    page = " ".join(PAGE.split())
+    episodes, nothing = (sum(figures[place] for figures in plates) for place in (1, 2))
+    assert f"no other plate in any of {episodes} (4 policies; in {nothing} nothing is taken)" in page
+    seasonings = [figures for (_, task), figures in changed.items() if task == "seasonings"]
+    assert "there {} of {} and {} of {} choices change".format(*(n for each in seasonings for n in each[:2])) in page
 
 
 def test_prospectiveness() -> None:

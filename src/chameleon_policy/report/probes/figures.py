@@ -54,7 +54,7 @@ def edited_memories(findings: Sequence[Finding], rule: Literal["decoded", "atten
     def down(rate: float) -> float:
         return height - bottom - rate * (height - top - bottom)
 
-    title = f"{findings[0]['task']}: choices that follow edited memories ({rule} traces)"
+    title = f"{findings[0]['task']}: choices after edits of {rule} traces"
     parts = [f'<text x="{left}" y="20" font-size="15" font-weight="600" fill="{INK}">{escape(title)}</text>']
     for rate in (0.0, 0.25, 0.5, 0.75, 1.0):
         row = down(rate)
