@@ -197,7 +197,11 @@ def test_what_the_words_say() -> None:
         assert rows(findings()["Chameleon", task])["Swap, every trace"]["original"]["value"] > 0.85
     for name in ("Chameleon, nano", "w/o Control-JEPA, nano"):
         assert findings()[name, "clean-plate"]["scores"]["sr"]["value"] == 1.0
+    read = findings()["Chameleon", "seasonings"]["separability"]
+    whole, places = (percent(read[name]["value"]) for name in ("memory", "place_by_place"))
+    assert f"in {whole} % as one of 27 (place by place, by a probe for each, {places} % at the first decision)" in page
     shell = findings()["Chameleon", "shell-game"]
+    assert abs(shell["scores"]["dsr"]["value"] - shell["separability"]["memory"]["value"]) < 0.05
     assert ready_at(shell)["working"] > 0 and shell["scores"]["dsr"]["value"] < 0.8
     assert all(
         ready_at(findings()[name, "seasonings"])["traces"] == -40 for name in ("Chameleon", "w/o lasting working state")
