@@ -59,8 +59,6 @@ class Played:
     rollouts: list[Rollout]
     decided: dict[tuple[int, int], Decided]
     """Episode and number of its decision -> the robot there."""
-    parallel: int
-    """Robots of the batch: another number would give other last bits."""
     workers: int
     sampling_steps: int | None
 
@@ -115,14 +113,14 @@ def play(
     keeper = _Keeper(policy, watch)
     with EnvPool(settings, len(seeds), workers) as pool:
         rollouts = _pass(keeper, pool, settings.task, seeds, steps, progress, answers)
-    return Played(settings, rollouts, keeper.decided, len(seeds), workers, steps)
+    return Played(settings, rollouts, keeper.decided, workers, steps)
 
 
 @contextmanager
 def stage(played: Played, decision: int, *, until_choice: bool = True) -> Iterator[EnvPool]:
     """The environments in which episodes go on from a decision; with `until_choice` they end with the next choice."""
     settings = replace(played.settings, until_choice=decision if until_choice else None)
-    with EnvPool(settings, played.parallel, played.workers) as pool:
+    with EnvPool(settings, len(played.rollouts), played.workers) as pool:
         yield pool
 
 
@@ -134,7 +132,6 @@ def go_on(
     pool: EnvPool,
     *,
     same_question: bool = True,
-    progress: Callable[[int], object] = lambda done: None,
 ) -> dict[int, Continued]:
     """Episode -> what becomes of it from a decision on with another memory, in the environments of `stage`.
 
@@ -157,7 +154,7 @@ def go_on(
     }
     continuer = _Continuer(policy, robots, decision)
     seeds = [rollout.played.seed for rollout in played.rollouts]
-    rollouts = _pass(continuer, pool, played.settings.task, seeds, played.sampling_steps, progress)
+    rollouts = _pass(continuer, pool, played.settings.task, seeds, played.sampling_steps)
     return {number: Continued(rollouts[number], continuer.working[number], continuer.plans[number]) for number in chosen}
 
 
@@ -167,11 +164,11 @@ def _pass(
     task: str,
     seeds: Sequence[int],
     steps: int | None,
-    progress: Callable[[int], object],
+    progress: Callable[[int], object] = lambda done: None,
     answers: Sequence[Answer] | None = None,
 ) -> list[Rollout]:
     """All episodes begin at once, so that robot and episode have the same number."""
-    assert len(seeds) <= pool.slots
+    assert len(seeds) == pool.slots
     return roll_out(
         policy, pool, seeds, steps=steps, instruction=embed_instruction(policy.features, task), answers=answers,
         progress=progress,
@@ -240,7 +237,6 @@ class _Continuer:
     def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         for robot in robots:
             self._decisions[robot] += 1
-        for robot in robots:
             memory = self._robots[robot].memory
             if memory is not None and self._decisions[robot] == self._decision + 1:
                 state = state.put(robot, memory.to(self.device))

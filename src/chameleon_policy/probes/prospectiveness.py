@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from chameleon_policy.camo.scoring import Rate
-from chameleon_policy.probes.linear import LinearProbe
-from chameleon_policy.probes.representations import WINDOW, Episode, Material
+from chameleon_policy.probes.representations import WINDOW, Episode, Material, readable_share
 
 THRESHOLD = 0.8
 """Accuracy that counts as ready."""
 Line = list[tuple[int, Rate]]
-Read = Callable[[Episode, int, int], Tensor | None]
-"""Episode, number of the decision, time relative to it -> the numbers to read from, if the episode has such a step."""
+Read = Callable[..., list[tuple[Tensor | None, int]]]
+"""Episode and time relative to its decisions -> for each of them the numbers to read from, if there is such a step, and the
+answer."""
 
 
 @dataclass(frozen=True)
@@ -67,32 +67,16 @@ def lead(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else other - one
 
 
-def _working(episode: Episode, decision: int, step: int) -> Tensor | None:
-    place = episode.decisions[decision] + step
-    return episode.working[place] if 0 <= place < len(episode.working) else None
+def _working(episode: Episode, step: int) -> list[tuple[Tensor | None, int]]:
+    rows = (episode.working_at(decision + step) for decision in episode.decisions)
+    return list(zip(rows, episode.answers, strict=True))
 
 
-def _traces(episode: Episode, decision: int, step: int) -> Tensor | None:
-    row = episode.window[decision, WINDOW.index(step)]
-    return None if bool(row.isnan().any()) else row.flatten().float()
+def _traces(episode: Episode, step: int) -> list[tuple[Tensor | None, int]]:
+    rows = episode.window[:, WINDOW.index(step)].flatten(1).float()
+    return [(None if bool(row.isnan().any()) else row, answer) for row, answer in zip(rows, episode.answers, strict=True)]
 
 
 def _line(material: Material, read: Read, steps: range) -> Line:
-    line: Line = []
-    for step in steps:
-        rows: list[list[Tensor]] = [[], []]
-        answers: list[list[int]] = [[], []]
-        for number, part in enumerate((material.fitted, material.asked)):
-            for episode in part:
-                for decision, answer in enumerate(episode.answers):
-                    row = read(episode, decision, step)
-                    if row is not None:
-                        rows[number].append(row)
-                        answers[number].append(answer)
-        decisions = [sum(len(episode.answers) for episode in part) for part in (material.fitted, material.asked)]
-        if all(2 * len(each) >= count for each, count in zip(rows, decisions, strict=True)):  # most episodes have begun
-            told = LinearProbe.fit(torch.stack(rows[0]), torch.tensor(answers[0]), material.choices).told(
-                torch.stack(rows[1])
-            )
-            line.append((step, Rate.of(int((told == torch.tensor(answers[1])).sum()), len(told))))
-    return line
+    rates = {step: readable_share(material, partial(read, step=step)) for step in steps}
+    return [(step, rate) for step, rate in rates.items() if rate is not None]

@@ -5,7 +5,7 @@ Experts act, and the policy looks on: its memory is that of a right episode, wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,9 +14,11 @@ from torch import Tensor
 
 from chameleon_policy.camo import task_named
 from chameleon_policy.camo.recording import Recording
+from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.data.episodes import load_episodes, open_episodes
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy, InstructionEncoder
+from chameleon_policy.probes.linear import LinearProbe
 from chameleon_policy.report.progress_bar import Bar
 from chameleon_policy.reproduce import record_once
 from chameleon_policy.train.store import EpisodeStore
@@ -44,6 +46,10 @@ class Episode:
     """E at the decisions, K L N D."""
     window: Tensor
     """E of the last layer around the decisions, K W N D in half precision; NaN where the episode has no such step."""
+
+    def working_at(self, step: int) -> Tensor | None:
+        """h at a time step, if the episode has it."""
+        return self.working[step] if 0 <= step < len(self.working) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,3 +120,21 @@ def look(
             )  # fmt: skip
         progress(len(found))
     return found
+
+
+def readable_share(material: Material, read: Callable[[Episode], Iterable[tuple[Tensor | None, int]]]) -> Rate | None:
+    """How often a probe that is fitted to some demonstrations tells the answers of the others.
+
+    `read` gives what there is to read of an episode, and the answers; nothing (None) where the episode has no such step.
+    None where fewer than half of them have it.
+    """
+    parts = []
+    for episodes in (material.fitted, material.asked):
+        pairs = [pair for episode in episodes for pair in read(episode)]
+        there = [(row, answer) for row, answer in pairs if row is not None]
+        if not there or 2 * len(there) < len(pairs):
+            return None
+        parts.append((torch.stack([row for row, _ in there]), torch.tensor([answer for _, answer in there])))
+    (known, answers), (asked, right) = parts
+    told = LinearProbe.fit(known, answers, material.choices).told(asked)
+    return Rate.of(int((told == right).sum()), len(right))

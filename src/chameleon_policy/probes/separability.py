@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.probes.linear import LinearProbe
-from chameleon_policy.probes.representations import Episode, Material
+from chameleon_policy.probes.representations import Episode, Material, readable_share
 
 BEFORE, AFTER = 60, 12
 """Time steps before and after the first decision through which the probe is followed."""
@@ -99,22 +100,15 @@ def _place_by_place(material: Material) -> Rate:
 
 def _over_time(material: Material) -> dict[str, list[tuple[int, Rate]]]:
     """At each time a probe of its own, for every place of z."""
-    names = ("first", "second", "third")
-    places = range(len(material.asked[0].answers))
-    found: dict[str, list[tuple[int, Rate]]] = {}
-    for place in places:
-        line = []
+    names = ("first", "second", "third") if len(material.asked[0].answers) > 1 else ("answer",)
+    found: dict[str, list[tuple[int, Rate]]] = {name: [] for name in names}
+    for place, line in enumerate(found.values()):
         for step in range(-BEFORE, AFTER + 1, STRIDE):
-            rows, answers = [], []
-            for part in (material.fitted, material.asked):
-                there = [each for each in part if 0 <= each.decisions[0] + step < len(each.working)]
-                if 2 * len(there) < len(part):  # before most episodes began
-                    break
-                rows.append(torch.stack([each.working[each.decisions[0] + step] for each in there]))
-                answers.append(torch.tensor([each.answers[place] for each in there]))
-            if len(rows) == 2:
-                line.append(
-                    (step, _rate(LinearProbe.fit(rows[0], answers[0], material.choices).told(rows[1]) == answers[1]))
-                )
-        found[names[place] if len(places) > 1 else "answer"] = line
+            rate = readable_share(material, partial(_at, step=step, place=place))
+            if rate is not None:
+                line.append((step, rate))
     return found
+
+
+def _at(episode: Episode, *, step: int, place: int) -> list[tuple[Tensor | None, int]]:
+    return [(episode.working_at(episode.decisions[0] + step), episode.answers[place])]
