@@ -120,19 +120,23 @@ class _Environments:
     def _advance(self, slot: int, what: Begin | np.ndarray) -> Tick:
         if slot not in self._envs:
             self._envs[slot] = self._settings.make_env()
-        env = self._envs[slot]
-        if isinstance(what, np.ndarray):
-            observation, _, terminated, truncated, info = env.step(what)
-            over = terminated or truncated
-        else:
-            seed, z = what
-            (observation, info), over = env.reset(seed=seed, options={"z": z}), False
-        return Tick(observation, info["decision"], _played(env) if over else None)
+        return environment_tick(self._envs[slot], what)
 
     def close(self) -> None:
         for env in self._envs.values():
             env.close()
         self._envs = {}
+
+
+def environment_tick(env: CamoEnv, what: Begin | np.ndarray) -> Tick:
+    """Begin an episode, or take a control step."""
+    if isinstance(what, np.ndarray):
+        observation, _, terminated, truncated, info = env.step(what)
+        over = terminated or truncated
+    else:
+        seed, z = what
+        (observation, info), over = env.reset(seed=seed, options={"z": z}), False
+    return Tick(observation, info["decision"], _played(env) if over else None)
 
 
 def _played(env: CamoEnv) -> Played:

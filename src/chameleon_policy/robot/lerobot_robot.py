@@ -1,0 +1,100 @@
+"""Any robot that LeRobot drives, from a file with its configuration.
+
+    {"type": "so101_follower", "port": "/dev/ttyACM0", "cameras": {"third": {"type": "opencv", ...}}}
+
+Its cameras must have the names of the policy's views; single numbers of its observation, in its own order, are
+proprioception, and the numbers of its actions, in its own order, the policy's actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chameleon_policy.robot.robot import Array, Sight
+
+
+class LeRobotRobot:
+    """A robot of LeRobot in the loop. Its episodes end after `--seconds`, or when somebody presses Ctrl-C."""
+
+    period = None
+    over = False
+
+    def __init__(self, robot: Any, instruction: str) -> None:
+        self._robot, self.instruction = robot, instruction
+        self.name = str(robot.name)
+        features = robot.observation_features
+        self.state_names = tuple(name for name, kind in features.items() if not isinstance(kind, tuple))
+        self.cameras = {name: tuple(kind) for name, kind in features.items() if isinstance(kind, tuple)}
+        self.action_names = tuple(robot.action_features)
+        self._shows_positions = set(self.action_names) <= set(self.state_names)
+        self._held: Array | None = None
+        robot.connect()
+
+    @classmethod
+    def from_file(cls, path: Path, instruction: str) -> LeRobotRobot:
+        """The robot of a JSON or YAML file; robots of installed `lerobot_robot_*` packages are found as LeRobot finds them."""
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no robot configuration {path}; give --robot lerobot:FILE.json")
+        import draccus
+        from lerobot.robots import (  # noqa: F401 (importing them makes their types known)
+            bi_so_follower,
+            koch_follower,
+            make_robot_from_config,
+            omx_follower,
+            so_follower,
+        )
+        from lerobot.robots.config import RobotConfig
+        from lerobot.utils.import_utils import register_third_party_plugins
+
+        register_third_party_plugins()
+        with path.open() as file, draccus.config_type("json" if path.suffix == ".json" else "yaml"):
+            try:
+                config = draccus.load(RobotConfig, file)
+            except draccus.utils.DecodingError as error:
+                raise ValueError(f"{path} is no configuration of a LeRobot robot: {error}") from error
+        return cls(make_robot_from_config(config), instruction)
+
+    def begin(self, episode: int) -> None:
+        """It stands where it stands."""
+        self._held = None
+
+    def observe(self) -> Sight:
+        """Its numbers and its pictures."""
+        seen = self._robot.get_observation()
+        if self._held is None and self._shows_positions:
+            self._held = _numbers(seen, self.action_names)
+        images = {name: np.asarray(seen[name]) for name in self.cameras}
+        return Sight(proprioception=_numbers(seen, self.state_names), images=images)
+
+    def hold(self) -> Array:
+        """What it was told last; before that, where it stood at the beginning."""
+        if self._held is None:
+            raise ValueError(
+                f"{self.name} has actions ({', '.join(self.action_names)}) that its observation does not show, so it cannot "
+                "be told to stay where it is before the first plan: use a robot whose positions are observed"
+            )
+        return self._held
+
+    def send(self, action: Array) -> None:
+        """To the motors."""
+        self._held = action
+        self._robot.send_action(dict(zip(self.action_names, map(float, action), strict=True)))
+
+    def stop(self) -> None:
+        """Stay where it is now, or, if it does not show its positions, where the last action leads."""
+        if self._shows_positions:
+            self._held = _numbers(self._robot.get_observation(), self.action_names)
+        if self._held is not None:
+            self.send(self._held)
+
+    def close(self) -> None:
+        """Let go of the bus and the cameras."""
+        self._robot.disconnect()
+
+
+def _numbers(seen: Mapping[str, Any], names: Sequence[str]) -> Array:
+    return np.array([float(seen[name]) for name in names], np.float32)

@@ -1,0 +1,84 @@
+"""What a robot is never told to do, whatever a policy says: leave its box, or move faster than its limit."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chameleon_policy.robot.robot import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of every number of an action, in the robot's units."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    per_second: tuple[float, ...]
+    """The most that a number may change in a second; infinite: no limit."""
+
+    def __post_init__(self) -> None:
+        if not len(self.low) == len(self.high) == len(self.per_second):
+            raise ValueError(
+                f"limits: expected as many numbers of each kind, got {len(self.low)} low, {len(self.high)} high and "
+                f"{len(self.per_second)} per_second"
+            )
+        for place, (low, high, speed) in enumerate(zip(self.low, self.high, self.per_second, strict=True)):
+            if not low <= high:  # written so that NaN fails too
+                raise ValueError(f"limits: number {place} has low {low} and high {high}; low must not be above high")
+            if not speed > 0:
+                raise ValueError(f"limits: number {place} may change by {speed} in a second; expected more than 0")
+
+    @classmethod
+    def none(cls, size: int) -> Limits:
+        """Everything is allowed."""
+        return cls(low=(-math.inf,) * size, high=(math.inf,) * size, per_second=(math.inf,) * size)
+
+    @classmethod
+    def read(cls, path: Path, names: Sequence[str], default: Limits) -> Limits:
+        """The limits of a JSON file: {"x": {"low": 0.2, "high": 0.7, "per_second": 0.5}, ...}; what it leaves out stays."""
+        try:
+            given = json.loads(path.read_text())
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not valid JSON: {error}") from error
+        if not isinstance(given, dict) or not all(isinstance(entry, dict) for entry in given.values()):
+            raise ValueError(f'{path}: expected {{"{names[0]}": {{"low": ..., "high": ..., "per_second": ...}}, ...}}')
+        unknown = [name for name in given if name not in names]
+        if unknown:
+            raise ValueError(f"{path}: there is no {', '.join(unknown)} in an action; it has {', '.join(names)}")
+        return cls(**{
+            kind: tuple(_number(path, given, name, kind, old) for name, old in zip(names, getattr(default, kind), strict=True))
+            for kind in ("low", "high", "per_second")
+        })  # fmt: skip
+
+    def apply(self, action: Array, before: Array, period: float) -> tuple[Array, bool]:
+        """The nearest action that is allowed after `before`, and whether it is another one.
+
+        Of the two limits speed counts more: a robot that stands outside its box is led back at the speed that it may have.
+        """
+        wanted = np.asarray(action, np.float64)
+        if wanted.shape != (len(self.low),):
+            raise ValueError(f"action: expected {len(self.low)} numbers, got an array of the shape {wanted.shape}")
+        if not np.isfinite(wanted).all():
+            raise ValueError(f"action: expected finite numbers, got {wanted.tolist()}")
+        reach = np.asarray(self.per_second) * period
+        allowed = np.clip(wanted, self.low, self.high)
+        allowed = np.clip(allowed, before - reach, before + reach)
+        return allowed.astype(np.float32), bool((np.abs(allowed - wanted) > 1e-6).any())
+
+
+def _number(path: Path, given: Mapping[str, Mapping[str, Any]], name: str, kind: str, default: float) -> float:
+    entry = given.get(name, {})
+    unknown = set(entry) - {"low", "high", "per_second"}
+    if unknown:
+        raise ValueError(f"{path}: {name} has {', '.join(sorted(unknown))}; expected low, high or per_second")
+    value = entry.get(kind, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{path}: {name}.{kind} must be a number, got {value!r}")
+    return float(value)
