@@ -32,7 +32,7 @@ bench: .venv/installed  ## Measure speed, ours and others' in one run; writes ru
 
 setup: .venv/installed  ## Install everything into .venv
 
-.venv/installed: pyproject.toml constraints.txt scripts/setup
+.venv/installed: pyproject.toml packages/chameleon_client/pyproject.toml constraints.txt scripts/setup
 	scripts/setup
 	@touch $@
 

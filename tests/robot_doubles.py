@@ -67,7 +67,7 @@ class LateSession:
                 future.set_result(np.full((self.horizon, 2), number, np.float32))
         return done(len(self.ticks))
 
-    def act_soon(self, steps: int | None = None) -> Future[Any]:
+    def act_soon(self, *, steps: int | None = None) -> Future[Any]:
         self.asked.append(len(self.ticks) - 1)
         future: Future[Any] = Future()
         self._open.append((len(self.ticks) - 1 + self.delay, future))
@@ -89,7 +89,7 @@ class LocalSession:
         self._state = self._policy.observe(Observation.single(**arrays), self._state)
         return done(int(self._state.steps))
 
-    def act_soon(self, steps: int | None = None) -> Future[Any]:
+    def act_soon(self, *, steps: int | None = None) -> Future[Any]:
         features = self._policy.features
         noise = torch.randn((1, features.horizon, features.action), generator=self._generator)
         return done(self._policy.act(self._state, steps=steps, source=noise)[0].numpy())

@@ -148,7 +148,7 @@ def test_the_memory_gets_every_tick_however_late_chunks_are(delay: int) -> None:
 def test_a_chunk_that_never_comes_leaves_the_robot_where_it_is() -> None:
     robot, session = ToyRobot(30), LateSession(0)
     first = session.act_soon
-    session.act_soon = lambda steps=None: first(steps) if len(session.asked) < 1 else Future()  # type: ignore[method-assign]
+    session.act_soon = lambda steps=None: first(steps=steps) if len(session.asked) < 1 else Future()  # type: ignore[method-assign]
     episode = play(robot, session, FAST, Limits.none(2))
     assert episode.timings.idle == 30 - 8  # one chunk of eight
     assert len({tuple(action) for action in robot.sent}) == 1

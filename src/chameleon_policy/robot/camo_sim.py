@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from chameleon_policy.camo.controller import ACTION_NAMES, WORKSPACE_HIGH, WORKSPACE_LOW
 from chameleon_policy.camo.seeds import refuse_training_seeds
 from chameleon_policy.camo.world import CONTROL_HZ
@@ -23,17 +25,17 @@ class CamoSim:
 
     def __init__(self, settings: CamoSettings, first_seed: int) -> None:
         refuse_training_seeds([first_seed])
-        self._env, self._first_seed = settings.make_env(), first_seed
+        self.settings, self._env, self._first_seed = settings, settings.make_env(), first_seed
         self._now: Tick | None = None
 
     @property
     def limits(self) -> Limits:
-        """Camo's workspace, an open or closed gripper, and a speed."""
-        free, unlimited = (1.0,) * 6, (float("inf"),) * 7
+        """Camo's workspace and a speed; turns and the gripper are as free as the environment leaves them."""
+        free = (math.inf,) * (len(ACTION_NAMES) - 3)
         return Limits(
-            low=(*WORKSPACE_LOW.tolist(), *(-each for each in free), 0.0),
-            high=(*WORKSPACE_HIGH.tolist(), *free, 1.0),
-            per_second=(LARGEST_SPEED,) * 3 + unlimited,
+            low=(*WORKSPACE_LOW.tolist(), *(-each for each in free)),
+            high=(*WORKSPACE_HIGH.tolist(), *free),
+            per_second=(*(LARGEST_SPEED,) * 3, *free),
         )
 
     @property

@@ -36,7 +36,8 @@ def summarise_timings(episodes: Sequence[Timings]) -> dict[str, Any]:
     """All episodes together: shares of ticks, and percentiles in milliseconds."""
     ticks = sum(each.ticks for each in episodes)
     counted = {
-        name: sum(getattr(each, name) for each in episodes) for name in ("missed_periods", "missed_memory", "idle", "limited")
+        name: sum(getattr(each, name) for each in episodes)
+        for name in ("missed_periods", "missed_memory", "idle", "limited")
     }
     delays = {
         f"{name}_ms": _percentiles([delay for each in episodes for delay in getattr(each, name)])

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.robot import Array, Sight
 
 
@@ -36,20 +37,22 @@ class LeRobotRobot:
 
     @classmethod
     def from_file(cls, path: Path, instruction: str) -> LeRobotRobot:
-        """The robot of a JSON or YAML file; robots of installed `lerobot_robot_*` packages are found as LeRobot finds them."""
+        """The robot of a JSON or YAML file; those of installed `lerobot_robot_*` packages are found as LeRobot does."""
         if not path.is_file():
             raise FileNotFoundError(f"there is no robot configuration {path}; give --robot lerobot:FILE.json")
-        import draccus
-        from lerobot.robots import (  # noqa: F401 (importing them makes their types known)
-            bi_so_follower,
-            koch_follower,
-            make_robot_from_config,
-            omx_follower,
-            so_follower,
-        )
-        from lerobot.robots.config import RobotConfig
-        from lerobot.utils.import_utils import register_third_party_plugins
-
+        try:
+            import draccus
+            from lerobot.robots import (  # noqa: F401 (importing them makes their types known)
+                bi_so_follower,
+                koch_follower,
+                make_robot_from_config,
+                omx_follower,
+                so_follower,
+            )
+            from lerobot.robots.config import RobotConfig
+            from lerobot.utils.import_utils import register_third_party_plugins
+        except ModuleNotFoundError as error:
+            raise ImportError(f"a robot of LeRobot needs {error.name}: pip install 'lerobot>=0.4.4'") from error
         register_third_party_plugins()
         with path.open() as file, draccus.config_type("json" if path.suffix == ".json" else "yaml"):
             try:
@@ -57,6 +60,11 @@ class LeRobotRobot:
             except draccus.utils.DecodingError as error:
                 raise ValueError(f"{path} is no configuration of a LeRobot robot: {error}") from error
         return cls(make_robot_from_config(config), instruction)
+
+    @property
+    def limits(self) -> Limits:
+        """None but what its own configuration has (`max_relative_target`)."""
+        return Limits.none(len(self.action_names))
 
     def begin(self, episode: int) -> None:
         """It stands where it stands."""

@@ -52,10 +52,12 @@ class Limits:
         unknown = [name for name in given if name not in names]
         if unknown:
             raise ValueError(f"{path}: there is no {', '.join(unknown)} in an action; it has {', '.join(names)}")
-        return cls(**{
-            kind: tuple(_number(path, given, name, kind, old) for name, old in zip(names, getattr(default, kind), strict=True))
-            for kind in ("low", "high", "per_second")
-        })  # fmt: skip
+
+        def numbers(kind: str) -> tuple[float, ...]:
+            before = zip(names, getattr(default, kind), strict=True)
+            return tuple(_number(path, given, name, kind, number) for name, number in before)
+
+        return cls(low=numbers("low"), high=numbers("high"), per_second=numbers("per_second"))
 
     def apply(self, action: Array, before: Array, period: float) -> tuple[Array, bool]:
         """The nearest action that is allowed after `before`, and whether it is another one.

@@ -1,9 +1,9 @@
 """One episode at a fixed rate: an observation goes to the memory in every tick, chunks come beside it.
 
-A tick: perceive, send what was perceived, ask for a chunk if one is due, take in one that has come, move. Nothing in it waits
-for the server: while a chunk is computed, the robot goes on with the one before, and the new one is blended in where it has
-got to. With `patience` a tick waits that long for a chunk that is due: with enough of it, what is done is what an evaluation
-in one process would do.
+A tick: perceive, send what was perceived, take in a chunk that has come, ask for one if it is due, move. Nothing in it
+waits for the server: while a chunk is computed, the robot goes on with the one before, and the new one is blended in where
+it has got to. With `patience` a tick waits that long for a chunk that is due: with enough of it, what is done is what an
+evaluation in one process would do.
 
 The robot is stopped when the connection is lost, when the memory falls behind by more than `timeout`, and when a policy
 sends numbers that are none.
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,14 +26,18 @@ from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.plan import Plan
 from chameleon_policy.robot.robot import Array, Robot, Sight
 
+T = TypeVar("T")
+
 
 class Session(Protocol):
     """A memory on a server, as `chameleon_client` gives it."""
 
-    def observe_soon(self, *, decision: bool = ..., **arrays: Any) -> Future[int]:
+    def observe_soon(
+        self, *, proprioception: Any, images: Any = ..., objects: Any = ..., decision: bool = ...
+    ) -> Future[int]:
         """Send what is perceived; the future has the number of ticks that the memory has seen."""
 
-    def act_soon(self, steps: int | None = ...) -> Future[Any]:
+    def act_soon(self, *, steps: int | None = ...) -> Future[Any]:
         """Ask for a chunk of actions, H A."""
 
 
@@ -132,7 +137,7 @@ class _Loop:
         seen = time.perf_counter()
         self._episode.sights.append(sight)
         self._check_memory(seen)
-        future = self._session.observe_soon(**sight.arrays(), decision=sight.decision)
+        future = _heard(lambda: self._session.observe_soon(**sight.arrays(), decision=sight.decision))
         self._waiting.append((seen, future))
         future.add_done_callback(lambda _: self._timings.observe.append(time.perf_counter() - seen))
         if sight.decision:
@@ -154,12 +159,12 @@ class _Loop:
         """Take in the server's words, in order; an error or a long silence stops the robot."""
         while self._waiting and self._waiting[0][1].done():
             _, future = self._waiting.popleft()
-            self.remembered = _result(future)
+            self.remembered = _heard(future.result)
         if self._waiting and now - self._waiting[0][0] > self._settings.timeout:
             raise StoppedError(f"the server has not taken in an observation for {self._settings.timeout:g} s (--timeout)")
 
     def _ask(self, tick: int, seen: float) -> None:
-        chunk = self._session.act_soon(self._settings.steps)
+        chunk = _heard(lambda: self._session.act_soon(steps=self._settings.steps))
         chunk.add_done_callback(lambda _: self._timings.chunk.append(time.perf_counter() - seen))
         self._asked, self._seen[tick] = _Asked(tick, chunk), seen
         self._plan.ask(tick)
@@ -168,7 +173,7 @@ class _Loop:
     def _take_in(self, tick: int) -> None:
         """A chunk that has come."""
         if self._asked is not None and self._asked.chunk.done():
-            self._plan.add(_result(self._asked.chunk), self._asked.tick, tick)
+            self._plan.add(_heard(self._asked.chunk.result), self._asked.tick, tick)
             self._asked = None
 
     def _move(self, tick: int) -> None:
@@ -190,8 +195,9 @@ class _Loop:
         self._robot.send(self._before)
 
 
-def _result(future: Future[Any]) -> Any:
+def _heard(call: Callable[[], T]) -> T:
+    """What the server says; whatever goes wrong there (a lost connection, a refusal) stops the robot."""
     try:
-        return future.result()
-    except Exception as error:  # a lost connection, a refusal, whatever the client raises: the robot stops
+        return call()
+    except Exception as error:
         raise StoppedError(f"{type(error).__name__}: {error}") from error

@@ -16,9 +16,7 @@ class Plan:
 
     def __init__(self, *, executed: int, blend: int) -> None:
         if executed < 1 or blend < 0:
-            raise ValueError(
-                f"expected at least 1 executed action and at least 0 to blend, got {executed} and {blend}"
-            )
+            raise ValueError(f"expected at least 1 executed action and at least 0 to blend, got {executed} and {blend}")
         self._executed, self._blend = executed, blend
         self._actions: dict[int, Array] = {}
         self._source: dict[int, int] = {}

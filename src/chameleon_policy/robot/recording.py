@@ -38,7 +38,7 @@ class RobotRecording:
             "action": np.stack(episode.actions),
         }
         if seen[0].objects is not None:
-            vectors["observation.environment_state"] = np.stack([np.ravel(each.objects) for each in seen]).astype(np.float32)
+            vectors["observation.environment_state"] = np.stack([_flat(each) for each in seen])
         write_part(
             self._parts, len(part_indices(self._parts)), schema,
             frames={view: np.stack([each.images[view] for each in seen]) for view in schema.views},
@@ -59,3 +59,8 @@ class RobotRecording:
             vectors["observation.environment_state"] = tuple(f"object{i}" for i in range(np.size(sight.objects)))
         views = {view: (int(image.shape[0]), int(image.shape[1])) for view, image in sight.images.items()}
         return Schema(fps=self._rate, robot_type=self._robot.name, views=views, vectors=vectors)
+
+
+def _flat(sight: Sight) -> np.ndarray:
+    assert sight.objects is not None
+    return np.ravel(sight.objects).astype(np.float32)

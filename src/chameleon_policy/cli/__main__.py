@@ -1,0 +1,3 @@
+from chameleon_policy.cli import main
+
+main()

@@ -1,0 +1,132 @@
+"""`chameleon run` against a server: it does what an evaluation does, and ends well when things go wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chameleon_client import Client
+from chameleon_policy.camo.seeds import evaluation_seed
+from chameleon_policy.cli import main
+from chameleon_policy.data import RecordedDataset
+from chameleon_policy.evaluate.pool import EnvPool
+from chameleon_policy.evaluate.rollouts import roll_out
+from chameleon_policy.evaluate.settings import CamoSettings
+from chameleon_policy.policy import ChameleonPolicy, Features, ObjectSlots, preset
+from chameleon_policy.robot.camo_sim import CamoSim
+from chameleon_policy.robot.limits import Limits
+from chameleon_policy.robot.loop import LoopSettings
+from chameleon_policy.robot.run import camo_settings, run_episodes
+from chameleon_policy.serve import Settings, running_server
+
+SETTINGS = CamoSettings(task="clean-plate", observation="state")
+SEED = evaluation_seed(11)
+
+
+@pytest.fixture(scope="module")
+def policy() -> ChameleonPolicy:
+    with SETTINGS.make_env() as env:
+        count, size = env.observation_space["objects"].shape  # type: ignore[index, misc]
+    features = Features(objects=ObjectSlots(count=count, size=size), proprioception=10, action=10, horizon=4)
+    return ChameleonPolicy(preset("nano"), features, with_control_jepa=False).eval()
+
+
+@pytest.fixture(scope="module")
+def url(policy: ChameleonPolicy) -> Iterator[str]:
+    with running_server(policy, Settings(port=0)) as address:
+        yield address
+
+
+def test_with_patience_it_does_what_an_evaluation_does(policy: ChameleonPolicy, url: str) -> None:
+    """Two episodes with the actions, to the last bit, and the scores of rollouts without a server."""
+    with EnvPool(SETTINGS, 1, 0) as pool:
+        expected = roll_out(policy, pool, [SEED, SEED + 1], steps=2)
+    loop = LoopSettings(rate=1000, executed=2, blend=0, steps=2, patience=60, timeout=60)
+    with Client(url) as client:
+        assert camo_settings(client.metadata, "clean-plate") == SETTINGS
+        robot = CamoSim(SETTINGS, SEED)
+        done = run_episodes(robot, client, loop, Limits.none(10), episodes=2, first_seed=SEED)
+        robot.close()
+    assert done.stopped is None and done.evaluation is not None
+    for mine, theirs in zip(done.evaluation.rollouts, expected, strict=True):
+        np.testing.assert_array_equal(mine.actions, theirs.actions)
+        assert mine.played == theirs.played
+    assert [timings.missed_memory for timings in done.timings] == [0, 0]
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["chameleon", "run", *map(str, words)])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_the_command_plays_records_and_reports(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, scores = tmp_path / "did", tmp_path / "run.json"
+    words = ("--server", url, "--task", "clean-plate", "--rate", 200, "--steps", 1, "--timeout", 60)
+    assert command(monkeypatch, *words, "--record", out, "--json", scores, "--first-seed", SEED) == 0
+    written = json.loads(scores.read_text())
+    result = written["result"]
+    assert written["seeds"] == [SEED] and result["policy"] and result["loop"]["missed_memory"] == 0
+    dataset = RecordedDataset(out)
+    (rollout,) = result["scores"]["rollouts"]
+    assert len(dataset.vectors(0)["action"]) == rollout["control_steps"] == result["loop"]["ticks"]
+    assert dataset.schema.fps == 7.5  # the simulation's time, however fast it was run
+    printed = capsys.readouterr().out
+    assert "observation until the memory has it" in printed and "0 not in the memory" in " ".join(printed.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--task", "shell-game"), "object slots"),
+        ((), "give --task"),
+        (("--robot", "ur5"), "--robot must be camo-sim or lerobot:FILE, got 'ur5'"),
+        (("--robot", "lerobot:nowhere.json"), "there is no robot configuration nowhere.json"),
+        (("--task", "clean-plate", "--rate", "0"), "--rate must be"),
+        (("--task", "clean-plate", "--first-seed", "3"), "not evaluation seeds"),
+        (("--task", "clean-plate", "--episodes", "0"), "--episodes must be at least 1"),
+        (("--task", "clean-plate", "--limits", "none.json"), "none.json"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    words: tuple[str, ...], message: str, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "--server", url, *words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_nobody_there_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "--server", "ws://127.0.0.1:9", "--task", "clean-plate") == 2
+    assert "is the server running (`chameleon serve RUN`)?" in capsys.readouterr().err
+
+
+def test_a_server_that_goes_away_ends_the_run_and_what_was_done_is_kept(
+    policy: ChameleonPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ticks, step, server = 0, CamoSim.send, ExitStack()
+    address = server.enter_context(running_server(policy, Settings(port=0)))
+
+    def send(robot: CamoSim, action: np.ndarray) -> None:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 5:
+            server.close()
+        step(robot, action)
+
+    monkeypatch.setattr(CamoSim, "send", send)
+    words = ("--task", "clean-plate", "--rate", 50, "--steps", 1, "--record", tmp_path / "did")
+    assert command(monkeypatch, "--server", address, *words) == 2
+    error = capsys.readouterr().err
+    assert "the robot was stopped after" in error and "ConnectionLost" in error
+    assert 5 <= len(RecordedDataset(tmp_path / "did").vectors(0)["action"]) < 60
