@@ -116,11 +116,11 @@ class ACTPolicy(WindowPolicy):
 
     def _plan(self, tokens: Tensor, style: Tensor | None = None) -> Tensor:
         """Event tokens of one frame (M N D) and a style, or none, to a normalised chunk (M H A)."""
-        style = tokens.new_zeros(len(tokens), LATENT) if style is None else style
+        style = tokens.new_zeros(tokens.shape[0], LATENT) if style is None else style
         seen = torch.cat([tokens, self.style(style.to(self._precision)).unsqueeze(1).to(tokens.dtype)], dim=1)
         for block in self.encoder:
             seen, _ = block(seen)
-        chunk = self.queries.to(seen.dtype).expand(len(tokens), -1, -1)
+        chunk = self.queries.to(seen.dtype).expand(tokens.shape[0], -1, -1)
         for block in self.decoder:
             assert isinstance(block, TransformerBlock)
             chunk, _ = block(chunk, block.keys_and_values(seen, None, None))
@@ -153,8 +153,9 @@ class ACTPolicy(WindowPolicy):
         """The mean of what all plans say of each of the next H steps; nothing is drawn, and one step is enough."""
         plans, made = state.layers[0]["plans"], state.layers[0]["made"]  # B age H A
         # Nothing begins with noise here, but what every other method refuses is refused.
-        starting_chunk((len(state), *plans.shape[2:]), plans, steps, source, generator)
-        if bool((made == 0).any()):
+        starting_chunk((plans.shape[0], *plans.shape[2:]), plans, steps, source, generator)
+        # An exported program cannot look at values and stop; whoever runs one finds that its actions are not numbers.
+        if not torch.compiler.is_exporting() and bool((made == 0).any()):
             raise ValueError("act: the plans were dropped, and nothing was observed since; call observe first")
         horizon = plans.shape[1]
         age = torch.arange(horizon, device=plans.device)[:, None]

@@ -57,13 +57,13 @@ class DiffusionPolicy(WindowPolicy):
 
     def _sample(self, state: MemoryState, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
         context = state.working.to(self._precision)
-        shape = (len(context), self.features.horizon, self.features.action)
+        shape = (context.shape[0], self.features.horizon, self.features.action)
         chunk = starting_chunk(shape, context, steps, source, generator)
         if steps > NOISE_LEVELS:
             raise ValueError(f"steps: {self.method} has {NOISE_LEVELS} noise levels; ask for no more steps, got {steps}")
-        condition, schedule = self._condition(context), _ddim(steps)
-        for level in schedule.timesteps.tolist():
-            levels = torch.full((len(chunk),), level, device=chunk.device)
+        condition, (schedule, levels_in_turn) = self._condition(context), _ddim(steps)
+        for level in levels_in_turn:
+            levels = torch.full((chunk.shape[0],), level, device=chunk.device)
             chunk = schedule.step(self._denoised(chunk, levels, condition), level, chunk).prev_sample
         return chunk
 
@@ -75,11 +75,11 @@ def _ddpm() -> Any:
 
 
 @cache
-def _ddim(steps: int) -> Any:
-    """The way back in so many steps; it keeps nothing from call to call."""
+def _ddim(steps: int) -> tuple[Any, list[int]]:
+    """The way back in so many steps, which keeps nothing from call to call, and its noise levels, plain numbers."""
     schedule = _diffusers().DDIMScheduler(**SCHEDULE, timestep_spacing="trailing")
     schedule.set_timesteps(steps)
-    return schedule
+    return schedule, schedule.timesteps.tolist()
 
 
 def _diffusers() -> Any:

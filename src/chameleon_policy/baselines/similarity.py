@@ -46,7 +46,7 @@ class SimilarityBank(TracePropagation):
             directions = F.normalize(everything.to(torch.promote_types(everything.dtype, torch.float32)), dim=-1)
             alike = directions[:, -time:] @ directions.mT
         likeness, found = alike.masked_fill(~past, -torch.inf).topk(min(RETRIEVED, length), dim=-1)
-        episode = torch.arange(len(frames), device=frames.device)[:, None, None]
+        episode = torch.arange(frames.shape[0], device=frames.device)[:, None, None]
         retrieved = everything[episode, found] * torch.isfinite(likeness).unsqueeze(-1)
         retrieved = F.pad(retrieved, (0, 0, 0, RETRIEVED - retrieved.shape[2]))
         return retrieved, self._after(everything, state, time) if keep_state else None
@@ -54,7 +54,7 @@ class SimilarityBank(TracePropagation):
     def _after(self, everything: Tensor, state: Any, time: int) -> dict[str, Tensor]:
         kept = F.pad(everything, (0, 0, max(0, BANK - everything.shape[1]), 0))[:, -BANK:]
         before = 0 if state is None else state["count"]
-        count = torch.full((len(everything),), time, device=everything.device) + before
+        count = torch.full((everything.shape[0],), time, device=everything.device) + before
         return {"frames": kept.to(self.nothing.dtype, copy=True), "count": count.clamp(max=BANK)}
 
     def initial_state(self, batch_size: int, tokens: int) -> Any:

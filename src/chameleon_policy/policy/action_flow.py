@@ -131,13 +131,13 @@ class ActionFlow(nn.Module):
 
     def source(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
         """A_0 (B H A) for working states (B D)."""
-        return starting_chunk((len(working), self.horizon, self.action), working, steps, source, generator)
+        return starting_chunk((working.shape[0], self.horizon, self.action), working, steps, source, generator)
 
     def sample(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
         """Normalised action chunks (B H A) for working states (B D), by Euler integration from the source."""
         chunk = self.source(working, steps, source, generator)
         context = self.condition(working)
         for step in range(steps):
-            flow_time = torch.full((len(chunk),), step / steps, dtype=_at_least_float32(chunk), device=chunk.device)
+            flow_time = torch.full((chunk.shape[0],), step / steps, dtype=_at_least_float32(chunk), device=chunk.device)
             chunk = chunk + (self.endpoint(chunk, flow_time, context) - chunk) / (steps - step)
         return chunk

@@ -113,13 +113,13 @@ class PatchEncoder(nn.Module):
 
         `position` (B 2) in [0, 1) says where in the free rows and columns each episode's crop lies; centred without it.
         """
-        patches = same_patches = self._stem(images, *corners(self.view, position, images))
+        patches = same_patches = self._stem(images, position)
         for block in self.blocks:
             patches, same_patches = block(patches, same_patches)
         tokens = patches.flatten(2).transpose(1, 2)
         return linear(tokens, self.projection.weight, self.projection.bias).unflatten(0, images.shape[:2])
 
-    def _stem(self, images: Tensor, top: Tensor, left: Tensor) -> Tensor:
+    def _stem(self, images: Tensor, position: Tensor | None) -> Tensor:
         """Crop, convolution, norm, ReLU and pooling: (B T H W 3) to (B*T C h/4 w/4)."""
         convolution: nn.Conv2d = self.stem[0]  # type: ignore[assignment]
         norm: nn.GroupNorm = self.stem[1]  # type: ignore[assignment]
@@ -128,14 +128,17 @@ class PatchEncoder(nn.Module):
 
             if group_norm.fits(norm.num_channels, norm.num_groups):
                 kind = kernels.compute_dtype(convolution.weight)
-                cells = stem.space_to_depth(images, top, left, self.view.crop, kind)
+                cells = stem.space_to_depth(images, *corners(self.view, position, images), self.view.crop, kind)
                 weight = self._over_cells(kind) if self.over_cells is None else self.over_cells
                 height, width = ((side + 1) // 2 for side in self.view.crop)
                 return stem.norm_pool(
                     F.conv2d(cells, weight), norm.weight, norm.bias, norm.num_groups, norm.eps, (height, width)
                 )
-        frames = to_unit_range(crop(images, top, left, self.view.crop), convolution.weight.dtype)
-        return self.stem(frames.flatten(0, 1))
+        # A slice where every episode's crop is the same: nothing to gather, and what can be exported as it is.
+        cut = centred(images, self.view)
+        if position is not None:
+            cut = crop(images, *corners(self.view, position, images), self.view.crop)
+        return self.stem(to_unit_range(cut, convolution.weight.dtype).flatten(0, 1))
 
 
 def corners(view: View, position: Tensor | None, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,6 +150,13 @@ def corners(view: View, position: Tensor | None, images: Tensor) -> tuple[Tensor
         position = torch.full((len(images), 2), 0.5, device=images.device)
     height, width = view.crop
     return (position[:, 0] * (view.height - height + 1)).long(), (position[:, 1] * (view.width - width + 1)).long()
+
+
+def centred(images: Tensor, view: View) -> Tensor:
+    """The crop at the centre of (B T H W 3), where `corners` has it without a position: (B T h w 3)."""
+    height, width = view.crop
+    top, left = (view.height - height + 1) // 2, (view.width - width + 1) // 2
+    return images[:, :, top : top + height, left : left + width]
 
 
 def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:

@@ -1,0 +1,199 @@
+"""The options of `--policy.type=chameleon`, and how they become chameleon_policy's configuration."""
+
+# Without `from __future__ import annotations`: LeRobot's parser reads the types of the fields.
+from dataclasses import dataclass, field, replace
+
+from lerobot.configs.policies import PreTrainedConfig
+from lerobot.configs.types import FeatureType, NormalizationMode, PolicyFeature
+from lerobot.optim.optimizers import AdamWConfig, OptimizerConfig
+
+from chameleon_policy.baselines import method_named
+from chameleon_policy.policy import Features, ObjectSlots, PolicyConfig, View, preset
+from chameleon_policy.policy.features import Language
+from lerobot_policy_chameleon.optimization import CosineConfig, MuonConfig
+from lerobot_policy_chameleon.windows import ACTION, OBJECTS, STATE
+
+OPTIMIZERS = ("adamw", "muon")
+
+
+def _identity() -> dict[str, NormalizationMode]:
+    return dict.fromkeys(("VISUAL", "STATE", "ENV", "ACTION"), NormalizationMode.IDENTITY)
+
+
+@PreTrainedConfig.register_subclass("chameleon")
+@dataclass
+class ChameleonConfig(PreTrainedConfig):
+    """What LeRobot's command line can say of a Chameleon policy. LeRobot fills in the features, and the policy its
+    statistics, when they are known."""
+
+    # The policy
+    preset: str = "small"
+    """Its size: nano, small or paper."""
+    method: str = "chameleon"
+    """Chameleon, or what it is compared with, such as lstm (see chameleon_policy.baselines)."""
+    horizon: int = 16
+    """Actions of a predicted chunk."""
+    n_action_steps: int | None = None
+    """How many of them are carried out before the next chunk; None: half of them."""
+    sampling_steps: int = 8
+    """Euler steps of a chunk."""
+    object_size: int | None = None
+    """Numbers of an object slot in observation.environment_state; None: as the dataset's names say, or one slot in all."""
+    language: str | None = None
+    """Encoder of the task's text, such as distilbert-base-uncased or minilm; None: the policy is told no task."""
+
+    # Windows
+    n_obs_steps: int = 64
+    """Frames up to the present one in a window of training. What lies further back is not remembered in training: take
+    the length of an episode, where memory for it suffices."""
+    n_future_steps: int = 0
+    """Frames behind the present one. With as many as before it, a window is the whole episode, whichever frame is drawn."""
+
+    # The objective
+    action_steps: int | None = None
+    """Time steps of a window that carry the action loss, drawn anew each time; None: all."""
+    rest_emphasis: float = 1.0
+    """How often a time step at which the robot only waits is drawn among them, against others."""
+    flow_time_power: float = 1.0
+    proprioception_noise: float = 0.1
+    control_jepa_weight: float = 0.05
+    ema_decay: float = 0.995
+    """How slowly the weights that act follow those in training."""
+
+    # The optimizer
+    optimizer: str = "muon"
+    """muon: orthogonalised momentum for matrices and AdamW for the rest; or adamw, the paper's."""
+    optimizer_lr: float = 1e-3
+    optimizer_betas: tuple[float, float] = (0.9, 0.99)
+    optimizer_weight_decay: float = 1e-6
+    optimizer_grad_clip_norm: float = 1.0
+    scheduler_warmup_steps: int = 100
+    """Then the learning rate falls along a cosine to zero at --steps."""
+
+    # Filled in, and saved with the weights
+    statistics: dict[str, dict[str, list[float]]] | None = None
+    """What the policy normalises with; None: made from the dataset."""
+    normalization_mapping: dict[str, NormalizationMode] = field(default_factory=_identity)
+    """LeRobot's own normalisation stays out of it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_action_steps is None:
+            self.n_action_steps = max(1, self.horizon // 2)
+        for name, least in (
+            ("horizon", 1), ("n_action_steps", 1), ("sampling_steps", 1), ("n_obs_steps", 1), ("n_future_steps", 0)
+        ):  # fmt: skip
+            _require(name, getattr(self, name), getattr(self, name) >= least, f"at least {least}")
+        _require(
+            "n_action_steps",
+            self.n_action_steps,
+            self.n_action_steps <= self.horizon,
+            f"at most the horizon, {self.horizon}",
+        )
+        _require("object_size", self.object_size, self.object_size is None or self.object_size >= 1, "at least 1")
+        _require("rest_emphasis", self.rest_emphasis, 0 < self.rest_emphasis <= 1, "in (0, 1]")
+        if self.rest_emphasis != 1 and self.action_steps is None:
+            raise ValueError("--policy.rest_emphasis: time steps are drawn only with --policy.action_steps; give that, too")
+        _require("ema_decay", self.ema_decay, 0 <= self.ema_decay < 1, "in [0, 1)")
+        _require("optimizer", self.optimizer, self.optimizer in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}")
+        if any(mode is not NormalizationMode.IDENTITY for mode in self.normalization_mapping.values()):
+            raise ValueError(
+                f"--policy.normalization_mapping: expected IDENTITY for all, got {self.normalization_mapping}; this policy "
+                "normalises inside, with statistics of its own"
+            )
+        method_named(self.method)
+        self.policy_config()
+
+    # What LeRobot asks
+
+    @property
+    def observation_delta_indices(self) -> list[int]:
+        """Every frame of the window, so that memory can be trained on it."""
+        return list(range(1 - self.n_obs_steps, self.n_future_steps + 1))
+
+    @property
+    def action_delta_indices(self) -> list[int]:
+        """A chunk for every frame of the window."""
+        return list(range(1 - self.n_obs_steps, self.n_future_steps + self.horizon))
+
+    @property
+    def reward_delta_indices(self) -> None:
+        """No rewards."""
+        return
+
+    def get_optimizer_preset(self) -> OptimizerConfig:
+        """The optimizer that `optimizer` names."""
+        kind = MuonConfig if self.optimizer == "muon" else AdamWConfig
+        return kind(
+            lr=self.optimizer_lr, betas=tuple(self.optimizer_betas), weight_decay=self.optimizer_weight_decay,
+            grad_clip_norm=self.optimizer_grad_clip_norm,
+        )  # fmt: skip
+
+    def get_scheduler_preset(self) -> CosineConfig:
+        """Warm-up, then a cosine to zero."""
+        return CosineConfig(num_warmup_steps=self.scheduler_warmup_steps)
+
+    def validate_features(self) -> None:
+        """ValueError if the policy cannot be built for these features."""
+        self.policy_features()
+
+    # What chameleon_policy asks
+
+    def policy_config(self) -> PolicyConfig:
+        """Size and objective."""
+        config = preset(self.preset)
+        objective = replace(
+            config.objective, action_steps=self.action_steps, flow_time_power=self.flow_time_power,
+            proprioception_noise=self.proprioception_noise, control_jepa_weight=self.control_jepa_weight,
+        )  # fmt: skip
+        return replace(config, sampling_steps=self.sampling_steps, objective=objective)
+
+    def views(self) -> dict[str, str]:
+        """View -> LeRobot's key: observation.images.third is `third`, as in chameleon_policy.data."""
+        keys = sorted(self.image_features)
+        short = {key: key.rpartition(".")[2] for key in keys}
+        taken = list(short.values())
+        return {name if taken.count(name) == 1 else key.removeprefix("observation."): key for key, name in short.items()}
+
+    def policy_features(self, language: Language | None = None) -> Features:
+        """What the policy sees and does; object slots only where there are no pictures, which would show the same."""
+        state, action, views = self.robot_state_feature, self.action_feature, self.views()
+        for key, feature in ((STATE, state), (ACTION, action)):
+            if feature is None or len(feature.shape) != 1:
+                got = "nothing" if feature is None else f"the shape {tuple(feature.shape)}"
+                raise ValueError(f"{key}: expected a vector, got {got}; record it, or rename a feature with --rename_map")
+        slots = None if views or self.env_state_feature is None else self._slots(self.env_state_feature)
+        if not views and slots is None:
+            raise ValueError(
+                f"expected a camera (observation.images.<name>) or {OBJECTS}, got {', '.join(self.input_features or {})}: "
+                "the policy would see nothing"
+            )
+        return Features(
+            views=tuple(_view(name, key, self.image_features[key]) for name, key in views.items()),
+            objects=slots,
+            proprioception=state.shape[0],
+            action=action.shape[0],
+            horizon=self.horizon,
+            language=language,
+        )
+
+    def _slots(self, feature: PolicyFeature) -> ObjectSlots:
+        (numbers,) = feature.shape
+        size = self.object_size or numbers
+        if numbers % size:
+            raise ValueError(
+                f"--policy.object_size: {OBJECTS} has {numbers} numbers, which are no slots of {size}; give a divisor of it"
+            )
+        return ObjectSlots(count=numbers // size, size=size)
+
+
+def _require(name: str, value: object, condition: bool, expected: str) -> None:
+    if not condition:
+        raise ValueError(f"--policy.{name} must be {expected}, got {value}")
+
+
+def _view(name: str, key: str, feature: PolicyFeature) -> View:
+    assert feature.type is FeatureType.VISUAL
+    if len(feature.shape) != 3 or feature.shape[0] != 3:
+        raise ValueError(f"{key}: expected pictures of the shape (3, height, width), got {tuple(feature.shape)}")
+    return View(name=name, height=feature.shape[1], width=feature.shape[2])

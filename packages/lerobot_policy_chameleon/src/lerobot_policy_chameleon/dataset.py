@@ -1,0 +1,44 @@
+"""What a policy takes over from the dataset it is trained on: the slots of its objects and its statistics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lerobot_policy_chameleon.configuration_chameleon import ChameleonConfig
+from lerobot_policy_chameleon.statistics import as_plain, from_frames, from_summary
+from lerobot_policy_chameleon.windows import OBJECTS
+
+_SLOT = re.compile(r"slot(\d+)\.(.+)")
+
+
+def describe(config: ChameleonConfig, stats: Any, meta: Any) -> None:
+    """Fill in what the configuration does not say yet. What a checkpoint says stays: its weights belong to that."""
+    if meta is not None and config.object_size is None and OBJECTS in (config.input_features or {}):
+        config.object_size = slot_size(meta.features[OBJECTS].get("names"))
+    config.validate_features()
+    if config.statistics is not None:
+        return
+    stats = meta.stats if stats is None and meta is not None else stats
+    features = config.policy_features()
+    if meta is not None and any((Path(meta.root) / "data").rglob("*.parquet")):
+        config.statistics = as_plain(from_frames(Path(meta.root), features))
+    elif stats is not None:
+        config.statistics = as_plain(from_summary(stats, features))
+    else:
+        raise ValueError(
+            "a new policy needs the statistics of a dataset; train one with lerobot-train, or load one with --policy.path"
+        )
+
+
+def slot_size(names: Sequence[str] | None) -> int | None:
+    """Numbers of a slot, from names such as slot0.x, slot0.y, slot1.x, slot1.y; None for other names."""
+    found = [_SLOT.fullmatch(name) for name in names or ()]
+    parts = [(int(match[1]), match[2]) for match in found if match]
+    if not parts or len(parts) != len(found):
+        return None
+    fields = [name for slot, name in parts if slot == 0]
+    count = parts[-1][0] + 1
+    return len(fields) if parts == [(slot, name) for slot in range(count) for name in fields] else None

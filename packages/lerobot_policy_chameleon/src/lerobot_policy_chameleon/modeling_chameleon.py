@@ -1,0 +1,183 @@
+"""A chameleon_policy behind LeRobot's interface.
+
+    training   forward(batch)          windows of episodes -> loss; update() after every optimizer step
+    control    select_action(batch)    one frame -> one action; the memory advances on every call
+               reset()                 a new memory
+
+Two copies of the policy are kept: `model` is trained, `averaged` follows it slowly and acts. Both are in LeRobot's
+model.safetensors; the folder `chameleon` beside it holds `averaged` as `chameleon eval` loads it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from lerobot.policies.pretrained import PreTrainedPolicy
+from torch import Tensor
+
+from chameleon_policy.baselines import method_named
+from chameleon_policy.policy import EpisodeBatch, InstructionEncoder, MemoryState, Observation
+from chameleon_policy.train.ema import WeightAverage
+from chameleon_policy.train.muon import matrices_of
+from lerobot_policy_chameleon.carry import Carried, left_behind, start_from
+from lerobot_policy_chameleon.configuration_chameleon import ChameleonConfig
+from lerobot_policy_chameleon.dataset import describe
+from lerobot_policy_chameleon.optimization import MATRICES
+from lerobot_policy_chameleon.statistics import from_plain
+from lerobot_policy_chameleon.windows import observation_of, window_of, with_emphasis
+
+OWN_FORMAT = "chameleon"
+"""The folder of a checkpoint that holds the averaged policy in chameleon_policy's format."""
+
+
+class ChameleonPolicy(PreTrainedPolicy):
+    """LeRobot's view of a policy whose memory is a value: here it is kept between calls, as LeRobot expects."""
+
+    config_class = ChameleonConfig
+    name = "chameleon"
+
+    def __init__(self, config: ChameleonConfig, dataset_stats: Any = None, dataset_meta: Any = None) -> None:
+        super().__init__(config)
+        describe(config, dataset_stats, dataset_meta)
+        self._encoder = InstructionEncoder(config.language) if config.language else None
+        features = config.policy_features(self._encoder.feature if self._encoder else None)
+        assert config.statistics is not None
+        self.views = config.views()
+        kind = method_named(config.method)
+        kind.check_requirements()
+        self.model = kind(config.policy_config(), features, from_plain(config.statistics))
+        self.averaged = copy.deepcopy(self.model).requires_grad_(False).eval()
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        self._average = WeightAverage(self.model, config.ema_decay)
+        self._average.weights = self.averaged.state_dict()
+        self._carried: Carried | None = None
+        self.reset()
+
+    # Training
+
+    def get_optim_params(self) -> list[dict[str, Any]]:
+        """What is trained, in two groups: matrices of layers, and the rest."""
+        chosen = {id(matrix) for matrix in matrices_of(self.model)}
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        rest = [parameter for parameter in trained if id(parameter) not in chosen]
+        matrices = [parameter for parameter in trained if id(parameter) in chosen]
+        groups = [{"params": rest, MATRICES: False}, {"params": matrices, MATRICES: True}]
+        return [group for group in groups if group["params"]]
+
+    def forward(self, batch: dict[str, Any], reduction: str = "mean") -> tuple[Tensor, dict[str, float]]:
+        """The loss over all real time steps of the windows, and its parts; in eval mode, that of the averaged weights."""
+        if reduction != "mean":
+            raise ValueError(f"reduction: expected mean, got {reduction!r}; samples cannot be weighted one by one")
+        config, policy = self.config, self.model if self.training else self.averaged
+        window = window_of(batch, policy.features, self.views, before=config.n_obs_steps - 1)
+        episodes = self._instructed(window.batch, batch)
+        if policy.statistics.action is not None:
+            limits = policy.statistics.action
+            span = [high - low for low, high in zip(limits.low, limits.high, strict=True)]
+            rest = None if config.action_steps is None or config.rest_emphasis == 1 else config.rest_emphasis
+            episodes = with_emphasis(episodes, span, config.horizon, rest)
+        carries = self.training and policy.carries_memory
+        before, augmentation = start_from(self._carried if carries else None, policy, window.places)
+        loss = policy.loss(episodes, before, augmentation, keep_state=carries)
+        if carries:
+            self._carried = left_behind(loss, window.places, window.whole)
+        names, values = list(loss.parts), torch.stack([part.float() for part in loss.parts.values()]).tolist()
+        # A batch may hold no deciding step; its part of the loss is then no number.
+        return loss.total, {name: value for name, value in zip(names, values, strict=True) if value == value}
+
+    def update(self) -> None:
+        """After an optimizer step: Control-JEPA's target and the averaged weights follow."""
+        if hasattr(self.model, "update_target"):
+            self.model.update_target()
+        # Asked for anew each time: moving the policy to another device gives it other tensors.
+        self._average.weights = self.averaged.state_dict()
+        self._average.update(self.model, int(self.updates))
+        self.updates += 1
+
+    def train(self, mode: bool = True) -> ChameleonPolicy:
+        """Training mode for what is trained; what acts stays as it is."""
+        super().train(mode)
+        self.averaged.eval()
+        return self
+
+    # Control
+
+    def reset(self) -> None:
+        """Forget what was seen and planned; called when an episode begins."""
+        self._state: MemoryState | None = None
+        self._queue: deque[Tensor] = deque()
+
+    @torch.no_grad()
+    def select_action(self, batch: dict[str, Any], **_: Any) -> Tensor:
+        """The next action (B A). Every call is a control step that the memory takes in, also while a chunk lasts."""
+        state = self._observe(batch)
+        if not self._queue:
+            chunk = self.averaged.act(state)
+            self._queue.extend(chunk[:, : self.config.n_action_steps].unbind(1))
+        return self._queue.popleft()
+
+    @torch.no_grad()
+    def predict_action_chunk(self, batch: dict[str, Any], **_: Any) -> Tensor:
+        """A chunk (B H A) for this frame, which the memory takes in. Who calls this less often than on every control step
+        shows the memory a film with missing frames."""
+        return self.averaged.act(self._observe(batch))
+
+    def _observe(self, batch: dict[str, Any]) -> MemoryState:
+        observation = self._told(observation_of(batch, self.averaged.features, self.views), batch)
+        robots = len(observation.proprioception)
+        if self._state is None or len(self._state) != robots:
+            self.reset()
+            self._state = self.averaged.initial_state(robots)
+        self._state = self.averaged.observe(observation, self._state)
+        return self._state
+
+    # Language
+
+    def _instructed(self, episodes: EpisodeBatch, batch: Mapping[str, Any]) -> EpisodeBatch:
+        return replace(episodes, observation=self._told(episodes.observation, batch))
+
+    def _told(self, observation: Observation, batch: Mapping[str, Any]) -> Observation:
+        if self._encoder is None:
+            return observation
+        if "task" not in batch:
+            raise ValueError(f"task: this policy reads instructions ({self.config.language}), and the batch has none")
+        texts = [batch["task"]] if isinstance(batch["task"], str) else list(batch["task"])
+        return replace(observation, instruction=self._encoder.embed(texts).to(self.averaged.device))
+
+    # Saving
+
+    def _save_pretrained(self, save_directory: Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        if state_dict is not None:
+            raise ValueError("weights that are spread over several processes (FSDP) are not supported; train with DDP")
+        super()._save_pretrained(save_directory)
+        self.averaged.save_pretrained(save_directory / OWN_FORMAT)
+
+    @classmethod
+    def _load_as_safetensor(
+        cls, model: ChameleonPolicy, model_file: str, map_location: str, strict: bool
+    ) -> ChameleonPolicy:
+        """All weights or none: LeRobot would only log what is missing."""
+        loaded, expected = safetensors.torch.load_file(model_file), model.state_dict()
+        wrong = {
+            "missing": sorted(expected.keys() - loaded.keys()),
+            "unknown": sorted(loaded.keys() - expected.keys()),
+            "of another shape": sorted(
+                key for key in expected.keys() & loaded.keys() if expected[key].shape != loaded[key].shape
+            ),
+        }
+        if any(wrong.values()):
+            told = "; ".join(
+                f"{word}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({len(names)})"
+                for word, names in wrong.items()
+                if names
+            )
+            raise ValueError(f"{model_file} does not belong to the config.json beside it. {told}. Copy the checkpoint again")
+        model.load_state_dict(loaded)
+        return model

@@ -1,0 +1,118 @@
+"""What the policy normalises with: from the frames of a dataset, or from LeRobot's summary of them.
+
+chameleon_policy has rules of its own (see its train/statistics.py): of unit directions it keeps the natural range, and
+object slots have ranges over the frames in which they are seen. LeRobot's min-max or mean-std would blow up a rotation that
+hardly varies. So LeRobot normalises nothing, and these statistics lie in the policy's config.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chameleon_policy.data import EpisodeArrays
+from chameleon_policy.policy import Range, Statistics
+from chameleon_policy.policy.config import from_json, to_json
+from chameleon_policy.policy.features import Features
+from chameleon_policy.train.statistics import UNIT_LENGTH, statistics_of
+
+STATE, OBJECTS, ACTION = "observation.state", "observation.environment_state", "action"
+Plain = dict[str, dict[str, list[float]]]
+"""Quantity -> low or high -> numbers."""
+Array = npt.NDArray[np.floating]
+
+
+def as_plain(statistics: Statistics) -> Plain:
+    """For a configuration file."""
+    return {
+        name: {end: list(map(float, values)) for end, values in limits.items()}
+        for name, limits in to_json(statistics).items()
+        if limits is not None
+    }
+
+
+def from_plain(plain: Plain) -> Statistics:
+    """Back from a configuration file; an unknown name is an error."""
+    return from_json(Statistics, plain, "policy.statistics")
+
+
+def from_frames(root: Path, features: Features) -> Statistics:
+    """Exactly as `chameleon train` makes them, from all frames that lie on this disk."""
+    import pyarrow.parquet as pq
+
+    keys = [STATE, ACTION, *([OBJECTS] if features.objects else [])]
+    parts: dict[str, list[Array]] = {key: [] for key in keys}
+    for path in sorted((root / "data").rglob("*.parquet")):
+        table = pq.read_table(path, columns=keys, partitioning=None)
+        for key in keys:
+            parts[key].append(np.stack(table.column(key).to_numpy()).astype(np.float32).reshape(len(table), -1))
+    rows = {key: np.concatenate(arrays) for key, arrays in parts.items()}
+    slots = features.objects
+    objects = None if slots is None else rows[OBJECTS].reshape(-1, slots.count, slots.size)
+    # All frames as one episode: the statistics do not ask where episodes begin.
+    return statistics_of(
+        [EpisodeArrays(state=rows[STATE], actions=rows[ACTION], images={}, objects=objects, instruction="")]
+    )
+
+
+def from_summary(stats: Mapping[str, Mapping[str, Any]], features: Features) -> Statistics:
+    """As near to that as LeRobot's summary allows: minimum, maximum, mean and standard deviation of every number.
+
+    Of object slots the frames in which one is not seen cannot be told apart, so that zero belongs to their range.
+    """
+    state, action = _summary(stats, STATE, features.proprioception), _summary(stats, ACTION, features.action)
+    low, high = action["mean"] - action["std"], action["mean"] + action["std"]
+    objects = None
+    if features.objects is not None:
+        slots = _summary(stats, OBJECTS, features.objects.count * features.objects.size)
+        objects = Range(low=tuple(slots["min"].tolist()), high=tuple(slots["max"].tolist()))
+    return Statistics(
+        proprioception=_natural(state, state["min"], state["max"]), action=_natural(action, low, high), objects=objects
+    )
+
+
+def directions(summary: Mapping[str, Array]) -> list[slice]:
+    """Where a direction stands: three or four neighbouring numbers whose squares are 1 in sum, on average.
+
+    E |v|^2 is the sum of mean^2 + std^2. That it is 1 on average does not prove that it always is; that no number leaves
+    [-1, 1] makes it likely enough. Where three and four would do, those count that come nearer to 1: a rotation's column may
+    stand beside a number that is nearly zero.
+    """
+    square = summary["mean"] ** 2 + summary["std"] ** 2
+    inside = (np.abs(summary["min"]) <= 1 + UNIT_LENGTH) & (np.abs(summary["max"]) <= 1 + UNIT_LENGTH)
+    found, first = [], 0
+    while first + 3 <= len(square):
+        places = [slice(first, first + size) for size in (3, 4) if first + size <= len(square)]
+        away = {abs(square[place].sum() - 1): place for place in places if inside[place].all()}
+        if away and min(away) < 2 * UNIT_LENGTH:
+            found.append(away[min(away)])
+            first = found[-1].stop
+        else:
+            first += 1
+    return found
+
+
+def _natural(summary: Mapping[str, Array], low: Array, high: Array) -> Range:
+    low, high = low.copy(), high.copy()
+    for place in directions(summary):
+        low[place], high[place] = -1.0, 1.0
+    return Range(low=tuple(low.tolist()), high=tuple(high.tolist()))
+
+
+def _summary(stats: Mapping[str, Mapping[str, Any]], key: str, size: int) -> dict[str, Array]:
+    names = ("min", "max", "mean", "std")
+    missing = [name for name in names if name not in stats.get(key, {})]
+    if missing:
+        raise ValueError(
+            f"the dataset's statistics (meta/stats.json) have no {', '.join(missing)} of {key}; compute them again with "
+            "LeRobot's tools, or train from a dataset whose frames lie on this disk"
+        )
+    summary = {name: np.asarray(stats[key][name], dtype=float).reshape(-1) for name in names}
+    for name, values in summary.items():
+        if len(values) != size:
+            raise ValueError(f"the dataset's statistics: expected {size} numbers of {key} {name}, got {len(values)}")
+    return summary

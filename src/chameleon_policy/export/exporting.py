@@ -1,0 +1,122 @@
+"""What `chameleon export` does: trace, write, try what was written beside the policy, and only then keep it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from chameleon_policy import __version__
+from chameleon_policy.baselines import load_policy
+from chameleon_policy.export.check import Errors, check_export, described
+from chameleon_policy.export.directory import check_place, whole_directory
+from chameleon_policy.export.manifest import FILES, MANIFEST, Manifest, Runtime, digest
+from chameleon_policy.export.onnx_files import check_packages, write_onnx
+from chameleon_policy.export.programs import trace_act, trace_observe
+from chameleon_policy.policy import VisuomotorPolicy
+from chameleon_policy.policy.config import to_json
+from chameleon_policy.report.provenance import git_revision
+from chameleon_policy.train.checkpoint import policy_folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportReport:
+    """What was written, and how far it is from the policy itself."""
+
+    directory: Path
+    method: str
+    batch_size: int | None
+    """None: any number of robots."""
+    steps: int
+    files: dict[str, int]
+    """Bytes of each."""
+    errors: tuple[Errors, ...]
+    no_onnx: str | None
+    """Why there are no ONNX programs; None if there are."""
+    seconds: float
+
+
+def export_policy(
+    run: Path | str,
+    out: Path,
+    *,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    onnx: bool = True,
+    device: str = "cpu",
+) -> ExportReport:
+    """Write the policy of a run, or a saved or shipped one, to the directory `out` as programs for `observe` and `act`.
+
+    `steps` is the number of sampling steps of a chunk (default: the policy's own), `batch_size` the number of robots
+    (default: any), `device` where the torch programs compute.
+    """
+    start = time.monotonic()
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1, or None for any number of robots, got {batch_size}")
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device: {device} was asked for, and torch finds no GPU; use cpu")
+    if onnx:
+        check_packages()
+    check_place(out)
+    place = policy_folder(run)
+    # Weights may be stored in bfloat16 to save space; programs compute in float32.
+    policy = load_policy(place if Path(place).exists() else str(run), device=device).float()
+    steps = policy.config.sampling_steps if steps is None else steps
+    with whole_directory(out) as folder:
+        manifest = write_programs(policy, folder, steps=steps, batch_size=batch_size, onnx=onnx)
+        errors = check_export(folder, policy, _written(manifest), steps, batch_size)
+        manifest = replace(manifest, details={**manifest.details, "check": described(errors)})
+        (folder / MANIFEST).write_text(manifest.text())
+        files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    return ExportReport(
+        directory=out, method=policy.method, batch_size=batch_size, steps=steps, files=files, errors=errors,
+        no_onnx=manifest.no_onnx, seconds=time.monotonic() - start,
+    )  # fmt: skip
+
+
+def write_programs(policy: VisuomotorPolicy, folder: Path, *, steps: int, batch_size: int | None, onnx: bool) -> Manifest:
+    """The programs and their manifest, not yet checked against the policy."""
+    traced = {"observe": trace_observe(policy, batch_size), "act": trace_act(policy, steps, batch_size)}
+    no_onnx = None if onnx else "it was exported without them"
+    if onnx:
+        for name, file in FILES["onnx"].items():
+            if (reason := write_onnx(traced[name], folder / file)) is not None:
+                no_onnx = f"{name}: {reason}"
+                break
+    if no_onnx is not None:  # one without the other would be of no use
+        for file in FILES["onnx"].values():
+            (folder / file).unlink(missing_ok=True)
+    for name, file in FILES["torch"].items():
+        traced[name].program.example_inputs = None  # nobody needs an empty memory and black pictures in the file
+        torch.export.save(traced[name].program, folder / file)
+    manifest = Manifest(
+        method=policy.method,
+        batch_size=batch_size,
+        sampling_steps=steps,
+        executed=policy.executed,
+        device=str(policy.device),
+        observe=traced["observe"].signature,
+        act=traced["act"].signature,
+        no_onnx=no_onnx,
+        files={path.name: digest(path) for path in sorted(folder.iterdir())},
+        details={
+            "features": to_json(policy.features),
+            "statistics_inside_the_programs": to_json(policy.statistics),
+            "versions": _versions(onnx),
+            "git_revision": git_revision(),
+        },
+    )
+    (folder / MANIFEST).write_text(manifest.text())
+    return manifest
+
+
+def _written(manifest: Manifest) -> tuple[Runtime, ...]:
+    return ("torch", "onnx") if manifest.no_onnx is None else ("torch",)
+
+
+def _versions(onnx: bool) -> dict[str, str]:
+    packages = ("onnx", "onnxscript", "onnxruntime") if onnx else ()
+    return {"chameleon-policy": __version__, "torch": torch.__version__, **{name: version(name) for name in packages}}

@@ -1,0 +1,55 @@
+"""What is answered over plain HTTP: whether the server is well, and why somebody may not come in."""
+
+from __future__ import annotations
+
+import http
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from chameleon_policy.serve.authentication import is_authorised
+
+HEALTH = "/healthz"
+
+
+def doorkeeper(
+    token: str | None, health: Callable[[], Mapping[str, Any]], is_full: Callable[[], str | None]
+) -> Callable[[ServerConnection, Request], Response | None]:
+    """A function that answers a request, or returns None to let a websocket through.
+
+    `is_full` says why nobody else can come in, or None.
+    """
+
+    def answer(connection: ServerConnection, request: Request) -> Response | None:
+        path = request.path.partition("?")[0]
+        if path == HEALTH:
+            return _response(http.HTTPStatus.OK, json.dumps(health()), kind="application/json")
+        # A client that says two different things about who it is (two headers) has said nothing.
+        given = request.headers.get_all("Authorization")
+        if not is_authorised(given[0] if len(given) == 1 else None, token):
+            return _response(
+                http.HTTPStatus.UNAUTHORIZED,
+                "this server expects its token in the header `Authorization: Bearer TOKEN`; with the client: "
+                "Client(url, token=...)",
+                **{"WWW-Authenticate": "Bearer"},
+            )
+        if path != "/":
+            return _response(http.HTTPStatus.NOT_FOUND, f"there is {HEALTH}, and a websocket at /")
+        if "websocket" not in ", ".join(request.headers.get_all("Upgrade")).lower():
+            said = f"this is a policy server: connect with a websocket, or look at {HEALTH}"
+            return _response(http.HTTPStatus.UPGRADE_REQUIRED, said, Upgrade="websocket")
+        if (full := is_full()) is not None:
+            return _response(http.HTTPStatus.SERVICE_UNAVAILABLE, full)
+        return None
+
+    return answer
+
+
+def _response(status: http.HTTPStatus, text: str, kind: str = "text/plain; charset=utf-8", **headers: str) -> Response:
+    body = f"{text}\n".encode()
+    more = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close", "Cache-Control": "no-store"}
+    return Response(status.value, status.phrase, Headers({**more, **headers}), body)

@@ -1,0 +1,69 @@
+"""The memories of all sessions in one batch: a slot for each, so that those who tick together are computed together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from chameleon_policy.policy import MemoryState, VisuomotorPolicy
+
+
+class Memories:
+    """At most `most` slots, made as they are needed. One thread uses it."""
+
+    def __init__(self, policy: VisuomotorPolicy, most: int) -> None:
+        self._policy, self._most = policy, most
+        self._fresh = policy.initial_state(1)
+        self._state = policy.initial_state(1)
+        self._free = [0]
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    @property
+    def state(self) -> MemoryState:
+        """All slots, also those that nobody uses."""
+        return self._state
+
+    def take(self) -> int:
+        """A slot whose memory is as before the first observation."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop(0)
+        self.write([slot], self._fresh)  # whoever had it before
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """Somebody else may have this slot."""
+        assert slot not in self._free
+        self._free = sorted([*self._free, slot])  # low ones first: those in use stay together
+
+    def read(self, slots: Sequence[int]) -> MemoryState:
+        """The memories in these slots, which are in ascending order; not to be changed."""
+        return self._state if len(slots) == len(self) else self._state[list(slots)]
+
+    def write(self, slots: Sequence[int], memory: MemoryState) -> None:
+        """Replace the memories in these slots."""
+        everything = len(slots) == len(self)
+        where = torch.tensor(slots, device=self._state.working.device)
+        for mine, new in _pairs(self._state, memory):
+            # Copied into tensors that are ours alone: what a policy returns may share memory with something else.
+            if everything:
+                mine.copy_(new)
+            else:
+                mine.index_copy_(0, where, new.to(mine))
+
+    def _grow(self) -> None:
+        now = len(self)
+        assert now < self._most, "more sessions than slots"
+        larger = self._policy.initial_state(min(2 * now, self._most))
+        for new, mine in _pairs(larger, self._state):
+            new[:now].copy_(mine)
+        self._state = larger
+        self._free = list(range(now, len(larger)))
+
+
+def _pairs(one: MemoryState, other: MemoryState) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(one.tensors().values(), other.tensors().values(), strict=True))

@@ -1,0 +1,246 @@
+"""The server: one event loop for the network, one thread that computes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import serve as listen
+from websockets.frames import CloseCode
+
+from chameleon_client.wire import PROTOCOL
+from chameleon_policy import __version__
+from chameleon_policy.baselines import load_policy
+from chameleon_policy.policy import VisuomotorPolicy
+from chameleon_policy.serve.connection import Connection
+from chameleon_policy.serve.engine import Engine
+from chameleon_policy.serve.health import doorkeeper
+from chameleon_policy.serve.instructions import Embed, KeptInstructions
+from chameleon_policy.serve.sessions import Job, Reply, Session
+from chameleon_policy.serve.settings import Settings
+from chameleon_policy.train.checkpoint import policy_folder
+from chameleon_policy.train.devices import Device, check_device
+
+LOG = logging.getLogger("chameleon_policy.serve")
+STRANGERS = logging.getLogger("chameleon_policy.serve.strangers")
+"""Handshakes that fail. Whoever knocks on a port can make as many lines as they like, so none are written by default."""
+STRANGERS.setLevel(logging.CRITICAL)
+Announce = Callable[[str], object]
+
+
+class Server:
+    """One policy for many clients."""
+
+    def __init__(self, policy: VisuomotorPolicy, settings: Settings, *, name: str, embed: Embed | None = None) -> None:
+        self.policy, self.settings, self.name = policy, settings, name
+        self.engine = Engine(policy, settings.max_sessions, embed)
+        self._max_bytes = settings.message_bytes(policy.features)
+        self._sessions: set[Session] = set()
+        self._connections: set[Connection] = set()
+        self._began = time.monotonic()
+        self._stop: asyncio.Event | None = None
+        self._closing = False
+
+    async def run(self, announce: Announce = lambda url: None) -> None:
+        """Serve until `stop`; `announce` gets the URL once clients can come."""
+        loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        settings = self.settings
+        try:
+            listener = await listen(
+                self._serve_client,
+                settings.host,
+                settings.port,
+                process_request=doorkeeper(settings.token, self.health, self._is_full),
+                origins=[None],  # browsers say where their page is from: a web page must not drive a robot
+                compression=None,
+                max_size=self._max_bytes,
+                max_queue=2,
+                ping_interval=settings.ping_seconds,
+                ping_timeout=settings.ping_seconds,
+                close_timeout=settings.close_seconds,
+                logger=STRANGERS,
+            )
+        except OSError as error:
+            where, why = f"{settings.host}, port {settings.port}", error.strerror or error
+            raise OSError(f"cannot listen on {where}: {why}; choose another --port or --host") from error
+        self.engine.start(
+            lambda replies: loop.call_soon_threadsafe(_deliver, replies),
+            lambda: loop.call_soon_threadsafe(self._stop.set),  # type: ignore[union-attr]
+        )
+        housekeeping = asyncio.create_task(self._expire())
+        announce(_url(listener.sockets[0].getsockname()))
+        try:
+            await self._stop.wait()
+        finally:
+            housekeeping.cancel()
+            self._closing = True
+            listener.close(close_connections=False)  # nobody else comes in
+            await asyncio.to_thread(self.engine.stop)
+            await asyncio.gather(
+                *(connection.close(CloseCode.GOING_AWAY, "the server was stopped") for connection in self._connections)
+            )
+            await listener.wait_closed()
+        if self.engine.failure is not None:
+            raise RuntimeError("the computing thread failed") from self.engine.failure
+
+    def stop(self) -> None:
+        """End `run`; from the thread of its loop."""
+        if self._stop is not None:
+            self._stop.set()
+
+    def health(self) -> dict[str, Any]:
+        """What anybody may know."""
+        return {
+            "status": "stopping" if self._closing else "ok",
+            "policy": self.name,
+            "sessions": len(self._sessions),
+            "connections": len(self._connections),
+            **asdict(self.engine.counts),
+            "uptime_s": round(time.monotonic() - self._began, 1),
+        }
+
+    def metadata(self) -> dict[str, Any]:
+        """What a client is told when it connects."""
+        features, settings = self.policy.features, self.settings
+        return {
+            "kind": "metadata",
+            "protocol": PROTOCOL,
+            "policy": self.name,
+            "method": self.policy.method,
+            "version": __version__,
+            "views": {view.name: [view.height, view.width] for view in features.views},
+            "proprioception": features.proprioception,
+            "action": features.action,
+            "horizon": features.horizon,
+            "executed": self.policy.executed,
+            "sampling_steps": self.policy.config.sampling_steps,
+            "objects": None if features.objects is None else [features.objects.count, features.objects.size],
+            "language": features.language is not None,
+            "limits": {
+                "message_bytes": self._max_bytes,
+                "sessions": settings.max_sessions,
+                "waiting": settings.max_waiting,
+                "idle_seconds": settings.idle_seconds,
+                "sampling_steps": settings.max_sampling_steps,
+            },
+        }
+
+    def _is_full(self) -> str | None:
+        if self._closing:
+            return "the server is stopping"
+        if len(self._connections) >= self.settings.max_connections:
+            return f"all {self.settings.max_connections} connections of this server are in use; try again later"
+        return None
+
+    async def _serve_client(self, socket: ServerConnection) -> None:
+        if (full := self._is_full()) is not None:  # it was not yet when the handshake began
+            await socket.close(CloseCode.TRY_AGAIN_LATER, full)
+            return
+        connection = Connection(socket, self.engine, self.settings, self._max_bytes, self._sessions)
+        self._connections.add(connection)
+        try:
+            await connection.run(self.metadata())
+        except Exception:
+            LOG.exception("a connection failed")
+            await socket.close(CloseCode.INTERNAL_ERROR, "the server made a mistake")
+        finally:
+            self._connections.discard(connection)
+
+    async def _expire(self) -> None:
+        """Look after sessions and connections that nobody uses."""
+        while True:
+            await asyncio.sleep(min(1.0, self.settings.idle_seconds / 4))
+            now = time.monotonic()
+            unused = [connection for connection in self._connections if connection.expire(now)]
+            reason = f"no session for {self.settings.idle_seconds:g} s"
+            await asyncio.gather(*(connection.close(CloseCode.POLICY_VIOLATION, reason) for connection in unused))
+
+
+def serve(run: Path | str, settings: Settings, *, device: Device = "auto", announce: Announce = print) -> None:
+    """Serve the policy of a run, a saved policy or a shipped one until SIGINT or SIGTERM."""
+    check_device(device)
+    where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    place = policy_folder(run)
+    # As in evaluation: weights may be stored in bfloat16, arithmetic is that of float32.
+    policy = load_policy(place if Path(place).exists() else str(run), device=where).float()
+    language = policy.features.language
+    embed = None if language is None else KeptInstructions(language.encoder, where)
+    server = Server(policy, settings, name=Path(run).name, embed=embed)
+    each = policy.initial_state(1).nbytes / 2**20
+
+    def started(url: str) -> None:
+        announce(
+            f"Serving {server.name} ({policy.method}) on {where} at {url}, "
+            f"{'with' if settings.token else 'without'} a token; up to {settings.max_sessions} sessions of {each:.1f} MiB. "
+            "Stop with Ctrl-C."
+        )
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt instead
+                loop.add_signal_handler(number, server.stop)
+        await server.run(started)
+
+    asyncio.run(main())
+    counts = server.engine.counts
+    announce(
+        f"Stopped after {server.health()['uptime_s']:g} s: {counts.ticks} ticks and {counts.chunks} chunks were served."
+    )
+
+
+@contextmanager
+def running_server(
+    policy: VisuomotorPolicy, settings: Settings, *, name: str = "policy", embed: Embed | None = None
+) -> Iterator[str]:
+    """A server in a thread of this process, for as long as the block lasts; yields its URL."""
+    server = Server(policy, settings, name=name, embed=embed)
+    ready, url, failure = threading.Event(), [""], []
+    loop = asyncio.new_event_loop()
+
+    def announce(where: str) -> None:
+        url[0] = where
+        ready.set()
+
+    def work() -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(server.run(announce))
+        except BaseException as error:  # raised again below, in the thread that asked for the server
+            failure.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=work, name="chameleon-server", daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        if not failure:
+            yield url[0]
+    finally:
+        if thread.is_alive():
+            with suppress(RuntimeError):  # it ended this very moment
+                loop.call_soon_threadsafe(server.stop)
+        thread.join()
+    if failure:
+        raise failure[0]
+
+
+def _deliver(replies: list[tuple[Job, Reply]]) -> None:
+    for job, reply in replies:
+        job.done(reply)
+
+
+def _url(address: tuple[Any, ...]) -> str:
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"ws://{host}:{address[1]}"

@@ -1,0 +1,187 @@
+"""Episodes for the tests of the server, played in this process for comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from chameleon_client import Client, Session
+from chameleon_policy import Features, Observation
+from chameleon_policy.policy import VisuomotorPolicy
+from examples import make_observation
+
+Arrays = dict[str, Any]
+STEPS = 3
+"""Sampling steps of a chunk, unless a test says otherwise."""
+
+
+def episode(features: Features, length: int, seed: int) -> list[Arrays]:
+    """What a robot sees, tick by tick, as the client takes it."""
+    ticks = []
+    for tick in range(length):
+        seen = make_observation(features, 1, seed=1000 * seed + tick)
+        arrays: Arrays = {"proprioception": seen.proprioception[0].numpy()}
+        if features.views:
+            arrays["images"] = {name: image[0].numpy() for name, image in seen.images.items()}
+        if seen.objects is not None:
+            arrays["objects"] = seen.objects[0].numpy()
+        ticks.append(arrays)
+    return ticks
+
+
+def in_process(
+    policy: VisuomotorPolicy,
+    ticks: Sequence[Arrays],
+    seed: int,
+    *,
+    at: Sequence[int] | None = None,
+    instruction: torch.Tensor | None = None,
+    steps: int | None = STEPS,
+) -> list[np.ndarray]:
+    """The chunks of an episode: a batch of one, the policy's own two calls, noise as in evaluate/rollouts.py.
+
+    One is planned after each of the ticks `at`, by default after every second.
+    """
+    generator, state, chunks = torch.Generator().manual_seed(seed), policy.initial_state(1), []
+    shape = (policy.features.horizon, policy.features.action)
+    for number, arrays in enumerate(ticks):
+        state = policy.observe(Observation.single(**arrays, instruction=instruction), state)
+        if number in (range(0, len(ticks), 2) if at is None else at):
+            noise = torch.randn(shape, generator=generator)
+            chunks.append(policy.act(state, steps=steps, source=noise[None].to(policy.device))[0].cpu().numpy())
+    return chunks
+
+
+def over_the_network(session: Session, ticks: Sequence[Arrays], *, steps: int | None = STEPS) -> list[np.ndarray]:
+    """The same episode on a server."""
+    chunks = []
+    for number, arrays in enumerate(ticks):
+        assert session.observe(**arrays) == number + 1
+        if number % 2 == 0:
+            chunks.append(session.act(steps=steps))
+    return chunks
+
+
+def health(url: str) -> Mapping[str, Any]:
+    with urllib.request.urlopen(f"{url.replace('ws://', 'http://')}/healthz", timeout=10) as answer:
+        return json.load(answer)
+
+
+def eventually(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for something that another thread is about to do."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+@dataclass
+class ServerProcess:
+    """A server in a process of its own."""
+
+    url: str
+    process: subprocess.Popen[str]
+
+    def memory(self, what: str = "VmRSS") -> float:
+        """MiB that it has now, or (VmHWM) had at most."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(what):
+                return int(line.split()[1]) / 1024
+        raise AssertionError(f"no {what}")
+
+    def forget_peak(self) -> None:
+        """From now on VmHWM counts afresh."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def files(self) -> int:
+        """Open files, sockets among them."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))  # noqa: PTH208
+
+
+@contextmanager
+def server_process(policy: VisuomotorPolicy, folder: Path, **settings: Any) -> Iterator[ServerProcess]:
+    """Serves a policy until the block ends."""
+    policy.save_pretrained(folder / "policy")
+    code = (
+        "from functools import partial; from chameleon_policy.serve import Settings, serve\n"
+        f"settings = Settings(**{ {'port': 0, **settings}!r})\n"
+        f"serve({str(folder / 'policy')!r}, settings, device='cpu', announce=partial(print, flush=True))"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert server.stdout is not None
+        said = server.stdout.readline()
+        assert said.startswith("Serving policy (chameleon) on cpu at ws://"), said
+        yield ServerProcess(said.partition(" at ")[2].partition(",")[0], server)
+    finally:
+        server.kill()
+        server.wait()
+
+
+class Robot(threading.Thread):
+    """A well-behaved client that plays episodes until it is stopped and knows what its chunks have to be."""
+
+    def __init__(self, policy: VisuomotorPolicy, url: str, seed: int, length: int = 12) -> None:
+        super().__init__(name=f"robot-{seed}", daemon=True)
+        self.url, self.seed = url, seed
+        self.ticks = episode(policy.features, length, seed)
+        self.expected = in_process(policy, self.ticks, seed)
+        self.episodes = 0
+        self.failure: BaseException | None = None
+        self._enough = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with Client(self.url, timeout=60) as client:
+                while not self._enough.is_set():
+                    with client.open(seed=self.seed) as session:
+                        chunks = over_the_network(session, self.ticks)
+                    # With others in the batch the last bits may differ; another memory differs in the first digit.
+                    for chunk, wanted in zip(chunks, self.expected, strict=True):
+                        np.testing.assert_allclose(chunk, wanted, rtol=1e-4, atol=1e-5)
+                    self.episodes += 1
+        except BaseException as error:
+            self.failure = error
+
+    def stop(self) -> None:
+        """After the running episode."""
+        self._enough.set()
+
+    def finish(self) -> int:
+        """Stop after the running episode; raises what went wrong, and returns how many were played."""
+        self.stop()
+        self.join(120)
+        if self.failure is not None:
+            raise self.failure
+        assert self.episodes > 0
+        return self.episodes
+
+
+@contextmanager
+def robots(policy: VisuomotorPolicy, url: str, count: int = 1) -> Iterator[list[Robot]]:
+    """They play through the whole block and must never notice what else happens in it."""
+    playing = [Robot(policy, url, seed) for seed in range(count)]
+    for robot in playing:
+        robot.start()
+    try:
+        yield playing
+    except BaseException:
+        for robot in playing:
+            robot.stop()
+        raise
+    for robot in playing:
+        robot.finish()

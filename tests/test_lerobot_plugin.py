@@ -1,0 +1,342 @@
+"""The plugin in the real lerobot: training, going on, evaluation, memory, saving. Marked slow, and skipped without lerobot.
+
+scripts/lerobot-venv
+LEROBOT_PYTHON=.lerobot-venv/bin/python .venv/bin/pytest --slow tests/test_lerobot_plugin.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from chameleon_policy.baselines import load_policy
+from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.policy.saving import exported_weights
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        "LEROBOT_PYTHON" not in os.environ,
+        reason="set LEROBOT_PYTHON to a Python that has lerobot and the plugin; scripts/lerobot-venv makes one",
+    ),
+]
+
+TRAIN = (
+    "--policy.type=chameleon", "--policy.preset=nano", "--policy.horizon=8", "--policy.n_obs_steps=24",
+    "--policy.action_steps=8", "--policy.rest_emphasis=0.1", "--policy.device=cpu", "--policy.push_to_hub=false",
+    "--dataset.repo_id=local/camo", "--dataset.video_backend=pyav", "--batch_size=2", "--num_workers=0", "--save_freq=2",
+    "--log_freq=1",
+)  # fmt: skip
+EVAL = ("--eval.n_episodes=2", "--eval.batch_size=2", "--seed=3")
+
+# Code below runs in the Python that has lerobot; it gets the folder of a checkpoint.
+IMPORT = """
+    import sys
+    from pathlib import Path
+    import numpy as np
+    import safetensors.torch
+    import torch
+    from lerobot.utils.import_utils import register_third_party_plugins
+    register_third_party_plugins()
+    from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+
+    folder = Path(sys.argv[1])
+    policy = get_policy_class("chameleon").from_pretrained(folder)
+"""
+
+# A frame of state observations for some robots.
+FRAME = """
+    def frame(robots, seed):
+        generator = torch.Generator().manual_seed(seed)
+        pose = torch.tensor([0.4, 0.0, 0.3, 1, 0, 0, 0, -1, 0, 1]) + 0.01 * torch.randn(robots, 10, generator=generator)
+        return {"observation.state": pose, "observation.environment_state": torch.rand(robots, 35, generator=generator)}
+"""
+
+
+def run(*command: object, home: Path) -> str:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment, timeout=900)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    return done.stdout + done.stderr
+
+
+def tool(name: str) -> Path:
+    return Path(os.environ["LEROBOT_PYTHON"]).absolute().parent / name
+
+
+def python(code: str, *arguments: object, home: Path) -> str:
+    return run(
+        os.environ["LEROBOT_PYTHON"], "-c", textwrap.dedent(IMPORT + FRAME) + textwrap.dedent(code), *arguments, home=home
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hf")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+    """Two steps of lerobot-train with an evaluation, then two more with --resume: the folder of the run."""
+    place = tmp_path_factory.mktemp("lerobot")
+    data = record(Recording(task="clean-plate", episodes=3, observation="state"), place / "data")
+    environment = ("--env.type=camo", "--env.task=CleanPlate", "--env.observation=state", "--eval_freq=2")
+    options = (*TRAIN, *EVAL, *environment, f"--dataset.root={data}", f"--output_dir={place / 'run'}", "--steps=2")
+    assert "pc_success" in run(tool("lerobot-train"), *options, home=home)
+    settings = place / "run/checkpoints/last/pretrained_model/train_config.json"
+    run(tool("lerobot-train"), f"--config_path={settings}", "--resume=true", "--steps=4", "--eval_freq=0", home=home)
+    return place / "run"
+
+
+def checkpoint(run: Path, step: int) -> Path:
+    return run / f"checkpoints/{step:06d}/pretrained_model"
+
+
+def test_training_goes_on_where_it_was(trained: Path, home: Path) -> None:
+    """The first forward pass after --resume sees the very weights, averages, counters and statistics that were saved."""
+    code = """
+        first, second = (safetensors.torch.load_file(Path(each) / "model.safetensors") for each in sys.argv[1:3])
+        assert int(first["updates"]) == 2 and int(second["updates"]) == 4 and int(policy.updates) == 2
+        loaded = policy.state_dict()
+        assert loaded.keys() == first.keys()
+        assert all(torch.equal(loaded[key], first[key]) for key in first)
+        moved = [key for key in first if key.startswith("model.") and not torch.equal(first[key], second[key])]
+        assert len(moved) > 50 and any("control_jepa" in key and "target" in key for key in moved)
+        assert any(not torch.equal(first[key], first[key.replace("model.", "averaged.", 1)]) for key in moved)
+        again = get_policy_class("chameleon").from_pretrained(sys.argv[2])
+        assert again.config.statistics == policy.config.statistics and again.config.object_size == 7
+        print("as saved")
+    """
+    assert "as saved" in python(code, checkpoint(trained, 2), checkpoint(trained, 4), home=home)
+    moments = [
+        json.loads((trained / f"checkpoints/{step:06d}/training_state/training_step.json").read_text()) for step in (2, 4)
+    ]
+    assert [each["step"] for each in moments] == [2, 4]
+
+
+def test_the_averaged_policy_lies_beside_it(trained: Path, home: Path) -> None:
+    """`chameleon eval` loads from the folder `chameleon` the policy that acts in LeRobot, and it acts alike."""
+    code = """
+        from chameleon_policy.baselines import load_policy
+        other = load_policy(folder / "chameleon")
+        theirs = other.initial_state(2)
+        for tick in range(3):
+            batch = frame(2, tick)
+            policy.predict_action_chunk(batch)
+            from lerobot_policy_chameleon.windows import observation_of
+            theirs = other.observe(observation_of(batch, other.features, {}), theirs)
+        torch.manual_seed(4); mine = policy.averaged.act(policy._state)
+        torch.manual_seed(4); expected = other.act(theirs)
+        torch.testing.assert_close(mine, expected)
+        print("alike")
+    """
+    assert "alike" in python(code, checkpoint(trained, 4), home=home)
+    assert load_policy(checkpoint(trained, 4) / "chameleon").features.objects is not None
+
+
+def test_memory_advances_on_every_call(trained: Path, home: Path) -> None:
+    code = """
+        executed, model = policy.config.n_action_steps, policy.averaged
+        assert executed == 4 and model.features.horizon == 8
+        from lerobot_policy_chameleon.windows import observation_of
+        policy.reset()
+        state, planned = model.initial_state(3), []
+        for tick in range(10):
+            batch = frame(3, tick)
+            torch.manual_seed(tick)
+            action = policy.select_action(batch)
+            state = model.observe(observation_of(batch, model.features, {}), state)
+            if tick % executed == 0:
+                torch.manual_seed(tick)
+                planned = list(model.act(state)[:, :executed].unbind(1))
+            torch.testing.assert_close(action, planned.pop(0))
+            for name, tensor in policy._state.tensors().items():
+                torch.testing.assert_close(tensor, state.tensors()[name])
+        assert policy._state.steps.tolist() == [10, 10, 10]
+        policy.select_action(frame(2, 0))  # other robots
+        assert policy._state.steps.tolist() == [1, 1]
+        policy.reset()
+        policy.select_action(frame(2, 0))
+        assert policy._state.steps.tolist() == [1, 1]
+        policy.train()
+        assert policy.model.training and not policy.averaged.training
+        print("remembered")
+    """
+    assert "remembered" in python(code, checkpoint(trained, 4), home=home)
+
+
+def test_an_update_is_that_of_our_own_training(trained: Path, home: Path) -> None:
+    """A step of the optimizer, Control-JEPA's target and the average, against chameleon_policy's loop; also after moving."""
+    code = """
+        import copy
+        from chameleon_policy.train.config import TrainingConfig
+        from chameleon_policy.train.ema import WeightAverage
+        from chameleon_policy.train.loop import make_optimizers
+        from lerobot.optim.optimizers import load_optimizer_state, save_optimizer_state
+
+        policy.to("cpu").train()
+        twin = copy.deepcopy(policy.model)
+        average = WeightAverage(twin, policy.config.ema_decay)
+        average.weights = {name: value.clone() for name, value in policy.averaged.state_dict().items()}
+        config = policy.config
+        training = TrainingConfig(steps=9, optimizer="muon", learning_rate=config.optimizer_lr, beta2=0.99)
+        theirs = make_optimizers(twin, training)
+        mine = config.get_optimizer_preset().build(policy.get_optim_params())
+        assert sum(len(group["params"]) for group in mine.param_groups) == sum(p.requires_grad for p in twin.parameters())
+        done = int(policy.updates)
+        for step in range(3):
+            for index, (ours, other) in enumerate(zip(policy.model.parameters(), twin.parameters(), strict=True)):
+                if ours.requires_grad:
+                    ours.grad = torch.randn(ours.shape, generator=torch.Generator().manual_seed(100 * step + index))
+                    other.grad = ours.grad.clone()
+            for optimizer in theirs:
+                optimizer.step()
+            twin.update_target()
+            average.update(twin, done + step)
+            mine.step()
+            policy.update()
+            if step == 1:  # through LeRobot's files
+                place = Path(sys.argv[2]); place.mkdir()
+                save_optimizer_state(mine, place)
+                mine = load_optimizer_state(config.get_optimizer_preset().build(policy.get_optim_params()), place)
+        assert int(policy.updates) == done + 3
+        for name, tensor in twin.state_dict().items():
+            torch.testing.assert_close(policy.model.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(policy.averaged.state_dict()[name], average.weights[name], rtol=1e-5, atol=1e-6)
+        print("the same step")
+    """
+    assert "the same step" in python(code, checkpoint(trained, 4), home / "optimizer", home=home)
+
+
+def test_the_learning_rate_is_that_of_our_own_training(trained: Path, home: Path) -> None:
+    code = """
+        from chameleon_policy.train.config import TrainingConfig
+        rate, warmup = policy.config.optimizer_lr, policy.config.scheduler_warmup_steps
+        own = TrainingConfig(steps=50, learning_rate=rate, warmup_steps=warmup)
+        optimizer = policy.config.get_optimizer_preset().build(policy.get_optim_params())
+        schedule = policy.config.get_scheduler_preset().build(optimizer, 50)
+        for step in range(50):
+            for group in optimizer.param_groups:
+                np.testing.assert_allclose(group["lr"], own.rate(step, step / 50))
+            optimizer.step()
+            schedule.step()
+        print("the same rate")
+    """
+    assert "the same rate" in python(code, checkpoint(trained, 4), home=home)
+
+
+def test_weights_must_be_complete(trained: Path, home: Path, tmp_path: Path) -> None:
+    code = """
+        import shutil
+        broken = Path(sys.argv[2]) / "broken"
+        shutil.copytree(folder, broken)
+        weights = safetensors.torch.load_file(broken / "model.safetensors")
+        del weights["averaged.event_tokens.proprioception.weight"]
+        weights["model.stranger"] = torch.zeros(1)
+        safetensors.torch.save_file(weights, broken / "model.safetensors")
+        try:
+            get_policy_class("chameleon").from_pretrained(broken)
+        except ValueError as error:
+            print(error)
+    """
+    said = python(code, checkpoint(trained, 4), tmp_path, home=home)
+    assert "missing: averaged.event_tokens.proprioception.weight (1); unknown: model.stranger (1)" in said
+
+
+def test_bad_options_are_refused(trained: Path, home: Path) -> None:
+    code = """
+        from dataclasses import replace
+        for change in (
+            {"preset": "tiny"}, {"method": "lstn"}, {"n_action_steps": 9}, {"rest_emphasis": 0.5, "action_steps": None},
+            {"optimizer": "adam"}, {"object_size": 4}, {"input_features": {}}, {"n_obs_steps": 0},
+        ):
+            try:
+                replace(policy.config, **change).validate_features()
+                print("accepted", change)
+            except ValueError as error:
+                print(error)
+    """
+    said = python(code, checkpoint(trained, 4), home=home)
+    assert "accepted" not in said
+    for words in (
+        "there is no preset 'tiny'", "there is no method 'lstn'", "give that, too", "35 numbers, which are no slots of 4",
+        "--policy.n_action_steps must be at most the horizon, 8, got 9", "--policy.n_obs_steps must be at least 1",
+        "--policy.optimizer must be one of adamw, muon", "observation.state: expected a vector, got nothing",
+    ):  # fmt: skip
+        assert words in said, (words, said)
+
+
+def test_the_environment_plays_evaluation_episodes(trained: Path, home: Path) -> None:
+    """Seed s of LeRobot is the evaluation episode number s, in both modes, with what LeRobot asks an environment for."""
+    code = """
+        from chameleon_policy.camo import CamoEnv
+        from chameleon_policy.camo.seeds import evaluation_seed
+        from lerobot.envs.factory import make_env
+        from lerobot.envs.utils import add_envs_task, env_to_policy_features, preprocess_observation
+        from lerobot_policy_chameleon.environment import CamoEnvConfig
+        for mode in ("state", "rgb"):
+            config = CamoEnvConfig(task="ShellGame", observation=mode, image_size=64, swaps=(1, 1))
+            env = make_env(config, n_envs=2)["camo"][0]
+            own = CamoEnv("shell-game", observation=mode, image_size=64, swaps=(1, 1))
+            seen, _ = env.reset(seed=[7, 8])
+            observation = add_envs_task(env, preprocess_observation(seen))
+            features = env_to_policy_features(config)
+            for key, feature in features.items():
+                if key != "action":
+                    assert tuple(observation[key].shape) == (2, *feature.shape), (key, observation[key].shape)
+            for row, seed in enumerate((7, 8)):
+                expected, info = own.reset(seed=evaluation_seed(seed))
+                np.testing.assert_array_equal(seen["agent_pos"][row], expected["proprioception"])
+                if mode == "rgb":
+                    np.testing.assert_array_equal(seen["pixels"]["wrist"][row], expected["images"]["wrist"])
+                else:
+                    np.testing.assert_array_equal(seen["environment_state"][row], expected["objects"].ravel())
+                assert observation["task"][row] == info["instruction"]
+            assert env.call("_max_episode_steps")[0] > 200
+            env.close()
+        print("played")
+    """
+    assert "played" in python(code, checkpoint(trained, 4), home=home)
+
+
+def test_lerobot_eval_plays_a_checkpoint(trained: Path, home: Path, tmp_path: Path) -> None:
+    environment = ("--env.type=camo", "--env.task=clean-plate", "--env.observation=state")
+    options = (f"--policy.path={checkpoint(trained, 4)}", *environment, *EVAL, f"--output_dir={tmp_path}")
+    run(tool("lerobot-eval"), *options, home=home)
+    info = json.loads((tmp_path / "eval_info.json").read_text())
+    assert info["overall"]["n_episodes"] == 2 and len(info["per_task"][0]["metrics"]["successes"]) == 2
+
+
+def test_a_shipped_policy_becomes_one_of_lerobot(trained: Path, home: Path, tmp_path: Path) -> None:
+    """There and back: the averaged policy of the conversion has the weights, features and statistics that were converted."""
+    run(os.environ["LEROBOT_PYTHON"], "-m", "lerobot_policy_chameleon.convert", "camo-small", tmp_path / "out", home=home)
+    shipped, back = load_policy("camo-small").float(), load_policy(tmp_path / "out/chameleon")
+    assert (back.config, back.features, back.statistics) == (shipped.config, shipped.features, shipped.statistics)
+    for name, tensor in exported_weights(shipped).items():
+        assert torch.equal(tensor, back.state_dict()[name]), name
+    code = """
+        before, after = make_pre_post_processors(policy.config, folder)
+        pose = torch.tensor([0.4, 0.0, 0.3, 1, 0, 0, 0, -1, 0, 1])
+        picture = torch.rand(1, 3, 128, 128)
+        batch = {"observation.state": pose[None], "observation.images.third": picture, "observation.images.wrist": picture}
+        action = after(policy.select_action(before(batch)))
+        assert action.shape == (1, 10) and torch.isfinite(action).all()
+        assert all(torch.equal(a, b) for a, b in zip(policy.model.parameters(), policy.averaged.parameters()))
+        print("acted")
+    """
+    assert "acted" in python(code, tmp_path / "out", home=home)
+
+
+def test_pictures_train(tmp_path: Path, home: Path) -> None:
+    """Two steps on a recording with cameras: videos are decoded, shifted and seen."""
+    data = record(Recording(task="shell-game", episodes=2, image_size=64), tmp_path / "data")
+    options = (f"--dataset.root={data}", f"--output_dir={tmp_path / 'run'}", "--steps=2", "--policy.optimizer=adamw")
+    run(tool("lerobot-train"), *TRAIN, *options, home=home)
+    policy = load_policy(tmp_path / "run/checkpoints/000002/pretrained_model/chameleon")
+    assert {view.name for view in policy.features.views} == {"third", "wrist"}

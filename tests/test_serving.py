@@ -1,0 +1,571 @@
+"""A server gives what the policy gives in process, to every client by itself, and ends when it is told to."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from chameleon_client import Client, ConnectionLost, Limits, Metadata, ServerError, Timeout
+from chameleon_client.wire import DTYPES
+from chameleon_policy.baselines import METHODS, load_policy
+from chameleon_policy.policy import VisuomotorPolicy
+from chameleon_policy.serve import Settings, find_token, running_server
+from chameleon_policy.serve.memories import Memories
+from chameleon_policy.serve.requests import Code
+from examples import IMAGE_FEATURES, STATE_FEATURES, make_policy, nano
+from serving_examples import episode, eventually, health, in_process, over_the_network, server_process
+
+ANY_PORT = Settings(port=0)
+
+
+@pytest.fixture(scope="module")
+def policy() -> VisuomotorPolicy:
+    return make_policy().eval()
+
+
+@pytest.fixture(scope="module")
+def url(policy) -> Iterator[str]:
+    with running_server(policy, ANY_PORT) as where:
+        yield where
+
+
+@pytest.fixture
+def client(url) -> Iterator[Client]:
+    with Client(url) as connected:
+        yield connected
+
+
+def assert_same(chunks: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    """To the last bit."""
+    assert len(chunks) == len(expected) > 0
+    for chunk, wanted in zip(chunks, expected, strict=True):
+        assert chunk.dtype == np.float32
+        np.testing.assert_array_equal(chunk, wanted)
+
+
+def assert_close(chunks: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    """But for what the size of a batch does to the last bits."""
+    assert len(chunks) == len(expected) > 0
+    for chunk, wanted in zip(chunks, expected, strict=True):
+        np.testing.assert_allclose(chunk, wanted, rtol=1e-4, atol=1e-5)
+
+
+# The same actions as in process
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_client_gets_the_actions_of_the_policy_in_process(method: str) -> None:
+    torch.manual_seed(1)
+    policy = METHODS[method](nano(), STATE_FEATURES).eval()
+    ticks = episode(STATE_FEATURES, 7, seed=3)
+    with running_server(policy, ANY_PORT) as url, Client(url) as client:
+        for seed in (0, 2**63 - 1):
+            assert_same(over_the_network(client.open(seed=seed), ticks), in_process(policy, ticks, seed))
+
+
+def test_pictures_and_instructions() -> None:
+    policy = make_policy(IMAGE_FEATURES).eval()
+    ticks = episode(IMAGE_FEATURES, 3, seed=5)
+    texts = {"": torch.zeros(6), "wipe the plate": torch.linspace(-1, 1, 6)}
+    with running_server(policy, ANY_PORT, embed=texts.__getitem__) as url, Client(url) as client:
+        assert client.metadata.views == {"third": (64, 96), "wrist": (64, 64)} and client.metadata.language
+        told = over_the_network(client.open(seed=1, instruction="wipe the plate"), ticks)
+        untold = over_the_network(client.open(seed=1), ticks)
+    assert_same(told, in_process(policy, ticks, 1, instruction=texts["wipe the plate"]))
+    assert_same(untold, in_process(policy, ticks, 1, instruction=texts[""]))
+    assert np.abs(told[-1] - untold[-1]).max() > 1e-4
+
+
+def test_the_shipped_policy() -> None:
+    policy = load_policy("camo-small").float()
+    ticks = episode(policy.features, 3, seed=2)
+    with running_server(policy, ANY_PORT, name="camo-small") as url, Client(url) as client:
+        assert (client.metadata.policy, client.metadata.executed) == ("camo-small", policy.executed)
+        assert_same(over_the_network(client.open(seed=9), ticks, steps=None), in_process(policy, ticks, 9, steps=None))
+
+
+def test_sixteen_clients_with_interleaved_episodes_never_share_memory(policy, url) -> None:
+    lengths = [5 + number % 7 for number in range(16)]
+    episodes = [episode(STATE_FEATURES, length, seed=number) for number, length in enumerate(lengths)]
+    alone = [in_process(policy, ticks, seed) for seed, ticks in enumerate(episodes)]
+    together = threading.Barrier(16)
+
+    def play(number: int) -> list[list[np.ndarray]]:
+        with Client(url, timeout=60) as client:
+            together.wait()
+            # Twice on one connection, the second time in a slot that somebody else may have had.
+            return [over_the_network(client.open(seed=number), episodes[number]) for _ in range(2)]
+
+    before = health(url)
+    with ThreadPoolExecutor(16) as threads:
+        played = list(threads.map(play, range(16)))
+    after = health(url)
+    for number in range(16):
+        for chunks in played[number]:
+            assert_close(chunks, alone[number])
+    # The comparison can tell episodes apart, and batches were really shared.
+    for number in range(1, 16):
+        assert np.abs(alone[number][1] - alone[0][1]).max() > 1e-2
+    assert after["ticks"] - before["ticks"] == 2 * sum(lengths)
+    assert after["batches"] - before["batches"] < 2 * sum(lengths)
+
+
+def test_sessions_of_one_client_and_requests_in_advance(policy, client) -> None:
+    episodes = [episode(STATE_FEATURES, 4, seed=number) for number in range(3)]
+    sessions = [client.open(seed=number) for number in range(3)]
+    futures: list[list[Any]] = [[] for _ in sessions]
+    for tick in range(4):
+        for number, session in enumerate(sessions):
+            session.observe_soon(**episodes[number][tick])
+            if tick % 2 == 0:
+                futures[number].append(session.act_soon(steps=3))
+    for number in range(3):
+        assert_close([future.result(20) for future in futures[number]], in_process(policy, episodes[number], number))
+        assert sessions[number].ticks in (3, 4)
+
+
+def test_threads_may_share_a_client(policy, client) -> None:
+    episodes = [episode(STATE_FEATURES, 6, seed=number) for number in range(8)]
+
+    def play(number: int) -> list[np.ndarray]:
+        return over_the_network(client.open(seed=number), episodes[number])
+
+    with ThreadPoolExecutor(8) as threads:
+        for number, chunks in enumerate(threads.map(play, range(8))):
+            assert_close(chunks, in_process(policy, episodes[number], number))
+
+
+def test_without_a_seed_the_server_draws_one_and_tells(policy, client) -> None:
+    ticks = episode(STATE_FEATURES, 3, seed=0)
+    one, other = client.open(), client.open()
+    assert one.seed != other.seed
+    assert_same(over_the_network(one, ticks), in_process(policy, ticks, one.seed))
+
+
+# Memories
+
+
+def test_a_slot_is_empty_when_somebody_else_gets_it(policy) -> None:
+    memories = Memories(policy, most=3)
+    slots = [memories.take() for _ in range(3)]
+    assert slots == [0, 1, 2] and len(memories) == 3
+    used = policy.initial_state(3)
+    for tensor in used.tensors().values():
+        tensor.fill_(7)
+    memories.write(slots, used)
+    memories.give_back(1)
+    assert memories.take() == 1
+    fresh = policy.initial_state(1).tensors()
+    for name, tensor in memories.state.tensors().items():
+        assert torch.equal(tensor[1:2], fresh[name]), name
+        assert (tensor[0] == 7).all() and (tensor[2] == 7).all(), name
+
+
+def test_growing_keeps_what_was_remembered(policy) -> None:
+    memories = Memories(policy, most=5)
+    for slot in range(5):
+        assert memories.take() == slot
+        mine = policy.initial_state(1)
+        for tensor in mine.tensors().values():
+            tensor.fill_(slot + 1)
+        memories.write([slot], mine)
+    assert len(memories) == 5
+    for tensor in memories.read([1, 4]).tensors().values():
+        assert (tensor[0] == 2).all() and (tensor[1] == 5).all()
+    with pytest.raises(AssertionError, match="more sessions than slots"):
+        memories.take()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"proprioception": np.full(5, np.nan, np.float32)}, "proprioception: expected finite numbers, got nan"),
+        ({"proprioception": np.full(5, 1e300)}, "finite numbers, got inf"),
+        ({"proprioception": np.zeros(4, np.float32)}, r"expected the shape \(1, 5\), got \(1, 4\)"),
+        ({"objects": None}, "objects: this policy expects them"),
+        ({"objects": np.zeros((4, 3), np.float32)}, r"objects: expected the shape \(1, 3, 4\)"),
+        ({"images": {"front": np.zeros((8, 8, 3), np.uint8)}}, r"expects 0 views \(none\), got 1 view"),
+    ],
+)
+def test_a_bad_observation_changes_nothing(policy, client, change: dict[str, Any], said: str) -> None:
+    ticks = episode(STATE_FEATURES, 4, seed=1)
+    session = client.open(seed=4)
+    chunks = over_the_network(session, ticks[:2])
+    with pytest.raises(ServerError, match=said) as refused:
+        session.observe(**{**ticks[2], **change})
+    assert refused.value.code == "bad-observation"
+    assert session.observe(**ticks[2]) == 3
+    assert_same([*chunks, session.act(steps=3)], in_process(policy, ticks[:3], 4))
+
+
+def test_nobody_else_fails_with_a_bad_observation_or_a_bad_chunk(policy, url, client) -> None:
+    """All in the same moment: most of it lands in the same batches."""
+    ticks = episode(STATE_FEATURES, 6, seed=1)
+    good, bad = [client.open(seed=seed) for seed in range(3)], client.open(seed=99)
+    chunks: list[list[Any]] = [[] for _ in good]
+    for tick, seen in enumerate(ticks):
+        refused = [bad.observe_soon(**{**seen, "proprioception": np.full(5, np.inf)}), bad.act_soon()]
+        observed = [session.observe_soon(**seen) for session in good]
+        for number, session in enumerate(good):
+            if tick % 2 == 0:
+                chunks[number].append(session.act_soon(steps=3))
+        assert [future.result(20) for future in observed] == [tick + 1] * 3
+        codes = [future.exception(20).code for future in refused]
+        assert codes == ["bad-observation", "nothing-observed"]
+    for seed in range(3):
+        assert_close([chunk.result(20) for chunk in chunks[seed]], in_process(policy, ticks, seed))
+
+
+def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) -> None:
+    """Whatever a policy chokes on: the robot that brought it gets the error, the others their chunks."""
+    ticks = episode(STATE_FEATURES, 1, seed=1)
+    expected, act, sizes = in_process(policy, ticks, 5), policy.act, []
+
+    def choking(state, **options):
+        sizes.append(len(state))
+        if state.working.abs().max() > 1e30:
+            raise RuntimeError("poisoned")
+        return act(state, **options)
+
+    def poisoned(batch, memory, advance=policy.advance):
+        after = advance(batch, memory)
+        after.working[batch.proprioception[:, 0, 0] > 99] = 1e38
+        return after
+
+    with running_server(policy, ANY_PORT) as url, Client(url) as client, monkeypatch.context() as patch:
+        patch.setattr(policy, "act", choking)
+        patch.setattr(policy, "advance", poisoned)
+        good, bad = client.open(seed=5), client.open(seed=5)
+        good.observe(**ticks[0])
+        bad.observe(**{**ticks[0], "proprioception": np.full(5, 100, np.float32)})
+        for _ in range(20):  # until the two meet in one batch
+            first, second = bad.act_soon(steps=3), good.act_soon(steps=3)
+            assert first.exception(20).code == "failed" and "poisoned" not in str(first.exception())
+            chunk = second.result(20)
+            if 2 in sizes:
+                break
+            good = client.open(seed=5)
+            good.observe(**ticks[0])
+        assert 2 in sizes and "one by one" in caplog.text
+        assert_close([chunk], expected)
+
+
+def test_pictures_of_two_kinds_do_not_spoil_each_other() -> None:
+    """Joined into one tensor, uint8 pictures beside float ones would become floats from 0 to 255."""
+    policy = make_policy(IMAGE_FEATURES).eval()
+    ticks = episode(IMAGE_FEATURES, 2, seed=5)
+    as_float = [{**t, "images": {n: i.astype(np.float32) / 255 for n, i in t["images"].items()}} for t in ticks]
+    embedding = torch.ones(6)
+    with running_server(policy, ANY_PORT, embed=lambda text: embedding) as url, Client(url, timeout=30) as client:
+        sessions = [client.open(seed=3) for _ in range(4)]
+        for tick in range(2):
+            kinds = (ticks, as_float) * 2
+            for future in [s.observe_soon(**kind[tick]) for s, kind in zip(sessions, kinds, strict=True)]:
+                future.result(30)
+        chunks = [session.act(steps=3) for session in sessions]
+    for chunk, kind in zip(chunks, (ticks, as_float) * 2, strict=True):
+        assert_close([chunk], in_process(policy, kind, 3, at=[1], instruction=embedding))
+
+
+def test_ticks_are_observed_once_and_in_order(policy, client) -> None:
+    ticks = episode(STATE_FEATURES, 3, seed=1)
+    session = client.open(seed=4)
+    session.observe(**ticks[0])
+    for tick in (0, 2, 7):
+        asked = {"kind": "observe", "session": session.name, "tick": tick, "observation": ticks[1]}
+        with pytest.raises(ServerError, match=rf"tick: expected 1, .* got {tick}") as refused:
+            client.wait(client.ask(asked))
+        assert refused.value.code == "wrong-tick"
+    session.observe(**ticks[1])
+    session.observe(**ticks[2])
+    assert_same([session.act(steps=3)], in_process(policy, ticks, 4, at=[2]))
+
+
+def test_after_a_refusal_in_advance_the_next_observation_fits_again(client) -> None:
+    ticks = episode(STATE_FEATURES, 4, seed=1)
+    session = client.open(seed=4)
+    broken = {**ticks[0], "proprioception": np.zeros(3)}
+    futures = [session.observe_soon(**seen) for seen in (ticks[0], broken, ticks[2], ticks[3])]
+    assert futures[0].result(20) == 1
+    assert [future.exception(20).code for future in futures[1:]] == ["bad-observation", "wrong-tick", "wrong-tick"]
+    assert session.ticks == 1 and session.observe(**ticks[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "said"),
+    [
+        ({"kind": "reset"}, "bad-request", "kind: expected one of open, observe, act, close, got 'reset'"),
+        ({}, "bad-request", "got nothing"),
+        ({"kind": "act"}, "bad-request", "session: expected a text of 1 to 64 characters, got nothing"),
+        ({"kind": "act", "session": "nobody"}, "unknown-session", "this connection has no 'nobody'; open it first"),
+        ({"kind": "act", "session": "mine", "step": 8}, "bad-request", "act: there is no field 'step'; it has request"),
+        (
+            {"kind": "act", "session": "mine", "steps": 101},
+            "bad-request",
+            "from 1 to 100, or nothing, got 101",
+        ),
+        ({"kind": "act", "session": "mine", "steps": True}, "bad-request", "got True"),
+        ({"kind": "act", "session": "mine"}, "nothing-observed", "send an observation first"),
+        ({"kind": "open", "session": "mine"}, "session-exists", "'mine' is open already"),
+        ({"kind": "open", "session": "x" * 65}, "bad-request", "1 to 64 characters"),
+        ({"kind": "open", "session": "new", "seed": -1}, "bad-request", "seed: expected a whole number from 0"),
+        ({"kind": "open", "session": "new", "instruction": "wipe"}, "bad-instruction", "built without language"),
+        ({"kind": "observe", "session": "mine", "tick": 0}, "bad-request", "observation: expected a map, got nothing"),
+        ({"kind": "observe", "session": "mine", "tick": "0", "observation": {}}, "bad-request", "tick: expected a whole"),
+        ({"kind": "observe", "session": "mine", "tick": 0, "observation": {}}, "bad-observation", "expected an array, got"),
+        (
+            {"kind": "observe", "session": "mine", "tick": 0, "observation": {"pose": 1}},
+            "bad-observation",
+            "there is no 'pose'",
+        ),
+    ],
+)
+def test_wrong_requests_are_answered(client, request_: dict[str, Any], code: str, said: str) -> None:
+    client.wait(client.ask({"kind": "open", "session": "mine", "seed": 1}))
+    with pytest.raises(ServerError, match=re.escape(said)) as refused:
+        client.wait(client.ask(request_))
+    assert refused.value.code == code
+
+
+def test_nobody_reaches_into_a_session_of_another_connection(policy, url, client) -> None:
+    ticks = episode(STATE_FEATURES, 3, seed=1)
+    mine = client.open(seed=1)
+    mine.observe(**ticks[0])
+    with Client(url) as stranger:
+        for kind in ({"kind": "act"}, {"kind": "close"}, {"kind": "observe", "tick": 1, "observation": ticks[2]}):
+            with pytest.raises(ServerError, match="this connection has no 'episode-0'"):
+                stranger.wait(stranger.ask({**kind, "session": mine.name}))
+        same_name = stranger.open(seed=2)
+        assert same_name.name == mine.name
+        same_name.observe(**ticks[2])
+    mine.observe(**ticks[1])
+    mine.observe(**ticks[2])
+    assert_same([mine.act(steps=3)], in_process(policy, ticks, 1, at=[2]))
+
+
+# Limits
+
+
+def test_no_more_sessions_than_allowed(policy) -> None:
+    with running_server(policy, Settings(port=0, max_sessions=3, max_sessions_per_connection=2)) as url, Client(url) as one:
+        first, _ = one.open(), one.open()
+        with pytest.raises(ServerError, match="a connection may have 2 sessions"):
+            one.open()
+        with Client(url) as other:
+            other.open()
+            with pytest.raises(ServerError, match="all 3 sessions of this server are in use") as refused:
+                other.open()
+            assert refused.value.code == "too-many-sessions"
+            first.close()
+            other.open()
+        eventually(lambda: health(url)["sessions"] == 1)
+
+
+def test_no_more_connections_than_allowed(policy) -> None:
+    with running_server(policy, Settings(port=0, max_connections=2)) as url, Client(url), Client(url):
+        with pytest.raises(ConnectionLost, match="all 2 connections of this server are in use"):
+            Client(url)
+        assert health(url)["connections"] == 2
+
+
+def test_who_never_closes_is_closed(policy) -> None:
+    with running_server(policy, Settings(port=0, idle_seconds=0.3)) as url, Client(url) as client:
+        session = client.open()
+        eventually(lambda: health(url)["sessions"] == 0)
+        eventually(lambda: health(url)["connections"] == 0)
+        with pytest.raises(ConnectionLost, match=r"no session for 0\.3 s"):
+            session.act()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"port": 70000}, "port: expected 0 to 65535"),
+        ({"max_sessions": 0}, "max_sessions: expected a number of at least 1, got 0"),
+        ({"idle_seconds": float("nan")}, "idle_seconds: expected a number"),
+        ({"max_waiting": 2.5}, "max_waiting"),
+        ({"token": "short"}, "token: expected at least 16 .* make one with: export CHAMELEON_TOKEN="),
+        ({"token": "with a space inside it"}, "without spaces"),
+        ({"host": "0.0.0.0"}, r"can be reached from other machines, and there is no token.*export CHAMELEON_TOKEN="),
+        ({"host": ""}, "every address can be reached"),
+        ({"host": "::"}, "no token"),
+        ({"host": "robot.lab"}, "no token"),
+    ],
+)
+def test_settings_are_checked(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Settings(**wrong)
+
+
+def test_local_addresses_need_no_token() -> None:
+    for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
+        assert Settings(host=host).token is None
+    assert "0123456789abcdef" not in repr(Settings(host="0.0.0.0", token="0123456789abcdef"))
+
+
+def test_a_message_may_hold_one_observation() -> None:
+    assert ANY_PORT.message_bytes(IMAGE_FEATURES) == 4 * 3 * (64 * 96 + 64 * 64) + 8 * 5 + 64 * 1024
+    assert Settings(max_message_bytes=5000).message_bytes(IMAGE_FEATURES) == 5000
+
+
+# Who may come in
+
+
+def test_the_token(policy) -> None:
+    token = "0123456789abcdef0123"
+    with running_server(policy, Settings(host="0.0.0.0", port=0, token=token)) as anywhere:
+        url = anywhere.replace("0.0.0.0", "127.0.0.1")
+        with Client(url, token=token) as client:
+            client.open()
+        for wrong in (None, "0123456789abcdef0124", "0123456789abcdef012", ""):
+            with pytest.raises(ConnectionLost, match="expects its token"):
+                Client(url, token=wrong)
+        for header in (f"Basic {token}", token, f"Bearer {token} x", "Bearer t\u00f6ken"):
+            with pytest.raises(InvalidStatus, match="401"), connect(url, additional_headers={"Authorization": header}):
+                pass
+        twice = [("Authorization", f"Bearer {token}"), ("Authorization", "Bearer x")]
+        with pytest.raises(InvalidStatus, match="401"), connect(url, additional_headers=twice):
+            pass
+        assert health(url)["status"] == "ok"  # needs none
+
+
+def test_where_a_token_is_found(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("CHAMELEON_TOKEN", raising=False)
+    assert find_token() is None
+    monkeypatch.setenv("CHAMELEON_TOKEN", " from-the-environment ")
+    assert find_token() == "from-the-environment"
+    (tmp_path / "token").write_text("from-a-file\n")
+    assert find_token(tmp_path / "token") == "from-a-file"
+    with pytest.raises(FileNotFoundError, match="--token-file: there is no file"):
+        find_token(tmp_path / "other")
+
+
+def test_web_pages_may_not_come_in(url) -> None:
+    with pytest.raises(InvalidStatus, match="403"), connect(url, origin="https://example.com"):
+        pass
+
+
+def test_health_and_plain_http(url) -> None:
+    assert set(health(url)) == {"status", "policy", "sessions", "connections", "ticks", "chunks", "batches", "uptime_s"}
+    for path, status in (("/", 426), ("/other", 404)):
+        with pytest.raises(urllib.error.HTTPError) as answer:
+            urllib.request.urlopen(url.replace("ws://", "http://") + path, timeout=10)
+        assert answer.value.code == status
+
+
+# The end
+
+
+def test_a_client_that_waits_hears_that_the_connection_died(policy, monkeypatch) -> None:
+    """All waiting calls fail at once, and those that come later too."""
+    held = threading.Event()
+    act = policy.act
+    with running_server(policy, ANY_PORT) as url, monkeypatch.context() as patch:
+        patch.setattr(policy, "act", lambda *given, **options: (held.wait(20), act(*given, **options))[1])
+        client = Client(url, timeout=0.2)
+        session = client.open(seed=1)
+        session.observe(**episode(STATE_FEATURES, 1, seed=1)[0])
+        waiting = [session.act_soon(), session.act_soon()]
+        with pytest.raises(Timeout, match=r"no answer within 0\.2 s"):
+            session.act()
+        client._socket.socket.shutdown(socket.SHUT_RDWR)  # as a cable that is pulled
+        for future in waiting:
+            assert isinstance(future.exception(20), ConnectionLost)
+        with pytest.raises(ConnectionLost, match="every memory opened on it"):
+            session.act()
+        held.set()
+        eventually(lambda: health(url)["sessions"] == 0)
+        client.close()
+
+
+def test_nobody_is_there() -> None:
+    with pytest.raises(ConnectionLost, match="is the server running"):
+        Client("ws://127.0.0.1:9")
+
+
+def test_a_taken_port_is_named(policy, url) -> None:
+    taken = int(url.rpartition(":")[2])
+    with (
+        pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {taken}"),
+        running_server(policy, Settings(port=taken)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_cleanly(policy, tmp_path: Path, number: signal.Signals) -> None:
+    with server_process(policy, tmp_path) as server:
+        client = Client(server.url)
+        session = client.open(seed=1)
+        ticks = episode(STATE_FEATURES, 1, seed=1)
+        session.observe(**ticks[0])
+        assert_same([session.act(steps=3)], in_process(policy, ticks, 1))
+        server.process.send_signal(number)
+        with pytest.raises(ConnectionLost, match=r"1001.*the server was stopped"):
+            while True:
+                session.act(steps=1)
+        rest, _ = server.process.communicate(timeout=20)
+        assert server.process.returncode == 0
+        assert re.search(r"Stopped after .* s: 1 ticks and \d+ chunks were served", rest)
+        client.close()
+        with socket.socket() as again:  # the port is free
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            again.bind(("127.0.0.1", int(server.url.rpartition(":")[2])))
+
+
+def test_the_running_round_is_answered_before_the_end(policy, monkeypatch) -> None:
+    """What waits behind it is not, and says so."""
+    begun, held = threading.Event(), threading.Event()
+    act = policy.act
+
+    def slow(*given, **options):
+        begun.set()
+        held.wait(20)
+        return act(*given, **options)
+
+    ticks = episode(STATE_FEATURES, 1, seed=1)
+    with monkeypatch.context() as patch:
+        with running_server(policy, ANY_PORT) as url:
+            client = Client(url)
+            session = client.open(seed=1)
+            session.observe(**ticks[0])
+            patch.setattr(policy, "act", slow)
+            running, behind = session.act_soon(steps=3), session.act_soon(steps=3)
+            assert begun.wait(20)
+            threading.Timer(0.2, held.set).start()
+        assert_same([running.result(20)], in_process(policy, ticks, 1))
+        assert isinstance(behind.exception(20), ConnectionLost)
+        client.close()
+    with pytest.raises((ConnectionClosed, OSError)), connect(url):
+        pass
+
+
+def test_the_page_names_everything_a_client_must_know() -> None:
+    page = (Path(__file__).parent.parent / "docs/serving.md").read_text()
+    codes = re.findall(r"^\| `([a-z-]+)` \|", page.partition("| code |")[2].partition("\n\n")[0], re.MULTILINE)
+    assert codes == list(get_args(Code))
+    dtypes = re.search(r"dtype: (.*) \|", page)
+    assert dtypes is not None
+    assert dtypes[1] == ", ".join(f"{number} {dtype.name}" for number, dtype in enumerate(DTYPES))
+    told = set(re.findall(r"`(\w+)`", page.partition("`metadata` has")[2].partition("\n\n")[0]))
+    assert told == {field.name for kind in (Metadata, Limits) for field in fields(kind)}
+    assert f"{Settings().idle_seconds:g} s" in page and f"{Settings().send_seconds:g} s" in page
+    assert f"{Settings().max_sessions_per_connection} sessions a connection, {Settings().max_sessions} in all" in page
