@@ -75,6 +75,21 @@ def over_the_network(session: Session, ticks: Sequence[Arrays], *, steps: int | 
     return chunks
 
 
+def assert_same(chunks: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    """To the last bit."""
+    assert len(chunks) == len(expected) > 0
+    for chunk, wanted in zip(chunks, expected, strict=True):
+        assert chunk.dtype == np.float32
+        np.testing.assert_array_equal(chunk, wanted)
+
+
+def assert_close(chunks: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    """But for what the size of a batch does to the last bits."""
+    assert len(chunks) == len(expected) > 0
+    for chunk, wanted in zip(chunks, expected, strict=True):
+        np.testing.assert_allclose(chunk, wanted, rtol=1e-4, atol=1e-5)
+
+
 def health(url: str) -> Mapping[str, Any]:
     with urllib.request.urlopen(f"{url.replace('ws://', 'http://')}/healthz", timeout=10) as answer:
         return json.load(answer)

@@ -340,3 +340,92 @@ def test_pictures_train(tmp_path: Path, home: Path) -> None:
     run(tool("lerobot-train"), *TRAIN, *options, home=home)
     policy = load_policy(tmp_path / "run/checkpoints/000002/pretrained_model/chameleon")
     assert {view.name for view in policy.features.views} == {"third", "wrist"}
+
+
+def test_lerobots_windows_are_our_episodes(trained: Path, home: Path) -> None:
+    """Through the real dataset, loader and pipeline: whole episodes as we read them, and memory from window to window."""
+    code = """
+        from dataclasses import replace
+        from torch.utils.data import DataLoader, Subset
+        from chameleon_policy.data import load_episodes, open_episodes
+        from lerobot.datasets.factory import resolve_delta_timestamps
+        from lerobot.datasets.lerobot_dataset import LeRobotDataset, LeRobotDatasetMetadata
+        from lerobot_policy_chameleon.windows import window_of
+
+        root = Path(sys.argv[2])
+        meta = LeRobotDatasetMetadata("local/camo", root=root)
+        episodes = load_episodes(open_episodes(root))
+        before, _ = make_pre_post_processors(policy.config, folder)
+
+        def batches(size, future, frames, rows):
+            config = replace(policy.config, n_obs_steps=size, n_future_steps=future)
+            deltas = resolve_delta_timestamps(config, meta)
+            dataset = LeRobotDataset("local/camo", root=root, delta_timestamps=deltas, video_backend="pyav")
+            return map(before, DataLoader(Subset(dataset, frames), batch_size=rows))
+
+        starts = np.cumsum([0, *(each.length for each in episodes)])
+        frames = [int(starts[0]) + 9, int(starts[2]) - 1, int(starts[2])]
+        (batch,) = batches(200, 199, frames, 3)
+        window = window_of(batch, policy.model.features, {}, 199)
+        for row, episode in enumerate((episodes[0], episodes[1], episodes[2])):
+            length, seen = episode.length, window.batch.observation
+            assert int(window.batch.valid[row].sum()) == int(window.batch.actions_valid[row].sum()) == length
+            np.testing.assert_array_equal(seen.proprioception[row, :length], episode.state)
+            np.testing.assert_array_equal(seen.objects[row, :length], episode.objects)
+            np.testing.assert_array_equal(window.batch.actions[row, :length], episode.actions)
+            assert window.places[row] == (row, starts[row], starts[row + 1])
+
+        policy.train()
+        policy.config.n_obs_steps, begun, loss = 16, [], policy.model.loss
+        policy.model.loss = lambda batch, state, *rest, **more: (begun.append(state), loss(batch, state, *rest, **more))[1]
+        frames = [15, int(starts[1]) + 15, 31, int(starts[1]) + 31, 40, int(starts[1]) + 47]
+        for batch in batches(16, 0, frames, 2):
+            total, parts = policy(batch)
+            assert torch.isfinite(total) and {"action", "control_jepa"} <= parts.keys()
+        assert [state and state.steps.tolist() for state in begun] == [None, [16, 16], [0, 32]], begun
+        policy.eval()
+        with torch.no_grad():
+            policy(batch)  # of the averaged weights, without touching what training carries
+        assert len(begun) == 3
+        print("our episodes")
+    """
+    data = trained.parent / "data"
+    assert "our episodes" in python(code, checkpoint(trained, 4), data, home=home)
+
+
+def test_instructions_are_read(trained: Path, home: Path) -> None:
+    """With an encoder in place of a large one: what the task says reaches the policy, in control and in training."""
+    code = """
+        from dataclasses import replace
+        from chameleon_policy.policy import Language
+        from lerobot_policy_chameleon import modeling_chameleon
+
+        class Encoder:
+            feature = Language(width=4, encoder="letters")
+            def __init__(self, name):
+                assert name == "letters"
+            def embed(self, texts):
+                return torch.tensor([[text.count(letter) for letter in "abcd"] for text in texts]).float()
+
+        modeling_chameleon.InstructionEncoder = Encoder
+        reader = modeling_chameleon.ChameleonPolicy(replace(policy.config, language="letters")).eval()
+        actions = {}
+        for task in ("abba", "dad"):
+            reader.reset()
+            torch.manual_seed(0)
+            actions[task] = reader.select_action({**frame(1, 0), "task": [task]})
+        assert not torch.allclose(actions["abba"], actions["dad"])
+        try:
+            reader.select_action(frame(1, 0))
+        except ValueError as error:
+            print(error)
+    """
+    assert "this policy reads instructions (letters), and the batch has none" in python(
+        code, checkpoint(trained, 4), home=home
+    )
+
+
+def test_another_method_trains(trained: Path, home: Path, tmp_path: Path) -> None:
+    options = (f"--dataset.root={trained.parent / 'data'}", f"--output_dir={tmp_path / 'run'}", "--steps=2")
+    run(tool("lerobot-train"), *TRAIN, *options, "--policy.method=lstm", home=home)
+    assert load_policy(tmp_path / "run/checkpoints/000002/pretrained_model/chameleon").method == "lstm"

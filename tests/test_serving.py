@@ -1,34 +1,29 @@
-"""A server gives what the policy gives in process, to every client by itself, and ends when it is told to."""
+"""A server gives what the policy gives in process, to every client by itself, whatever the others send."""
 
 from __future__ import annotations
 
+import math
 import re
-import signal
-import socket
 import threading
-import urllib.error
-import urllib.request
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import connect
 
-from chameleon_client import Client, ConnectionLost, Limits, Metadata, ServerError, Timeout
-from chameleon_client.wire import DTYPES
+from chameleon_client import Client, ServerError
 from chameleon_policy.baselines import METHODS, load_policy
 from chameleon_policy.policy import VisuomotorPolicy
-from chameleon_policy.serve import Settings, find_token, running_server
+from chameleon_policy.serve import Settings, running_server
+from chameleon_policy.serve.engine import Engine
 from chameleon_policy.serve.memories import Memories
-from chameleon_policy.serve.requests import Code
+from chameleon_policy.serve.requests import Act
+from chameleon_policy.serve.sessions import Job, Session
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_policy, nano
-from serving_examples import episode, eventually, health, in_process, over_the_network, server_process
+from serving_examples import assert_close, assert_same, episode, health, in_process, over_the_network
 
 ANY_PORT = Settings(port=0)
 
@@ -48,21 +43,6 @@ def url(policy) -> Iterator[str]:
 def client(url) -> Iterator[Client]:
     with Client(url) as connected:
         yield connected
-
-
-def assert_same(chunks: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    """To the last bit."""
-    assert len(chunks) == len(expected) > 0
-    for chunk, wanted in zip(chunks, expected, strict=True):
-        assert chunk.dtype == np.float32
-        np.testing.assert_array_equal(chunk, wanted)
-
-
-def assert_close(chunks: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    """But for what the size of a batch does to the last bits."""
-    assert len(chunks) == len(expected) > 0
-    for chunk, wanted in zip(chunks, expected, strict=True):
-        np.testing.assert_allclose(chunk, wanted, rtol=1e-4, atol=1e-5)
 
 
 # The same actions as in process
@@ -189,6 +169,36 @@ def test_growing_keeps_what_was_remembered(policy) -> None:
         assert (tensor[0] == 2).all() and (tensor[1] == 5).all()
     with pytest.raises(AssertionError, match="more sessions than slots"):
         memories.take()
+
+
+# Who is waited for
+
+
+def test_who_comes_back_at_once_is_waited_for_and_nobody_else(policy) -> None:
+    engine = Engine(policy, max_sessions=2)
+    quick, late = Session("quick"), Session("late")
+    job = Job(Act(request=0, session=""), lambda reply: None)
+    engine._answered, engine._finished, engine._patience = [quick, late], time.perf_counter(), 30.0
+    quick.pause = 0.001
+    engine.submit(late, job)
+    assert late.pause == math.inf  # it was never answered before
+    threading.Timer(0.2, engine.submit, (quick, job)).start()
+    assert [session for session, _ in engine._next_round()] == [late, quick]
+    quick.pause = math.inf  # as a robot with a pace of its own: nobody would come in this test
+    engine.submit(late, job)
+    assert [session for session, _ in engine._next_round()] == [late]
+
+
+def test_the_pause_of_a_session_is_measured() -> None:
+    session = Session("any")
+    session.came_back()
+    assert session.pause == math.inf
+    session.answered_at = time.perf_counter() - 8
+    session.came_back()
+    assert session.pause == pytest.approx(8, abs=1)
+    session.answered_at = time.perf_counter()
+    session.came_back()
+    assert session.pause == pytest.approx(4, abs=1)
 
 
 # What is refused
@@ -359,213 +369,3 @@ def test_nobody_reaches_into_a_session_of_another_connection(policy, url, client
     mine.observe(**ticks[1])
     mine.observe(**ticks[2])
     assert_same([mine.act(steps=3)], in_process(policy, ticks, 1, at=[2]))
-
-
-# Limits
-
-
-def test_no_more_sessions_than_allowed(policy) -> None:
-    with running_server(policy, Settings(port=0, max_sessions=3, max_sessions_per_connection=2)) as url, Client(url) as one:
-        first, _ = one.open(), one.open()
-        with pytest.raises(ServerError, match="a connection may have 2 sessions"):
-            one.open()
-        with Client(url) as other:
-            other.open()
-            with pytest.raises(ServerError, match="all 3 sessions of this server are in use") as refused:
-                other.open()
-            assert refused.value.code == "too-many-sessions"
-            first.close()
-            other.open()
-        eventually(lambda: health(url)["sessions"] == 1)
-
-
-def test_no_more_connections_than_allowed(policy) -> None:
-    with running_server(policy, Settings(port=0, max_connections=2)) as url, Client(url), Client(url):
-        with pytest.raises(ConnectionLost, match="all 2 connections of this server are in use"):
-            Client(url)
-        assert health(url)["connections"] == 2
-
-
-def test_who_never_closes_is_closed(policy) -> None:
-    with running_server(policy, Settings(port=0, idle_seconds=0.3)) as url, Client(url) as client:
-        session = client.open()
-        eventually(lambda: health(url)["sessions"] == 0)
-        eventually(lambda: health(url)["connections"] == 0)
-        with pytest.raises(ConnectionLost, match=r"no session for 0\.3 s"):
-            session.act()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"port": 70000}, "port: expected 0 to 65535"),
-        ({"max_sessions": 0}, "max_sessions: expected a number of at least 1, got 0"),
-        ({"idle_seconds": float("nan")}, "idle_seconds: expected a number"),
-        ({"max_waiting": 2.5}, "max_waiting"),
-        ({"token": "short"}, "token: expected at least 16 .* make one with: export CHAMELEON_TOKEN="),
-        ({"token": "with a space inside it"}, "without spaces"),
-        ({"host": "0.0.0.0"}, r"can be reached from other machines, and there is no token.*export CHAMELEON_TOKEN="),
-        ({"host": ""}, "every address can be reached"),
-        ({"host": "::"}, "no token"),
-        ({"host": "robot.lab"}, "no token"),
-    ],
-)
-def test_settings_are_checked(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Settings(**wrong)
-
-
-def test_local_addresses_need_no_token() -> None:
-    for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
-        assert Settings(host=host).token is None
-    assert "0123456789abcdef" not in repr(Settings(host="0.0.0.0", token="0123456789abcdef"))
-
-
-def test_a_message_may_hold_one_observation() -> None:
-    assert ANY_PORT.message_bytes(IMAGE_FEATURES) == 4 * 3 * (64 * 96 + 64 * 64) + 8 * 5 + 64 * 1024
-    assert Settings(max_message_bytes=5000).message_bytes(IMAGE_FEATURES) == 5000
-
-
-# Who may come in
-
-
-def test_the_token(policy) -> None:
-    token = "0123456789abcdef0123"
-    with running_server(policy, Settings(host="0.0.0.0", port=0, token=token)) as anywhere:
-        url = anywhere.replace("0.0.0.0", "127.0.0.1")
-        with Client(url, token=token) as client:
-            client.open()
-        for wrong in (None, "0123456789abcdef0124", "0123456789abcdef012", ""):
-            with pytest.raises(ConnectionLost, match="expects its token"):
-                Client(url, token=wrong)
-        for header in (f"Basic {token}", token, f"Bearer {token} x", "Bearer t\u00f6ken"):
-            with pytest.raises(InvalidStatus, match="401"), connect(url, additional_headers={"Authorization": header}):
-                pass
-        twice = [("Authorization", f"Bearer {token}"), ("Authorization", "Bearer x")]
-        with pytest.raises(InvalidStatus, match="401"), connect(url, additional_headers=twice):
-            pass
-        assert health(url)["status"] == "ok"  # needs none
-
-
-def test_where_a_token_is_found(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.delenv("CHAMELEON_TOKEN", raising=False)
-    assert find_token() is None
-    monkeypatch.setenv("CHAMELEON_TOKEN", " from-the-environment ")
-    assert find_token() == "from-the-environment"
-    (tmp_path / "token").write_text("from-a-file\n")
-    assert find_token(tmp_path / "token") == "from-a-file"
-    with pytest.raises(FileNotFoundError, match="--token-file: there is no file"):
-        find_token(tmp_path / "other")
-
-
-def test_web_pages_may_not_come_in(url) -> None:
-    with pytest.raises(InvalidStatus, match="403"), connect(url, origin="https://example.com"):
-        pass
-
-
-def test_health_and_plain_http(url) -> None:
-    assert set(health(url)) == {"status", "policy", "sessions", "connections", "ticks", "chunks", "batches", "uptime_s"}
-    for path, status in (("/", 426), ("/other", 404)):
-        with pytest.raises(urllib.error.HTTPError) as answer:
-            urllib.request.urlopen(url.replace("ws://", "http://") + path, timeout=10)
-        assert answer.value.code == status
-
-
-# The end
-
-
-def test_a_client_that_waits_hears_that_the_connection_died(policy, monkeypatch) -> None:
-    """All waiting calls fail at once, and those that come later too."""
-    held = threading.Event()
-    act = policy.act
-    with running_server(policy, ANY_PORT) as url, monkeypatch.context() as patch:
-        patch.setattr(policy, "act", lambda *given, **options: (held.wait(20), act(*given, **options))[1])
-        client = Client(url, timeout=0.2)
-        session = client.open(seed=1)
-        session.observe(**episode(STATE_FEATURES, 1, seed=1)[0])
-        waiting = [session.act_soon(), session.act_soon()]
-        with pytest.raises(Timeout, match=r"no answer within 0\.2 s"):
-            session.act()
-        client._socket.socket.shutdown(socket.SHUT_RDWR)  # as a cable that is pulled
-        for future in waiting:
-            assert isinstance(future.exception(20), ConnectionLost)
-        with pytest.raises(ConnectionLost, match="every memory opened on it"):
-            session.act()
-        held.set()
-        eventually(lambda: health(url)["sessions"] == 0)
-        client.close()
-
-
-def test_nobody_is_there() -> None:
-    with pytest.raises(ConnectionLost, match="is the server running"):
-        Client("ws://127.0.0.1:9")
-
-
-def test_a_taken_port_is_named(policy, url) -> None:
-    taken = int(url.rpartition(":")[2])
-    with (
-        pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {taken}"),
-        running_server(policy, Settings(port=taken)),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_server_cleanly(policy, tmp_path: Path, number: signal.Signals) -> None:
-    with server_process(policy, tmp_path) as server:
-        client = Client(server.url)
-        session = client.open(seed=1)
-        ticks = episode(STATE_FEATURES, 1, seed=1)
-        session.observe(**ticks[0])
-        assert_same([session.act(steps=3)], in_process(policy, ticks, 1))
-        server.process.send_signal(number)
-        with pytest.raises(ConnectionLost, match=r"1001.*the server was stopped"):
-            while True:
-                session.act(steps=1)
-        rest, _ = server.process.communicate(timeout=20)
-        assert server.process.returncode == 0
-        assert re.search(r"Stopped after .* s: 1 ticks and \d+ chunks were served", rest)
-        client.close()
-        with socket.socket() as again:  # the port is free
-            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            again.bind(("127.0.0.1", int(server.url.rpartition(":")[2])))
-
-
-def test_the_running_round_is_answered_before_the_end(policy, monkeypatch) -> None:
-    """What waits behind it is not, and says so."""
-    begun, held = threading.Event(), threading.Event()
-    act = policy.act
-
-    def slow(*given, **options):
-        begun.set()
-        held.wait(20)
-        return act(*given, **options)
-
-    ticks = episode(STATE_FEATURES, 1, seed=1)
-    with monkeypatch.context() as patch:
-        with running_server(policy, ANY_PORT) as url:
-            client = Client(url)
-            session = client.open(seed=1)
-            session.observe(**ticks[0])
-            patch.setattr(policy, "act", slow)
-            running, behind = session.act_soon(steps=3), session.act_soon(steps=3)
-            assert begun.wait(20)
-            threading.Timer(0.2, held.set).start()
-        assert_same([running.result(20)], in_process(policy, ticks, 1))
-        assert isinstance(behind.exception(20), ConnectionLost)
-        client.close()
-    with pytest.raises((ConnectionClosed, OSError)), connect(url):
-        pass
-
-
-def test_the_page_names_everything_a_client_must_know() -> None:
-    page = (Path(__file__).parent.parent / "docs/serving.md").read_text()
-    codes = re.findall(r"^\| `([a-z-]+)` \|", page.partition("| code |")[2].partition("\n\n")[0], re.MULTILINE)
-    assert codes == list(get_args(Code))
-    dtypes = re.search(r"dtype: (.*) \|", page)
-    assert dtypes is not None
-    assert dtypes[1] == ", ".join(f"{number} {dtype.name}" for number, dtype in enumerate(DTYPES))
-    told = set(re.findall(r"`(\w+)`", page.partition("`metadata` has")[2].partition("\n\n")[0]))
-    assert told == {field.name for kind in (Metadata, Limits) for field in fields(kind)}
-    assert f"{Settings().idle_seconds:g} s" in page and f"{Settings().send_seconds:g} s" in page
-    assert f"{Settings().max_sessions_per_connection} sessions a connection, {Settings().max_sessions} in all" in page

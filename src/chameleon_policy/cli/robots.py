@@ -144,7 +144,7 @@ def export(
     run: tyro.conf.Positional[Path],
     out: Path,
     steps: int | None = None,
-    batch: int | None = None,
+    batch_size: int | None = None,
     onnx: bool = True,
     device: Where = "cpu",
 ) -> None:
@@ -156,7 +156,7 @@ def export(
         run: Folder of a run or of a saved policy, or camo-small, which comes with the package.
         out: Folder for the programs and their description, policy.json.
         steps: Sampling steps of a chunk, fixed in the program (default: the policy's own).
-        batch: Robots, fixed in the program (default: any number).
+        batch_size: Robots, fixed in the program (default: any number).
         onnx: Write ONNX programs, too.
         device: Where the torch programs compute.
     """
@@ -166,6 +166,6 @@ def export(
 
     place = "cpu" if device == "auto" else device
     with Console(stderr=True).status(f"exporting {run} ..."):
-        report = export_policy(run, out, steps=steps, batch_size=batch, onnx=onnx, device=place)
+        report = export_policy(run, out, steps=steps, batch_size=batch_size, onnx=onnx, device=place)
     Console().print(export_table(report))
     print(f"Written: {out}. How to run it: docs/export.md")

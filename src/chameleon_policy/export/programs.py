@@ -14,6 +14,7 @@ Decisions
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -171,7 +172,10 @@ def _traced(program: ObserveProgram | ActProgram, tensors: dict[str, Tensor], ba
         _leave_out(program, _touched(program, tensors))
         dynamic = None if batch_size is not None else (tuple({0: Dim(BATCH, min=1)} for _ in example),)
         try:
-            exported = torch.export.export(program, example, dynamic_shapes=dynamic, strict=False)
+            with warnings.catch_warnings():
+                # An LSTM puts its weights in order whenever it is called; they are the same ones afterwards.
+                warnings.filterwarnings("ignore", message="The tensor attributes .*_flat_weights")
+                exported = torch.export.export(program, example, dynamic_shapes=dynamic, strict=False)
         except Exception as error:  # the tracer has many; all of them mean that this method cannot be traced as it is
             way_out = "" if batch_size is not None else "; a fixed number of robots may work: --batch-size 1"
             raise ValueError(

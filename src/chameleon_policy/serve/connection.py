@@ -46,9 +46,10 @@ class Connection:
         # A reader that waits for room does not hear that the client is gone.
         gone = asyncio.create_task(self._socket.wait_closed())
         try:
-            await asyncio.wait((reader, gone), return_when=asyncio.FIRST_COMPLETED)
-            if reader.done():
-                reader.result()
+            await asyncio.wait((reader, writer, gone), return_when=asyncio.FIRST_COMPLETED)
+            for task in (reader, writer):
+                if task.done():
+                    task.result()
         except ConnectionClosed:
             pass  # as all connections end, one way or another
         except WireError as error:
@@ -122,7 +123,7 @@ class Connection:
             raise Refusal(
                 "too-many-sessions",
                 f"all {self._settings.max_sessions} sessions of this server are in use; close one, try again later, or "
-                "start the server with a higher --max-sessions",
+                "start the server with more --sessions",
             )
         session = self._sessions[request.session] = Session(request.session)
         self._everyone.add(session)

@@ -78,6 +78,7 @@ class Server:
             lambda: loop.call_soon_threadsafe(self._stop.set),  # type: ignore[union-attr]
         )
         housekeeping = asyncio.create_task(self._expire())
+        housekeeping.add_done_callback(lambda task: self.stop())  # it ends only if something is wrong with it
         announce(_url(listener.sockets[0].getsockname()))
         try:
             await self._stop.wait()
@@ -90,6 +91,8 @@ class Server:
                 *(connection.close(CloseCode.GOING_AWAY, "the server was stopped") for connection in self._connections)
             )
             await listener.wait_closed()
+        if not housekeeping.cancelled():
+            housekeeping.result()
         if self.engine.failure is not None:
             raise RuntimeError("the computing thread failed") from self.engine.failure
 

@@ -14,6 +14,7 @@ from lerobot_policy_chameleon.optimization import CosineConfig, MuonConfig
 from lerobot_policy_chameleon.windows import ACTION, OBJECTS, STATE
 
 OPTIMIZERS = ("adamw", "muon")
+PRECISIONS = ("float32", "bfloat16")
 
 
 def _identity() -> dict[str, NormalizationMode]:
@@ -60,6 +61,9 @@ class ChameleonConfig(PreTrainedConfig):
     ema_decay: float = 0.995
     """How slowly the weights that act follow those in training."""
 
+    dtype: str = "float32"
+    """bfloat16: mixed precision in training, which LeRobot sets up from 0.6 on; before, `accelerate launch` does."""
+
     # The optimizer
     optimizer: str = "muon"
     """muon: orthogonalised momentum for matrices and AdamW for the rest; or adamw, the paper's."""
@@ -96,6 +100,7 @@ class ChameleonConfig(PreTrainedConfig):
             raise ValueError("--policy.rest_emphasis: time steps are drawn only with --policy.action_steps; give that, too")
         _require("ema_decay", self.ema_decay, 0 <= self.ema_decay < 1, "in [0, 1)")
         _require("optimizer", self.optimizer, self.optimizer in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}")
+        _require("dtype", self.dtype, self.dtype in PRECISIONS, f"one of {', '.join(PRECISIONS)}")
         if any(mode is not NormalizationMode.IDENTITY for mode in self.normalization_mapping.values()):
             raise ValueError(
                 f"--policy.normalization_mapping: expected IDENTITY for all, got {self.normalization_mapping}; this policy "

@@ -119,7 +119,7 @@ class ChameleonPolicy(PreTrainedPolicy):
         """The next action (B A). Every call is a control step that the memory takes in, also while a chunk lasts."""
         state = self._observe(batch)
         if not self._queue:
-            chunk = self.averaged.act(state)
+            chunk = self._act(state)
             self._queue.extend(chunk[:, : self.config.n_action_steps].unbind(1))
         return self._queue.popleft()
 
@@ -127,7 +127,11 @@ class ChameleonPolicy(PreTrainedPolicy):
     def predict_action_chunk(self, batch: dict[str, Any], **_: Any) -> Tensor:
         """A chunk (B H A) for this frame, which the memory takes in. Who calls this less often than on every control step
         shows the memory a film with missing frames."""
-        return self.averaged.act(self._observe(batch))
+        return self._act(self._observe(batch))
+
+    def _act(self, state: MemoryState) -> Tensor:
+        # Whatever an evaluation computes in: LeRobot hands actions to numpy, which has no bfloat16.
+        return self.averaged.act(state).float()
 
     def _observe(self, batch: dict[str, Any]) -> MemoryState:
         observation = self._told(observation_of(batch, self.averaged.features, self.views), batch)

@@ -2,8 +2,7 @@
 
 LeRobot cuts a window around every frame: `before` frames before it and some after it. Where the window reaches over an end
 of its episode, the frame at that end is repeated, and `<key>_is_pad` says so. Here rows are shifted so that what is real
-comes first, and the rest is masked: an `EpisodeBatch` has its padding at the end. Of images this moves references only as
-far as torch can.
+comes first, and the rest is masked: an `EpisodeBatch` has its padding at the end.
 """
 
 from __future__ import annotations

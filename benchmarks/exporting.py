@@ -1,0 +1,107 @@
+"""How fast an exported policy is beside the policy itself, on this CPU: `observe` and `act`, with one thread and with two.
+
+    python -m benchmarks.exporting --out runs/exporting.json
+
+All candidates take turns in one process; times are medians, and what counts are the ratios.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.timing import take_turns
+from chameleon_policy import ChameleonPolicy, FastControl
+from chameleon_policy.baselines import load_policy
+from chameleon_policy.export.check import as_arrays, random_observation
+from chameleon_policy.export.exporting import export_policy
+from chameleon_policy.export.manifest import read_manifest
+from chameleon_policy.export.runtime import ExportedPolicy
+from chameleon_policy.report.provenance import write_result
+
+SEED = 0
+CPU = torch.device("cpu")
+THREADS = (1, 2)
+Calls = dict[str, dict[str, Callable[[], object]]]
+
+
+def calls(policy: ChameleonPolicy, folder: Path, threads: int) -> Calls:
+    """`observe` and `act` of every candidate, for one robot that has seen something."""
+    generator = torch.Generator().manual_seed(SEED)
+    steps = read_manifest(folder).sampling_steps
+    seen = random_observation(policy, 1, generator)
+    arrays = as_arrays(seen)
+    noise = torch.randn(1, policy.features.horizon, policy.features.action, generator=generator)
+    state, control = policy.observe(seen, policy.initial_state()), FastControl(policy)
+    control.observe(seen)
+    found: Calls = {
+        "observe": {"eager": lambda: policy.observe(seen, state), "FastControl": lambda: control.observe(seen)},
+        "act": {
+            "eager": lambda: policy.act(state, steps=steps, source=noise),
+            "FastControl": lambda: control.act(steps=steps, source=noise),
+        },
+    }
+    exported = {"torch.export": ExportedPolicy(folder, "torch"), "ONNX Runtime": ExportedPolicy(folder, threads=threads)}
+    for name, each in exported.items():
+        _add(found, name, each, arrays, noise.numpy())
+    return found
+
+
+def _add(found: Calls, name: str, exported: ExportedPolicy, arrays: dict[str, Any], noise: Any) -> None:
+    memory = exported.observe(arrays, exported.initial_state())
+    found["observe"][name] = lambda: exported.observe(arrays, memory)
+    found["act"][name] = lambda: exported.act(memory, noise=noise)
+
+
+def measure(policy: ChameleonPolicy, folder: Path, threads: int, rounds: int) -> dict[str, Any]:
+    """Milliseconds of every candidate, and how many times as fast as eager it is."""
+    torch.set_num_threads(threads)
+    rows: dict[str, Any] = {}
+    for call, candidates in calls(policy, folder, threads).items():
+        seconds = take_turns(candidates, CPU, rounds)
+        rows[call] = {
+            name: {"ms": 1000 * median, "times_as_fast": seconds["eager"] / median} for name, median in seconds.items()
+        }
+    return rows
+
+
+def main(policy: str = "camo-small", exported: Path | None = None, rounds: int = 100, out: Path | None = None) -> None:
+    """Measure, print, and write the result.
+
+    Args:
+        policy: What to export.
+        exported: Folder of an export of it that is there already (default: it is exported again).
+        rounds: Turns of every candidate.
+        out: File to write; runs/exporting.json by default.
+    """
+    console = Console()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = exported or export_policy(policy, Path(temporary) / "exported").directory
+        loaded = load_policy(policy).float()
+        if not isinstance(loaded, ChameleonPolicy):
+            raise ValueError(f"{policy}: expected a Chameleon, which FastControl takes too; got {loaded.method}")
+        steps = read_manifest(folder).sampling_steps
+        result: dict[str, Any] = {"policy": policy, "sampling_steps": steps, "rounds": rounds, "threads": {}}
+        for threads in THREADS:
+            result["threads"][str(threads)] = measure(loaded, folder, threads, rounds)
+    table = Table(title=f"{policy}, one robot, {steps} sampling steps: ms, and times as fast as eager")
+    for column in ("threads", "call", *next(iter(result["threads"].values()))["observe"]):
+        table.add_column(column, justify="right")
+    for number, rows in result["threads"].items():
+        for call, row in rows.items():
+            table.add_row(number, call, *(f"{each['ms']:.1f} ({each['times_as_fast']:.2f})" for each in row.values()))
+    console.print(table)
+    command = " ".join(["python -m benchmarks.exporting", *sys.argv[1:]]).split(" --out")[0]
+    write_result(out or Path("runs/exporting.json"), result, command=command, seeds=[SEED])
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
