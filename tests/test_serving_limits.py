@@ -20,6 +20,7 @@ from websockets.sync.client import connect
 
 from chameleon_client import Client, ConnectionLost, Limits, Metadata, ServerError, Timeout
 from chameleon_client.wire import DTYPES
+from chameleon_policy.baselines import load_policy
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.serve import Settings, find_token, running_server
 from chameleon_policy.serve.engine import Engine
@@ -29,6 +30,7 @@ from examples import IMAGE_FEATURES, STATE_FEATURES, make_policy
 from serving_examples import assert_same, episode, eventually, health, in_process, server_process
 
 ANY_PORT = Settings(port=0)
+PAGE = (Path(__file__).parent.parent / "docs/serving.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -272,14 +274,24 @@ def test_instructions_are_kept_but_not_without_end(monkeypatch) -> None:
     assert asked.count("other 0") == 2
 
 
+def test_code_on_the_page_runs() -> None:
+    policy = load_policy("camo-small").float()
+    seen = episode(policy.features, 1, seed=1)[0]
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, Any] = {"pose": lambda: seen["proprioception"], "frame": seen["images"].__getitem__}
+    with running_server(policy, ANY_PORT) as url:
+        exec(code.replace("ws://127.0.0.1:8765", url), names)
+        assert health(url)["ticks"] == 8
+    assert names["chunk"].shape == (8, 10)
+
+
 def test_the_page_names_everything_a_client_must_know() -> None:
-    page = (Path(__file__).parent.parent / "docs/serving.md").read_text()
-    codes = re.findall(r"^\| `([a-z-]+)` \|", page.partition("| code |")[2].partition("\n\n")[0], re.MULTILINE)
+    codes = re.findall(r"^\| `([a-z-]+)` \|", PAGE.partition("| code |")[2].partition("\n\n")[0], re.MULTILINE)
     assert codes == list(get_args(Code))
-    dtypes = re.search(r"dtype: (.*) \|", page)
+    dtypes = re.search(r"dtype: (.*) \|", PAGE)
     assert dtypes is not None
     assert dtypes[1] == ", ".join(f"{number} {dtype.name}" for number, dtype in enumerate(DTYPES))
-    told = set(re.findall(r"`(\w+)`", page.partition("`metadata` has")[2].partition("\n\n")[0]))
+    told = set(re.findall(r"`(\w+)`", PAGE.partition("`metadata` has")[2].partition("\n\n")[0]))
     assert told == {field.name for kind in (Metadata, Limits) for field in fields(kind)}
-    assert f"{Settings().idle_seconds:g} s" in page and f"{Settings().send_seconds:g} s" in page
-    assert f"{Settings().max_sessions_per_connection} sessions a connection, {Settings().max_sessions} in all" in page
+    assert f"{Settings().idle_seconds:g} s" in PAGE and f"{Settings().send_seconds:g} s" in PAGE
+    assert f"{Settings().max_sessions_per_connection} sessions a connection, {Settings().max_sessions} in all" in PAGE
