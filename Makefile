@@ -29,6 +29,8 @@ bench: .venv/installed  ## Measure speed, ours and others' in one run; writes ru
 	$(BIN)/python -m benchmarks.performance
 	$(BIN)/python -m benchmarks.camo speed
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.exporting
 
 setup: .venv/installed  ## Install everything into .venv
 

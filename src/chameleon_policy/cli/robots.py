@@ -97,7 +97,6 @@ def run(
     """
     with extra("camo,serve"):
         from chameleon_client import Client
-
         from chameleon_policy.report.evaluation_table import evaluation_table
         from chameleon_policy.report.loop_table import loop_table
         from chameleon_policy.report.provenance import write_result
