@@ -1,8 +1,9 @@
-"""How fast an exported policy is beside the policy itself, on this CPU: `observe` and `act`, with one thread and with two.
+"""An exported policy beside the policy itself, on this CPU: how fast it is, and how far from it.
 
-    python -m benchmarks.exporting --out runs/exporting.json
+    python -m benchmarks.exporting --every-method --out docs/results/exporting.json
 
-All candidates take turns in one process; times are medians, and what counts are the ratios.
+`observe` and `act` with one thread and with two. All candidates take turns in one process; times are medians, and what
+counts are the ratios.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.serving import STATE
 from benchmarks.timing import take_turns
-from chameleon_policy import ChameleonPolicy, FastControl
-from chameleon_policy.baselines import load_policy
+from chameleon_policy import ChameleonPolicy, FastControl, Statistics, preset
+from chameleon_policy.baselines import METHODS, load_policy
 from chameleon_policy.export.check import as_arrays, random_observation
-from chameleon_policy.export.exporting import export_policy
+from chameleon_policy.export.exporting import ExportReport, export_policy
 from chameleon_policy.export.manifest import read_manifest
 from chameleon_policy.export.runtime import ExportedPolicy
 from chameleon_policy.report.provenance import write_result
@@ -73,23 +75,48 @@ def measure(policy: ChameleonPolicy, folder: Path, threads: int, rounds: int) ->
     return rows
 
 
-def main(policy: str = "camo-small", exported: Path | None = None, rounds: int = 100, out: Path | None = None) -> None:
+def errors_of(report: ExportReport) -> dict[str, float]:
+    """The largest over all runtimes and numbers of robots, as shares of the largest value."""
+    return {name: max(getattr(each, name) for each in report.errors) for name in ("memory", "working", "actions")}
+
+
+def errors_of_methods(folder: Path) -> dict[str, dict[str, float]]:
+    """Of an untrained nano policy of every method, with object slots and three sampling steps."""
+    found = {}
+    for name, kind in METHODS.items():
+        torch.manual_seed(SEED)
+        kind.for_control(preset("nano"), STATE, Statistics()).eval().save_pretrained(folder / name)
+        found[name] = errors_of(export_policy(folder / name, folder / f"{name}-exported", steps=3))
+    return found
+
+
+def main(
+    policy: str = "camo-small", every_method: bool = False, rounds: int = 100, out: Path = Path("runs/exporting.json")
+) -> None:
     """Measure, print, and write the result.
 
     Args:
         policy: What to export.
-        exported: Folder of an export of it that is there already (default: it is exported again).
+        every_method: Export an untrained policy of every method, too, to see how far it is from the policy (minutes).
         rounds: Turns of every candidate.
-        out: File to write; runs/exporting.json by default.
+        out: File to write.
     """
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = exported or export_policy(policy, Path(temporary) / "exported").directory
+        errors = errors_of_methods(Path(temporary)) if every_method else {}
+        report = export_policy(policy, Path(temporary) / "exported")
+        errors[policy], folder = errors_of(report), report.directory
         loaded = load_policy(policy).float()
         if not isinstance(loaded, ChameleonPolicy):
             raise ValueError(f"{policy}: expected a Chameleon, which FastControl takes too; got {loaded.method}")
         steps = read_manifest(folder).sampling_steps
-        result: dict[str, Any] = {"policy": policy, "sampling_steps": steps, "rounds": rounds, "threads": {}}
+        result: dict[str, Any] = {
+            "policy": policy,
+            "sampling_steps": steps,
+            "rounds": rounds,
+            "errors": errors,
+            "threads": {},
+        }
         for threads in THREADS:
             result["threads"][str(threads)] = measure(loaded, folder, threads, rounds)
     table = Table(title=f"{policy}, one robot, {steps} sampling steps: ms, and times as fast as eager")
@@ -99,8 +126,7 @@ def main(policy: str = "camo-small", exported: Path | None = None, rounds: int =
         for call, row in rows.items():
             table.add_row(number, call, *(f"{each['ms']:.1f} ({each['times_as_fast']:.2f})" for each in row.values()))
     console.print(table)
-    command = " ".join(["python -m benchmarks.exporting", *sys.argv[1:]]).split(" --out")[0]
-    write_result(out or Path("runs/exporting.json"), result, command=command, seeds=[SEED])
+    write_result(out, result, command=" ".join(["python -m benchmarks.exporting", *sys.argv[1:]]), seeds=[SEED])
 
 
 if __name__ == "__main__":

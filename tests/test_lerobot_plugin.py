@@ -429,3 +429,76 @@ def test_another_method_trains(trained: Path, home: Path, tmp_path: Path) -> Non
     options = (f"--dataset.root={trained.parent / 'data'}", f"--output_dir={tmp_path / 'run'}", "--steps=2")
     run(tool("lerobot-train"), *TRAIN, *options, "--policy.method=lstm", home=home)
     assert load_policy(tmp_path / "run/checkpoints/000002/pretrained_model/chameleon").method == "lstm"
+
+
+# A robot as a package called lerobot_robot_toy would bring it.
+ROBOT = """
+    import json, sys
+    from dataclasses import dataclass
+    from pathlib import Path
+    import numpy as np
+    from lerobot.robots.config import RobotConfig
+    from lerobot.robots.robot import Robot
+    from chameleon_policy.robot.lerobot_robot import LeRobotRobot
+
+    @RobotConfig.register_subclass("toy_arm")
+    @dataclass
+    class ToyArmConfig(RobotConfig):
+        start: float = 1.0
+
+    class ToyArm(Robot):
+        config_class, name = ToyArmConfig, "toy_arm"
+        is_connected = False
+        is_calibrated = True
+        observation_features = {"a.pos": float, "b.pos": float, "front": (16, 16, 3)}
+        action_features = {"a.pos": float, "b.pos": float}
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.place = {"a.pos": config.start, "b.pos": 0.0}
+
+        def connect(self, calibrate=True):
+            self.is_connected = True
+
+        def disconnect(self):
+            self.is_connected = False
+
+        def calibrate(self): ...
+        def configure(self): ...
+
+        def get_observation(self):
+            return {**self.place, "front": np.zeros((16, 16, 3), np.uint8)}
+
+        def send_action(self, action):
+            self.place = action
+            return action
+
+    sys.modules["lerobot_robot_toy"] = sys.modules[__name__]
+    ToyArmConfig.__module__ = "lerobot_robot_toy"
+    for name, text in (("arm.json", json.dumps({"type": "toy_arm", "start": 2.0})), ("arm.yaml", "type: toy_arm")):
+        path = Path(sys.argv[1]) / name
+        path.write_text(text)
+        robot = LeRobotRobot.from_file(path, "move")
+        robot.begin(0)
+        start = 2.0 if name == "arm.json" else 1.0
+        assert robot.observe().proprioception.tolist() == [start, 0] and robot.hold().tolist() == [start, 0]
+        robot.send(np.array([1.0, 3.0]))
+        assert robot.observe().proprioception.tolist() == [1, 3]
+        robot.stop()
+        robot.close()
+    wrong = (('{"type": "nothing"}', "nothing"), ('{"type": "toy_arm", "wrong": 1}', "wrong"), ("{", "parsing"))
+    for text, message in wrong:
+        path.write_text(text)
+        try:
+            LeRobotRobot.from_file(path, "move")
+        except ValueError as error:
+            assert str(path) in str(error) and message in str(error), error
+        else:
+            raise AssertionError(f"accepted {text}")
+    print("moved")
+"""
+
+
+def test_a_robot_of_lerobot_is_made_from_a_file(home: Path, tmp_path: Path) -> None:
+    """The real configuration classes and the real factory; the arm itself is a toy."""
+    assert "moved" in run(os.environ["LEROBOT_PYTHON"], "-c", textwrap.dedent(ROBOT), tmp_path, home=home)

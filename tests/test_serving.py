@@ -16,14 +16,14 @@ import torch
 
 from chameleon_client import Client, ServerError
 from chameleon_policy.baselines import METHODS, load_policy
-from chameleon_policy.policy import VisuomotorPolicy
+from chameleon_policy.policy import Observation, VisuomotorPolicy
 from chameleon_policy.serve import Settings, running_server
 from chameleon_policy.serve.engine import Engine
 from chameleon_policy.serve.memories import Memories
 from chameleon_policy.serve.requests import Act
 from chameleon_policy.serve.sessions import Job, Session
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_policy, nano
-from serving_examples import assert_close, assert_same, episode, health, in_process, over_the_network
+from serving_examples import STEPS, assert_close, assert_same, episode, health, in_process, over_the_network
 
 ANY_PORT = Settings(port=0)
 
@@ -77,6 +77,28 @@ def test_the_shipped_policy() -> None:
     with running_server(policy, ANY_PORT, name="camo-small") as url, Client(url) as client:
         assert (client.metadata.policy, client.metadata.executed) == ("camo-small", policy.executed)
         assert_same(over_the_network(client.open(seed=9), ticks, steps=None), in_process(policy, ticks, 9, steps=None))
+
+
+def test_at_a_decision_the_plans_of_a_policy_are_dropped() -> None:
+    """ACT averages the plans of several ticks: said that a decision is due, it forgets those before it."""
+    torch.manual_seed(1)
+    policy = METHODS["act"](nano(), STATE_FEATURES).eval()
+    ticks = episode(STATE_FEATURES, 4, seed=3)
+    state = policy.initial_state(1)
+    for number, arrays in enumerate(ticks):
+        if number == 3:
+            state = policy.drop_plans(state, [0])
+        state = policy.observe(Observation.single(**arrays), state)
+    expected = policy.act(state, steps=STEPS)[0].numpy()
+    with running_server(policy, ANY_PORT) as url, Client(url) as client:
+        chunks = []
+        for decides in (True, False):
+            session = client.open(seed=0)
+            for number, arrays in enumerate(ticks):
+                session.observe(**arrays, decision=decides and number == 3)
+            chunks.append(session.act(steps=STEPS))
+    np.testing.assert_array_equal(chunks[0], expected)
+    assert np.abs(chunks[1] - expected).max() > 1e-4
 
 
 def test_sixteen_clients_with_interleaved_episodes_never_share_memory(policy, url) -> None:

@@ -42,6 +42,7 @@ class LeRobotRobot:
             raise FileNotFoundError(f"there is no robot configuration {path}; give --robot lerobot:FILE.json")
         try:
             import draccus
+            import yaml
             from lerobot.robots import (  # noqa: F401 (importing them makes their types known)
                 bi_so_follower,
                 koch_follower,
@@ -54,11 +55,10 @@ class LeRobotRobot:
         except ModuleNotFoundError as error:
             raise ImportError(f"a robot of LeRobot needs {error.name}: pip install 'lerobot>=0.4.4'") from error
         register_third_party_plugins()
-        with path.open() as file, draccus.config_type("json" if path.suffix == ".json" else "yaml"):
-            try:
-                config = draccus.load(RobotConfig, file)
-            except draccus.utils.DecodingError as error:
-                raise ValueError(f"{path} is no configuration of a LeRobot robot: {error}") from error
+        try:
+            config = draccus.decode(RobotConfig, yaml.safe_load(path.read_text()))  # JSON is YAML, too
+        except (yaml.YAMLError, draccus.utils.DecodingError) as error:
+            raise ValueError(f"{path} is no configuration of a LeRobot robot: {error}") from error
         return cls(make_robot_from_config(config), instruction)
 
     @property

@@ -1,0 +1,67 @@
+"""One checkpoint, two evaluations: the successes of `lerobot-eval` beside those of `chameleon eval`, as a row of a file.
+
+    python -m benchmarks.lerobot_scores "small, pictures" --lerobot runs/lerobot-eval/eval_info.json \\
+        --own scores.json --version 0.6.1 --out docs/results/lerobot.json
+
+Both must have played the same episodes (`lerobot-eval --seed=0`); the row says which of them succeeded where. What is in the
+file already is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from chameleon_policy.report.provenance import write_result
+
+
+def row(policy: str, lerobot: Path, own: Path, version: str) -> dict[str, Any]:
+    """The two evaluations of a policy, episode by episode."""
+    (task,) = json.loads(lerobot.read_text())["per_task"]
+    theirs = [bool(success) for success in task["metrics"]["successes"]]
+    document = json.loads(own.read_text())
+    result = document["result"]
+    ours = [each["manipulation"] and bool(each["decision"]) for each in result["rollouts"]]
+    if len(theirs) != len(ours):
+        raise ValueError(f"{lerobot} has {len(theirs)} episodes and {own} {len(ours)}; evaluate the same ones")
+    pairs = list(zip(theirs, ours, strict=True))
+    return {
+        "policy": policy, "lerobot": version, "task": result["task"], "episodes": len(ours), "steps": result["steps"],
+        "lerobot_sr": sum(theirs) / len(theirs), "own_sr": result["sr"], "own_msr": result["msr"], "own_dsr": result["dsr"],
+        "both": pairs.count((True, True)), "only_lerobot": pairs.count((True, False)),
+        "only_own": pairs.count((False, True)), "lerobot_successes": theirs, "own_successes": ours,
+        "own_command": document["command"], "hardware": document["hardware"], "git_revision": document["git_revision"],
+    }  # fmt: skip
+
+
+def main(
+    policy: tyro.conf.Positional[str],
+    lerobot: Path,
+    own: Path,
+    version: str,
+    training: str = "",
+    out: Path = Path("runs/lerobot.json"),
+) -> None:
+    """Add a row to the file.
+
+    Args:
+        policy: What the row calls it.
+        lerobot: eval_info.json of lerobot-eval.
+        own: What chameleon eval --json wrote for the same checkpoint and episodes.
+        version: LeRobot's.
+        training: How it was trained: the command, and how long it took.
+        out: File for all rows.
+    """
+    before = json.loads(out.read_text())["result"]["rows"] if out.exists() else []
+    new = {**row(policy, lerobot, own, version), "training": training}
+    kept = [each for each in before if (each["policy"], each["task"]) != (policy, new["task"])]
+    command = " ".join(["python -m benchmarks.lerobot_scores", *sys.argv[1:]])
+    write_result(out, {"rows": [*kept, new]}, command=command, seeds=[0])
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

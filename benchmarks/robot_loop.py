@@ -1,0 +1,113 @@
+"""The robot loop in simulation: scores, delays and missed ticks at several rates, beside an evaluation in one process.
+
+    python -m benchmarks.robot_loop --out docs/results/robot-loop.json
+
+A server with the shipped policy runs on this machine, and so does the simulated robot, one episode after another. What is
+there already in `--folder` is kept, so that the same command goes on. Leave the machine alone meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import tyro
+
+from chameleon_policy.camo import TASKS
+from chameleon_policy.camo.seeds import EVALUATION_SEEDS
+from chameleon_policy.report.provenance import write_result
+
+POLICY, STEPS = "camo-small", 8
+CHAMELEON = (sys.executable, "-m", "chameleon_policy.cli")
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+"""Server and simulation share few cores: one thread each."""
+
+
+@contextmanager
+def server(port: int) -> Iterator[str]:
+    """`chameleon serve` in a process of its own; yields its URL."""
+    process = subprocess.Popen([*CHAMELEON, "serve", POLICY, "--port", str(port)], env=ENVIRONMENT)
+    try:
+        while not _healthy(port):
+            if process.poll() is not None:
+                raise RuntimeError(f"the server ended with {process.returncode}")
+            sleep(0.5)
+        yield f"ws://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def run(file: Path, *words: object) -> dict[str, Any]:
+    """What a command wrote to its JSON file, now or before."""
+    if not file.exists():
+        subprocess.run([*CHAMELEON, *map(str, words), "--json", str(file)], check=True, env=ENVIRONMENT)
+    document: dict[str, Any] = json.loads(file.read_text())
+    return document
+
+
+def scores(result: dict[str, Any]) -> dict[str, Any]:
+    """Rates, and which seeds succeeded."""
+    succeeded = [each["seed"] for each in result["rollouts"] if each["manipulation"] and each["decision"]]
+    return {**{name: result[name] for name in ("msr", "dsr", "sr")}, "succeeded": succeeded}
+
+
+def main(
+    episodes: int = 36,
+    rates: tuple[float, ...] = (7.5, 30.0),
+    tasks: tuple[str, ...] = tuple(TASKS),
+    folder: Path = Path("runs/robot-loop"),
+    port: int = 8799,
+    out: Path = Path("runs/robot-loop.json"),
+) -> None:
+    """Play, and write what came out.
+
+    Args:
+        episodes: Of each task, at each rate.
+        rates: Ticks per second.
+        tasks: Tasks of Camo.
+        folder: For the files of the single runs; what is there is kept.
+        port: Of the server.
+        out: File for the result.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    common = ("--episodes", episodes, "--steps", STEPS)
+    alone, loops, sources = {}, {}, []
+    for task in tasks:
+        document = run(folder / f"in-process-{task}.json", "eval", POLICY, "--task", task, *common)
+        alone[task] = scores(document["result"])
+        sources.append(document)
+    with server(port) as url:
+        for rate in rates:
+            for task in tasks:
+                file = folder / f"loop-{rate:g}-{task}.json"
+                document = run(file, "run", "--server", url, "--task", task, *common, "--rate", rate)
+                result = document["result"]
+                loops.setdefault(f"{rate:g}", {})[task] = {**scores(result["scores"]), "loop": result["loop"]}
+                sources.append(document)
+    origin = [{name: each[name] for name in ("command", "hardware", "git_revision", "duration_s")} for each in sources]
+    result = {"policy": POLICY, "episodes": episodes, "in_process": alone, "rates": loops, "runs": origin}
+    seeds = list(EVALUATION_SEEDS[:episodes])
+    write_result(out, result, command=" ".join(["python -m benchmarks.robot_loop", *sys.argv[1:]]), seeds=seeds)
+    print(f"Written: {out}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
