@@ -16,6 +16,7 @@ from typing import Any
 
 import tyro
 
+from chameleon_policy.camo.seeds import evaluation_seed
 from chameleon_policy.report.provenance import write_result
 
 
@@ -26,15 +27,16 @@ def row(policy: str, lerobot: Path, own: Path, version: str) -> dict[str, Any]:
     document = json.loads(own.read_text())
     result = document["result"]
     ours = [each["manipulation"] and bool(each["decision"]) for each in result["rollouts"]]
-    if len(theirs) != len(ours):
-        raise ValueError(f"{lerobot} has {len(theirs)} episodes and {own} {len(ours)}; evaluate the same ones")
+    seeds = [each["seed"] for each in result["rollouts"]]
+    if seeds != [evaluation_seed(number) for number in range(len(theirs))]:
+        raise ValueError(f"{lerobot} has {len(theirs)} episodes from number 0 on, {own} has others; evaluate the same ones")
     pairs = list(zip(theirs, ours, strict=True))
     return {
         "policy": policy, "lerobot": version, "task": result["task"], "episodes": len(ours), "steps": result["steps"],
         "lerobot_sr": sum(theirs) / len(theirs), "own_sr": result["sr"], "own_msr": result["msr"], "own_dsr": result["dsr"],
         "both": pairs.count((True, True)), "only_lerobot": pairs.count((True, False)),
         "only_own": pairs.count((False, True)), "lerobot_successes": theirs, "own_successes": ours,
-        "own_command": document["command"], "hardware": document["hardware"], "git_revision": document["git_revision"],
+        "seeds": [seeds[0], seeds[-1]], "own_command": document["command"], "hardware": document["hardware"], "git_revision": document["git_revision"],
     }  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.robot_loop --out docs/results/robot-loop.json
 
-A server with the shipped policy runs on this machine, and so does the simulated robot, one episode after another. What is
-there already in `--folder` is kept, so that the same command goes on. Leave the machine alone meanwhile.
+A server with the shipped policy runs on this machine, and so does the simulated robot; below 10 Hz two of them at a time. What
+is there already in `--folder` is kept, so that the same command goes on. Leave the machine alone meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
@@ -38,9 +39,9 @@ def server(port: int) -> Iterator[str]:
     process = subprocess.Popen([*CHAMELEON, "serve", POLICY, "--port", str(port)], env=ENVIRONMENT)
     try:
         while not _healthy(port):
+            sleep(0.5)
             if process.poll() is not None:
                 raise RuntimeError(f"the server ended with {process.returncode}")
-            sleep(0.5)
         yield f"ws://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -55,11 +56,18 @@ def _healthy(port: int) -> bool:
         return False
 
 
-def run(file: Path, *words: object) -> dict[str, Any]:
+def run(file: Path, episodes: int, *words: object) -> dict[str, Any]:
     """What a command wrote to its JSON file, now or before."""
     if not file.exists():
-        subprocess.run([*CHAMELEON, *map(str, words), "--json", str(file)], check=True, env=ENVIRONMENT)
+        options = ("--episodes", episodes, "--steps", STEPS, "--json", file)
+        subprocess.run([*CHAMELEON, *map(str, (*words, *options))], check=True, env=ENVIRONMENT)
     document: dict[str, Any] = json.loads(file.read_text())
+    result = document["result"]
+    played = result.get("scores", result).get("rollouts", [])
+    if result.get("stopped") or len(played) != episodes:
+        raise ValueError(
+            f"{file} holds {len(played)} episodes of {episodes} ({result.get('stopped')}); delete it to play again"
+        )
     return document
 
 
@@ -88,20 +96,26 @@ def main(
         out: File for the result.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    common = ("--episodes", episodes, "--steps", STEPS)
     alone, loops, sources = {}, {}, []
     for task in tasks:
-        document = run(folder / f"in-process-{task}.json", "eval", POLICY, "--task", task, *common)
+        document = run(folder / f"in-process-{task}.json", episodes, "eval", POLICY, "--task", task)
         alone[task] = scores(document["result"])
         sources.append(document)
     with server(port) as url:
         for rate in rates:
-            for task in tasks:
+
+            def play(task: str, rate: float = rate) -> dict[str, Any]:
                 file = folder / f"loop-{rate:g}-{task}.json"
-                document = run(file, "run", "--server", url, "--task", task, *common, "--rate", rate)
-                result = document["result"]
-                loops.setdefault(f"{rate:g}", {})[task] = {**scores(result["scores"]), "loop": result["loop"]}
-                sources.append(document)
+                return run(file, episodes, "run", "--server", url, "--task", task, "--rate", rate)
+
+            # Two robots at a time where there is time for it.
+            with ThreadPoolExecutor(2 if rate < 10 else 1) as lanes:
+                documents = list(lanes.map(play, tasks))
+            loops[f"{rate:g}"] = {
+                task: {**scores(document["result"]["scores"]), "loop": document["result"]["loop"]}
+                for task, document in zip(tasks, documents, strict=True)
+            }
+            sources += documents
     origin = [{name: each[name] for name in ("command", "hardware", "git_revision", "duration_s")} for each in sources]
     result = {"policy": POLICY, "episodes": episodes, "in_process": alone, "rates": loops, "runs": origin}
     seeds = list(EVALUATION_SEEDS[:episodes])

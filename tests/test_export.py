@@ -138,7 +138,7 @@ def test_every_method_becomes_onnx_programs(method: str, features: Features, tmp
 def test_the_shipped_policy(tmp_path: Path) -> None:
     report = export_policy("camo-small", tmp_path / "out")
     assert report.steps == 8 and report.no_onnx is None
-    rolled(load_policy("camo-small"), ExportedPolicy(report.directory), robots=1)
+    rolled(load_policy("camo-small").float(), ExportedPolicy(report.directory), robots=1)
 
 
 def test_the_manifest_says_what_the_programs_take(source: Path, report: ExportReport) -> None:
@@ -349,11 +349,6 @@ def test_code_in_the_page_runs(report: ExportReport, source: Path, tmp_path: Pat
         for _ in range(namespace["tick"] + 1):
             state = policy.observe(zeros, state)
         assert_close(namespace["memory"]["working"], state.working.numpy())
-
-
-def test_the_page_lists_every_method() -> None:
-    page = (ROOT / "docs/export.md").read_text()
-    assert re.findall(r"^\| `([\w-]+)` \| yes \| yes \|", page, re.MULTILINE) == list(METHODS)
 
 
 def test_the_table_tells_what_was_measured(report: ExportReport) -> None:

@@ -99,7 +99,7 @@ def checkpoint(run: Path, step: int) -> Path:
 
 
 def test_training_goes_on_where_it_was(trained: Path, home: Path) -> None:
-    """The first forward pass after --resume sees the very weights, averages, counters and statistics that were saved."""
+    """What is loaded are the very weights, averages and counters that were saved, and a resumed run counts on from them."""
     code = """
         first, second = (safetensors.torch.load_file(Path(each) / "model.safetensors") for each in sys.argv[1:3])
         assert int(first["updates"]) == 2 and int(second["updates"]) == 4 and int(policy.updates) == 2
@@ -180,7 +180,7 @@ def test_an_update_is_that_of_our_own_training(trained: Path, home: Path) -> Non
         from chameleon_policy.train.loop import make_optimizers
         from lerobot.optim.optimizers import load_optimizer_state, save_optimizer_state
 
-        policy.to("cpu").train()
+        policy.double().float().train()  # other tensors than those that it was made with
         twin = copy.deepcopy(policy.model)
         average = WeightAverage(twin, policy.config.ema_decay)
         average.weights = {name: value.clone() for name, value in policy.averaged.state_dict().items()}
@@ -311,6 +311,7 @@ def test_lerobot_eval_plays_a_checkpoint(trained: Path, home: Path, tmp_path: Pa
     run(tool("lerobot-eval"), *options, home=home)
     info = json.loads((tmp_path / "eval_info.json").read_text())
     assert info["overall"]["n_episodes"] == 2 and len(info["per_task"][0]["metrics"]["successes"]) == 2
+    assert len(list(tmp_path.rglob("*.mp4"))) == 2
 
 
 def test_a_shipped_policy_becomes_one_of_lerobot(trained: Path, home: Path, tmp_path: Path) -> None:
@@ -394,7 +395,7 @@ def test_lerobots_windows_are_our_episodes(trained: Path, home: Path) -> None:
 
 
 def test_instructions_are_read(trained: Path, home: Path) -> None:
-    """With an encoder in place of a large one: what the task says reaches the policy, in control and in training."""
+    """With an encoder in place of a large one: what the task says reaches the policy that acts."""
     code = """
         from dataclasses import replace
         from chameleon_policy.policy import Language

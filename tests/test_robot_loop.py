@@ -104,9 +104,11 @@ def test_what_is_sent_is_never_too_fast_and_never_further_outside(
     (sent,), changed = limits.apply(np.array([action]), np.array([before], np.float32), 0.5)
     assert abs(sent - before) <= speed * 0.5 + 1e-5
     outside = max(low - before, 0, before - high)
-    assert max(low - sent, 0, sent - high) <= max(outside - 1e-9, 1e-5) or outside == pytest.approx(0, abs=1e-5)
-    allowed = low <= action <= high and abs(action - before) <= speed * 0.5
-    assert changed != allowed or abs(sent - action) < 1e-5
+    assert max(low - sent, 0, sent - high) <= outside + 1e-5
+    nearest = min(max(action, low), high)
+    expected = min(max(nearest, before - speed * 0.5), before + speed * 0.5)
+    assert sent == pytest.approx(expected, abs=1e-5)
+    assert changed == (abs(expected - action) > 1e-6) or abs(expected - action) < 1e-5
 
 
 def test_limits_come_from_a_file_and_wrong_ones_are_refused(tmp_path: Path) -> None:
@@ -214,12 +216,27 @@ def test_numbers_that_are_none_stop_the_robot() -> None:
     assert robot.stopped == 1 and not robot.sent and "expected finite numbers" in str(episode.stopped)
 
 
-def test_an_error_of_the_robot_stops_it_and_is_raised() -> None:
+def test_an_error_of_the_robot_stops_it_and_what_was_done_is_kept() -> None:
     robot = ToyRobot(10)
-    robot.observe = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
-    with pytest.raises(ZeroDivisionError):
-        play(robot, LateSession(0), FAST, Limits.none(2))
-    assert robot.stopped == 1
+    seen = robot.observe
+    robot.observe = lambda: seen() if len(robot.sent) < 3 else 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    episode = play(robot, LateSession(0), FAST, Limits.none(2))
+    assert robot.stopped == 1 and isinstance(episode.error, ZeroDivisionError) and len(episode.actions) == 3
+    robot = ToyRobot(10)
+    robot.observe = robot.stop = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    episode = play(robot, LateSession(0), FAST, Limits.none(2))
+    assert "could not be stopped" in episode.error.__notes__[0]  # type: ignore[union-attr]
+
+
+def test_whoever_wants_it_stopped_is_heard_between_two_ticks() -> None:
+    robot = ToyRobot(100)
+    episode = play(robot, LateSession(0), FAST, Limits.none(2), interrupted=lambda: len(robot.sent) == 6)
+    assert robot.stopped == 1 and episode.stopped == "interrupted" and len(episode.actions) == 6
+
+
+def test_pictures_are_kept_only_for_a_recording() -> None:
+    episode = play(ToyRobot(20), LateSession(0), FAST, Limits.none(2), keep_sights=False)
+    assert not episode.sights and len(episode.actions) == 20 and episode.timings.missed_memory == 0
 
 
 def test_an_episode_ends_after_its_seconds() -> None:
@@ -307,5 +324,10 @@ def test_a_robot_of_lerobot_moves_and_stops_where_it_is() -> None:
     arm.place = {"a.pos": 5.0, "b.pos": 6.0}
     robot.stop()
     assert robot.hold().tolist() == [5, 6]
+    arm.get_observation = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    arm.place = {}
+    with pytest.raises(ZeroDivisionError):
+        robot.stop()  # a camera is gone: the arm is told to hold still all the same
+    assert arm.place == {"a.pos": 5, "b.pos": 6}
     robot.close()
     assert not arm.connected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -91,12 +92,18 @@ def test_the_command_plays_records_and_reports(
     [
         (("--task", "shell-game"), "object slots"),
         ((), "give --task"),
-        (("--robot", "ur5"), "--robot must be camo-sim or lerobot:FILE, got 'ur5'"),
-        (("--robot", "lerobot:nowhere.json"), "there is no robot configuration nowhere.json"),
+        (("--robot", "ur5", "--rate", "30", "--seconds", "5"), "--robot must be camo-sim or lerobot:FILE, got 'ur5'"),
+        (("--robot", "lerobot:no.json", "--rate", "30", "--seconds", "5"), "there is no robot configuration no.json"),
         (("--task", "clean-plate", "--rate", "0"), "--rate must be"),
         (("--task", "clean-plate", "--first-seed", "3"), "not evaluation seeds"),
         (("--task", "clean-plate", "--episodes", "0"), "--episodes must be at least 1"),
         (("--task", "clean-plate", "--limits", "none.json"), "none.json"),
+        (("--task", "clean-plate", "--executed", "5"), "--executed must be at most 4"),
+        (("--task", "clean-plate", "--steps", "500"), "steps: expected a whole number from 1 to 100"),
+        (("--task", "clean-plate", "--instruction", "wipe"), "leave out --instruction"),
+        (("--robot", "lerobot:arm.json", "--seconds", "5"), "--rate: give the ticks per second"),
+        (("--robot", "lerobot:arm.json", "--rate", "30"), "--seconds: a robot does not know"),
+        (("--robot", "lerobot:arm.json", "--rate", "30", "--seconds", "5", "--task", "shell-game"), "leave out --task"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -109,6 +116,26 @@ def test_what_is_wrong_is_said(
 def test_nobody_there_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(monkeypatch, "--server", "ws://127.0.0.1:9", "--task", "clean-plate") == 2
     assert "is the server running (`chameleon serve RUN`)?" in capsys.readouterr().err
+    assert command(monkeypatch, "--server", "127.0.0.1:8765", "--task", "clean-plate") == 2
+    assert "expected an address such as ws://127.0.0.1:8765" in capsys.readouterr().err
+
+
+def test_ctrl_c_stops_the_robot_and_what_was_done_is_kept(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step, ticks = CamoSim.send, []
+
+    def send(robot: CamoSim, action: np.ndarray) -> None:
+        ticks.append(action)
+        if len(ticks) == 7:
+            signal.raise_signal(signal.SIGINT)
+        step(robot, action)
+
+    monkeypatch.setattr(CamoSim, "send", send)
+    words = ("--server", url, "--task", "clean-plate", "--rate", 50, "--steps", 1, "--timeout", 60, "--episodes", 3)
+    assert command(monkeypatch, *words, "--record", tmp_path / "did") == 130
+    assert "the robot was stopped after 7 ticks: interrupted" in capsys.readouterr().err
+    assert len(RecordedDataset(tmp_path / "did").vectors(0)["action"]) == 7
 
 
 def test_a_server_that_goes_away_ends_the_run_and_what_was_done_is_kept(

@@ -8,19 +8,24 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from websockets.sync.server import ServerConnection
+from websockets.sync.server import serve as listen
 
-from chameleon_client import Client, ServerError
+from chameleon_client import Client, ConnectionLost, ServerError, Timeout
+from chameleon_client.wire import decode, encode
 from chameleon_policy.baselines import METHODS, load_policy
 from chameleon_policy.policy import Observation, VisuomotorPolicy
 from chameleon_policy.serve import Settings, running_server
 from chameleon_policy.serve.engine import Engine
 from chameleon_policy.serve.memories import Memories
 from chameleon_policy.serve.requests import Act
+from chameleon_policy.serve.server import Server
 from chameleon_policy.serve.sessions import Job, Session
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_policy, nano
 from serving_examples import STEPS, assert_close, assert_same, episode, health, in_process, over_the_network
@@ -391,3 +396,29 @@ def test_nobody_reaches_into_a_session_of_another_connection(policy, url, client
     mine.observe(**ticks[1])
     mine.observe(**ticks[2])
     assert_same([mine.act(steps=3)], in_process(policy, ticks, 1, at=[2]))
+
+
+def test_a_network_that_is_stuck_does_not_hold_up_whoever_does_not_wait() -> None:
+    """A server that greets and then never reads: pictures pile up, calls return at once, and closing ends it."""
+    policy = make_policy(IMAGE_FEATURES).eval()
+    greeting, over = Server(policy, ANY_PORT, name="stuck", embed=lambda text: torch.zeros(6)).metadata(), threading.Event()
+
+    def greet(socket: ServerConnection) -> None:
+        socket.send(encode(greeting))
+        asked = decode(socket.recv(), 10**6)
+        socket.send(encode({"kind": "opened", "seed": 0, "ticks": 0, "request": asked["request"]}))
+        over.wait()
+
+    with listen(greet, "127.0.0.1", 0, max_queue=1, max_size=None, close_timeout=1) as listener, ExitStack() as stack:
+        stack.callback(over.set)
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        client = Client(f"ws://127.0.0.1:{listener.socket.getsockname()[1]}", timeout=2)
+        session = client.open()
+        pictures = {view.name: np.zeros((2000, 1000, 3), np.uint8) for view in policy.features.views}
+        futures = [session.observe_soon(proprioception=np.zeros(5), images=pictures) for _ in range(12)]
+        with pytest.raises(Timeout):
+            client.wait(futures[0])
+        client.close()
+        for future in futures:
+            with pytest.raises(ConnectionLost):
+                future.result(5)

@@ -121,7 +121,9 @@ def test_what_is_malformed_is_a_wire_error(data: bytes, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [np.array([object()]), np.array(["text"]), np.array([1j]), np.zeros((1,) * 9), {1}, 2**64], ids=repr
+    "value",
+    [np.array([object()]), np.array(["text"]), np.array([1j]), np.zeros((1,) * 9), {1}, 2**64],
+    ids=["objects", "texts", "complex", "nine dimensions", "a set", "too large"],
 )
 def test_what_cannot_be_sent_says_so(value: Any) -> None:
     with pytest.raises(WireError, match="cannot be sent"):

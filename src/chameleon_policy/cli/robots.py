@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -57,7 +58,7 @@ def run(
     task: str | None = None,
     instruction: str = "",
     episodes: int = 1,
-    rate: float = 7.5,
+    rate: float | None = None,
     seconds: float | None = None,
     steps: int | None = None,
     executed: int | None = None,
@@ -81,8 +82,9 @@ def run(
         task: For camo-sim: clean-plate, shell-game or seasonings.
         instruction: For a robot of LeRobot: the task in words.
         episodes: Episodes, one after another.
-        rate: Ticks per second: what the policy's demonstrations were recorded with. A simulation may be run faster.
-        seconds: Longest episode (a simulated one ends of itself).
+        rate: Ticks per second: what the policy's demonstrations were recorded with (default for camo-sim: 7.5, its own time;
+            it may be run faster).
+        seconds: Longest episode; a simulated one ends of itself.
         steps: Sampling steps of a chunk (default: the policy's own).
         executed: Ticks from one chunk to the next (default: as the policy says, half of a chunk).
         blend: Ticks over which a new chunk takes over from the last one.
@@ -96,45 +98,53 @@ def run(
         dials: Looks and difficulty of camo-sim.
     """
     with extra("camo,serve"):
-        from chameleon_client import Client
+        from chameleon_client import Client, ServerError
         from chameleon_policy.report.evaluation_table import evaluation_table
         from chameleon_policy.report.loop_table import loop_table
         from chameleon_policy.report.provenance import write_result
         from chameleon_policy.robot.limits import Limits
-        from chameleon_policy.robot.loop import LoopSettings
+        from chameleon_policy.robot.loop import INTERRUPTED
         from chameleon_policy.robot.recording import RobotRecording
-        from chameleon_policy.robot.run import open_robot, run_episodes
+        from chameleon_policy.robot.run import loop_settings, open_robot, run_episodes
         from chameleon_policy.serve.authentication import find_token
+        from chameleon_policy.train.stopping import StopRequest
 
     with Client(server, token=find_token(token_file)) as client:
         metadata = client.metadata
-        loop = LoopSettings(
-            rate=rate, executed=metadata.executed if executed is None else executed, blend=blend, steps=steps,
-            patience=patience, timeout=timeout, seconds=seconds,
+        loop = loop_settings(
+            metadata, robot, rate=rate, executed=executed, blend=blend, steps=steps, patience=patience, timeout=timeout,
+            seconds=seconds,
         )  # fmt: skip
         body = open_robot(
             robot, metadata, task=task, instruction=instruction, first_seed=first_seed, nuisance=dials.nuisance,
             retention_steps=dials.retention, difficulty=dials.difficulty,
         )  # fmt: skip
-        with closing(body):
+        with closing(body), StopRequest() as stop:
             allowed = body.limits if limits is None else Limits.read(limits, body.action_names, body.limits)
-            recording = None if record is None else RobotRecording(record, body, rate)
-            with progress_bar(f"running {robot}", episodes) as advance:
-                done = run_episodes(
-                    body, client, loop, allowed, episodes=episodes, first_seed=first_seed, recording=recording,
-                    progress=advance,
-                )  # fmt: skip
-            if recording is not None:
-                print(f"{recording.finish()} episodes in {record}. Look at them: chameleon data inspect {record}")
+            recording = None if record is None else RobotRecording(record, body, loop.rate)
+            try:
+                with progress_bar(f"running {robot}", episodes) as advance:
+                    done = run_episodes(
+                        body, client, loop, allowed, episodes=episodes, first_seed=first_seed, recording=recording,
+                        interrupted=lambda: stop.signal is not None, progress=advance,
+                    )  # fmt: skip
+            except ServerError as error:
+                raise ValueError(f"{server}: {error}") from error
+            finally:
+                if recording is not None and (recorded := recording.finish()):
+                    print(f"{recorded} episodes in {record}. Look at them: chameleon data inspect {record}")
     if done.evaluation is not None:
         Console().print(evaluation_table(done.evaluation, metadata.policy))
     result = done.as_dict()
-    Console().print(loop_table(result["loop"], f"{robot} at {rate:g} Hz, {metadata.policy} on {server}"))
+    Console().print(loop_table(result["loop"], f"{robot} at {loop.rate:g} Hz, {metadata.policy} on {server}"))
     if json_file is not None:
         given = {"robot": robot, "policy": metadata.policy, "steps": steps or metadata.sampling_steps}
         seeds = list(range(first_seed, first_seed + len(done.timings)))
         write_result(json_file, {**asdict(loop), **given, **result}, command=typed(), seeds=seeds)
         print(f"Delays and scores: {json_file}")
+    if done.stopped is not None and done.stopped.endswith(INTERRUPTED):
+        print(f"chameleon: {done.stopped}", file=sys.stderr)
+        sys.exit(130)
     if done.stopped is not None:
         raise ConnectionError(done.stopped)
 

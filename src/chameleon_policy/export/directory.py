@@ -48,7 +48,11 @@ def whole_directory(out: Path) -> Iterator[Path]:
         if out.exists():
             replaced = out.with_name(f".{out.name}.replaced-{os.getpid()}")
             out.rename(replaced)
-            unfinished.rename(out)
+            try:
+                unfinished.rename(out)
+            except OSError:
+                replaced.rename(out)
+                raise
             shutil.rmtree(replaced)
         else:
             unfinished.rename(out)

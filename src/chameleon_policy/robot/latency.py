@@ -18,14 +18,14 @@ class Timings:
     observe: list[float] = field(default_factory=list)
     """From sending an observation until the server's word that the memory has it."""
     chunk: list[float] = field(default_factory=list)
-    """From asking for a chunk until it was there."""
+    """From an observation until the chunk that was asked for with it was there."""
     end_to_end: list[float] = field(default_factory=list)
-    """From an observation until the first action that was planned from it was sent."""
+    """From an observation until the first action that was planned from it went to the robot."""
     ticks: int = 0
     missed_periods: int = 0
     """Periods of the clock in which no tick began."""
     missed_memory: int = 0
-    """Ticks whose observation the memory does not have."""
+    """Observations that the server has not confirmed to be in the memory."""
     idle: int = 0
     """Ticks in which nothing was planned after the first plan was there, so that the robot held still."""
     limited: int = 0

@@ -8,8 +8,12 @@ proprioception, and the numbers of its actions, in its own order, the policy's a
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +23,7 @@ from chameleon_policy.robot.robot import Array, Sight
 
 
 class LeRobotRobot:
-    """A robot of LeRobot in the loop. Its episodes end after `--seconds`, or when somebody presses Ctrl-C."""
+    """A robot of LeRobot in the loop. Its episodes end after `--seconds`."""
 
     period = None
     over = False
@@ -42,22 +46,20 @@ class LeRobotRobot:
             raise FileNotFoundError(f"there is no robot configuration {path}; give --robot lerobot:FILE.json")
         try:
             import draccus
+            import lerobot.cameras
+            import lerobot.robots
             import yaml
-            from lerobot.robots import (  # noqa: F401 (importing them makes their types known)
-                bi_so_follower,
-                koch_follower,
-                make_robot_from_config,
-                omx_follower,
-                so_follower,
-            )
             from lerobot.robots.config import RobotConfig
+            from lerobot.robots.utils import make_robot_from_config
             from lerobot.utils.import_utils import register_third_party_plugins
         except ModuleNotFoundError as error:
             raise ImportError(f"a robot of LeRobot needs {error.name}: pip install 'lerobot>=0.4.4'") from error
+        for family in (lerobot.robots, lerobot.cameras):
+            _register(family)
         register_third_party_plugins()
         try:
             config = draccus.decode(RobotConfig, yaml.safe_load(path.read_text()))  # JSON is YAML, too
-        except (yaml.YAMLError, draccus.utils.DecodingError) as error:
+        except (yaml.YAMLError, draccus.utils.ParsingError) as error:
             raise ValueError(f"{path} is no configuration of a LeRobot robot: {error}") from error
         return cls(make_robot_from_config(config), instruction)
 
@@ -93,15 +95,25 @@ class LeRobotRobot:
         self._robot.send_action(dict(zip(self.action_names, map(float, action), strict=True)))
 
     def stop(self) -> None:
-        """Stay where it is now, or, if it does not show its positions, where the last action leads."""
-        if self._shows_positions:
-            self._held = _numbers(self._robot.get_observation(), self.action_names)
-        if self._held is not None:
-            self.send(self._held)
+        """Stay where it is now, or, if it does not say where that is, where the last action leads."""
+        try:
+            if self._shows_positions:
+                self._held = _numbers(self._robot.get_observation(), self.action_names)
+        finally:  # a camera that fails must not keep the arm from holding still
+            if self._held is not None:
+                self.send(self._held)
 
     def close(self) -> None:
         """Let go of the bus and the cameras."""
         self._robot.disconnect()
+
+
+def _register(family: ModuleType) -> None:
+    """Importing a package of LeRobot makes its types known; those whose drivers are not installed stay unknown."""
+    for package in pkgutil.iter_modules(family.__path__, f"{family.__name__}."):
+        if package.ispkg:
+            with suppress(ImportError):
+                importlib.import_module(package.name)
 
 
 def _numbers(seen: Mapping[str, Any], names: Sequence[str]) -> Array:

@@ -5,16 +5,18 @@ waits for the server: while a chunk is computed, the robot goes on with the one 
 it has got to. With `patience` a tick waits that long for a chunk that is due: with enough of it, what is done is what an
 evaluation in one process would do.
 
-The robot is stopped when the connection is lost, when the memory falls behind by more than `timeout`, and when a policy
-sends numbers that are none.
+The robot is stopped when the connection is lost, when the memory falls behind by more than `timeout`, when a policy sends
+numbers that are none, when somebody asks for it, and when the robot itself fails.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +29,8 @@ from chameleon_policy.robot.plan import Plan
 from chameleon_policy.robot.robot import Array, Robot, Sight
 
 T = TypeVar("T")
+INTERRUPTED = "interrupted"
+"""Why a robot was stopped that somebody wanted to stop."""
 
 
 class Session(Protocol):
@@ -83,10 +87,13 @@ class Played:
     """What happened, tick by tick."""
 
     sights: list[Sight] = field(default_factory=list)
+    """Only if they are kept: pictures of a minute may be gigabytes."""
     actions: list[Array] = field(default_factory=list)
     timings: Timings = field(default_factory=Timings)
     stopped: str | None = None
     """Why the robot was stopped, if it was."""
+    error: Exception | None = None
+    """What the robot itself raised, if it did."""
 
 
 @dataclass(frozen=True)
@@ -95,34 +102,82 @@ class _Asked:
     chunk: Future[Any]
 
 
-def play(robot: Robot, session: Session, settings: LoopSettings, limits: Limits, *, clock: Clock | None = None) -> Played:
-    """One episode. It is returned also if the robot was stopped: `Played.stopped` says why."""
+def play(
+    robot: Robot,
+    session: Session,
+    settings: LoopSettings,
+    limits: Limits,
+    *,
+    clock: Clock | None = None,
+    keep_sights: bool = True,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Played:
+    """One episode. It is returned also if the robot was stopped: `Played.stopped` says why.
+
+    `interrupted` is asked before every tick whether somebody wants the robot to stop.
+    """
     clock = clock or Clock(settings.rate)
     episode = Played()
-    loop = _Loop(robot, session, settings, limits, clock.period, episode)
+    loop = _Loop(robot, session, settings, limits, clock.period, episode, keep_sights)
     try:
-        while not robot.over and (settings.ticks is None or len(episode.actions) < settings.ticks):
-            loop.tick(clock.tick())
+        with _no_collection():
+            while not robot.over and (settings.ticks is None or len(episode.actions) < settings.ticks):
+                if interrupted():
+                    raise StoppedError(INTERRUPTED)
+                clock.tick()
+                loop.tick()
         loop.wait_for_memory()
     except StoppedError as error:
         robot.stop()
         episode.stopped = str(error)
-    except BaseException:
-        robot.stop()
-        raise
+    except BaseException as error:
+        _stop_after(robot, error)
+        if not isinstance(error, Exception):
+            raise
+        episode.stopped, episode.error = f"{type(error).__name__}: {error}", error
     timings = episode.timings
     timings.lateness, timings.missed_periods, timings.ticks = clock.lateness, clock.missed, len(episode.actions)
-    timings.missed_memory = len(episode.sights) - loop.remembered
+    timings.missed_memory = loop.ticks - loop.remembered
     return episode
+
+
+def _stop_after(robot: Robot, error: BaseException) -> None:
+    """Stop a robot that has failed; if that fails as well, the first error is told, with a note."""
+    try:
+        robot.stop()
+    except Exception as second:
+        error.add_note(f"and the robot could not be stopped: {second}")
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's garbage collector may stop a tick for many milliseconds: it waits until the episode is over."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Loop:
     def __init__(
-        self, robot: Robot, session: Session, settings: LoopSettings, limits: Limits, period: float, episode: Played
+        self,
+        robot: Robot,
+        session: Session,
+        settings: LoopSettings,
+        limits: Limits,
+        period: float,
+        episode: Played,
+        keep_sights: bool,
     ) -> None:
         self._robot, self._session, self._settings, self._limits = robot, session, settings, limits
         self._period = robot.period or period
-        self._episode, self._timings = episode, episode.timings
+        self._episode, self._timings, self._keep_sights = episode, episode.timings, keep_sights
+        self.ticks = 0
+        """Observations that were sent."""
         self._plan = Plan(executed=settings.executed, blend=settings.blend)
         self._asked: _Asked | None = None
         self._seen: dict[int, float] = {}
@@ -132,17 +187,19 @@ class _Loop:
         self.remembered = 0
         """Ticks that the memory has, by the server's own count."""
 
-    def tick(self, began: float) -> None:
-        tick, sight = len(self._episode.sights), self._robot.observe()
+    def tick(self) -> None:
+        tick, sight = self.ticks, self._robot.observe()
         seen = time.perf_counter()
-        self._episode.sights.append(sight)
+        if self._keep_sights:
+            self._episode.sights.append(sight)
         self._check_memory(seen)
         future = _heard(lambda: self._session.observe_soon(**sight.arrays(), decision=sight.decision))
+        self.ticks += 1
         self._waiting.append((seen, future))
-        future.add_done_callback(lambda _: self._timings.observe.append(time.perf_counter() - seen))
+        future.add_done_callback(_timer(self._timings.observe, seen))
         if sight.decision:
             self._plan.drop()
-            self._asked = None  # a chunk that is still on its way was planned before
+            self._asked, self._seen = None, {}  # a chunk that is still on its way was planned before
         self._take_in(tick)
         if self._asked is None and self._plan.due(tick):
             self._ask(tick, seen)
@@ -165,10 +222,10 @@ class _Loop:
 
     def _ask(self, tick: int, seen: float) -> None:
         chunk = _heard(lambda: self._session.act_soon(steps=self._settings.steps))
-        chunk.add_done_callback(lambda _: self._timings.chunk.append(time.perf_counter() - seen))
+        chunk.add_done_callback(_timer(self._timings.chunk, seen))
         self._asked, self._seen[tick] = _Asked(tick, chunk), seen
         self._plan.ask(tick)
-        wait([chunk], self._settings.patience)
+        wait([chunk], min(self._settings.patience, self._settings.timeout))
 
     def _take_in(self, tick: int) -> None:
         """A chunk that has come."""
@@ -193,6 +250,16 @@ class _Loop:
             self._timings.end_to_end.append(time.perf_counter() - self._seen.pop(planned[1]))
         self._episode.actions.append(self._before)
         self._robot.send(self._before)
+
+
+def _timer(delays: list[float], since: float) -> Callable[[Future[Any]], None]:
+    """Notes how long an answer took; one that never came took no time at all."""
+
+    def note(answer: Future[Any]) -> None:
+        if answer.exception() is None:
+            delays.append(time.perf_counter() - since)
+
+    return note
 
 
 def _heard(call: Callable[[], T]) -> T:

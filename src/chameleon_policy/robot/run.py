@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from chameleon_client import Client, Metadata
+from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.evaluate.camo import Evaluation
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.settings import CamoSettings, observation_of
@@ -55,7 +56,10 @@ def features_of(metadata: Metadata) -> Features:
 
 def camo_settings(metadata: Metadata, task: str, **dials: Any) -> CamoSettings:
     """The environment that shows what the served policy expects to see, or a ValueError if it plays something else."""
-    return CamoSettings(task=task, **observation_of(features_of(metadata), task), **dials)
+    settings = CamoSettings(task=task, **observation_of(features_of(metadata), task), **dials)
+    if settings.kind != "policy":
+        raise ValueError(f"{metadata.policy} is told the answer, which no robot is; play it with chameleon eval")
+    return settings
 
 
 def open_robot(
@@ -65,9 +69,15 @@ def open_robot(
     if what == CAMO_SIM:
         if task is None:
             raise ValueError("camo-sim plays a task: give --task clean-plate, shell-game or seasonings")
+        if instruction:
+            raise ValueError("camo-sim has an instruction of its own for every task; leave out --instruction")
         return CamoSim(camo_settings(metadata, task, **dials), first_seed)
     if not what.startswith(LEROBOT):
         raise ValueError(f"--robot must be {CAMO_SIM} or {LEROBOT}FILE, got {what!r}")
+    if task is not None:
+        raise ValueError(f"{what} is told what to do with --instruction; leave out --task")
+    if metadata.language and not instruction:
+        raise ValueError(f"{metadata.policy} reads instructions: give --instruction")
     robot = LeRobotRobot.from_file(Path(what.removeprefix(LEROBOT)), instruction)
     try:
         check_fit(robot, metadata)
@@ -96,6 +106,20 @@ def check_fit(robot: LeRobotRobot, metadata: Metadata) -> None:
         )
 
 
+def loop_settings(
+    metadata: Metadata, what: str, *, rate: float | None, executed: int | None, **options: Any
+) -> LoopSettings:
+    """What the command line says of the loop, completed by what policy and robot say."""
+    executed = metadata.executed if executed is None else executed
+    if executed > metadata.horizon:
+        raise ValueError(f"--executed must be at most {metadata.horizon}, the actions of a chunk, got {executed}")
+    if what != CAMO_SIM and rate is None:
+        raise ValueError("--rate: give the ticks per second that the policy's demonstrations were recorded with")
+    if what != CAMO_SIM and options.get("seconds") is None:
+        raise ValueError("--seconds: a robot does not know when its task is done; say how long an episode may last")
+    return LoopSettings(rate=CONTROL_HZ if rate is None else rate, executed=executed, **options)
+
+
 def run_episodes(
     robot: Robot,
     client: Client,
@@ -105,6 +129,7 @@ def run_episodes(
     episodes: int,
     first_seed: int,
     recording: RobotRecording | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
     progress: Callable[[int], object] = lambda done: None,
 ) -> RobotRun:
     """Play episodes one after another, each with a memory of its own; after one that was broken off there is no other."""
@@ -115,18 +140,22 @@ def run_episodes(
         robot.begin(episode)
         if episode == 0:
             _warm_up(robot, client, settings)
+            robot.begin(episode)  # it may have moved, or been moved, since
         session = client.open(seed=first_seed + episode, instruction=_instruction(robot, client))
-        played = play(robot, session, settings, limits)
+        played = play(robot, session, settings, limits, keep_sights=recording is not None, interrupted=interrupted)
+        if played.stopped is None:
+            session.close()  # before anything that takes long: the server closes what is idle
         done.timings.append(played.timings)
         if isinstance(robot, CamoSim) and robot.played is not None:
             rollouts.append(Rollout(robot.played, np.stack(played.actions)))
         if recording is not None:
             recording.add(played)
-        progress(episode + 1)
+        if played.error is not None:
+            raise played.error
         if played.stopped is not None:
             done.stopped = f"the robot was stopped after {len(played.actions)} ticks: {played.stopped}"
             break
-        session.close()
+        progress(episode + 1)
     if isinstance(robot, CamoSim) and rollouts:
         done.evaluation = Evaluation(robot.settings, rollouts)
     return done

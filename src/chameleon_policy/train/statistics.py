@@ -86,6 +86,10 @@ def _range_of_slots(objects: Array) -> Range:
     high = np.where(seen[..., None], objects, -np.inf).max(axis=0)
     low, high = (np.where(seen.any(axis=0)[:, None], ends, 0.0).astype(float) for ends in (low, high))
     everywhere = objects[seen]
-    smallest = SMALLEST_SHARE * np.ptp(everywhere, axis=0) if len(everywhere) else np.zeros(objects.shape[-1])
-    middle, half = (low + high) / 2, np.maximum((high - low) / 2, smallest / 2) / SLOT_REACH
+    return range_of_slots(low, high, np.ptp(everywhere, axis=0) if len(everywhere) else np.zeros(objects.shape[-1]))
+
+
+def range_of_slots(low: Array, high: Array, span: Array) -> Range:
+    """From the smallest and largest values of every slot (K, F), and what each number spans over all slots (F)."""
+    middle, half = (low + high) / 2, np.maximum(high - low, SMALLEST_SHARE * span) / 2 / SLOT_REACH
     return Range(low=tuple((middle - half).ravel().tolist()), high=tuple((middle + half).ravel().tolist()))

@@ -1,22 +1,25 @@
 """A connection to a policy server, for the loop that controls a robot.
 
-Calls send from the thread they are made in. One thread in the background receives, and answers come to whoever waits for
-them, by the number of the request.
+Two threads in the background send and receive: a call that does not wait for its answer returns at once, also while the
+network is stuck, so that a control loop can stop its robot. Answers come to whoever waits for them, by the number of the
+request.
 """
 
 from __future__ import annotations
 
 import itertools
+import queue
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.sync.client import connect
 
 from chameleon_client.errors import ConnectionLost, ServerError, Timeout
@@ -27,6 +30,8 @@ from chameleon_client.wire import WireError, decode, encode
 T = TypeVar("T")
 MAX_REPLY = 2**24
 """Bytes: metadata and chunks are far smaller."""
+MAX_UNSENT = 256
+"""Messages that may wait to be sent: whoever goes on while the network is stuck must not fill the memory."""
 Reply = dict[str, Any]
 
 
@@ -53,6 +58,7 @@ class Client:
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._lost: str | None = None
         self._requests, self._names = itertools.count(), itertools.count()
+        self._outgoing: queue.Queue[bytes | None] = queue.Queue(MAX_UNSENT)
         self._stack = ExitStack()
         try:
             self._socket = self._stack.enter_context(
@@ -66,17 +72,25 @@ class Client:
                     max_size=MAX_REPLY,
                 )
             )
-            self.metadata = Metadata.of(self._decoded(self._socket.recv(timeout)))
+        except InvalidURI as error:
+            raise ConnectionLost(f"{url}: expected an address such as ws://127.0.0.1:8765") from error
         except InvalidStatus as error:
             raise ConnectionLost(f"{url}: {error.response.body.decode(errors='replace').strip() or error}") from error
-        except (OSError, InvalidHandshake, ConnectionClosed, WireError) as error:
-            self._stack.close()
+        except (OSError, InvalidHandshake) as error:
             raise ConnectionLost(f"{url}: {error}; is the server running (`chameleon serve RUN`)?") from error
-        except BaseException:
+        try:
+            self.metadata = Metadata.of(self._decoded(self._socket.recv(timeout)))
+        except BaseException as error:
             self._stack.close()
+            if isinstance(error, (TimeoutError, ConnectionClosed, WireError)):
+                raise ConnectionLost(f"{url}: {error}; is this a Chameleon policy server?") from error
             raise
-        self._receiver = threading.Thread(target=self._receive, name="chameleon-client", daemon=True)
-        self._receiver.start()
+        self._threads = [
+            threading.Thread(target=work, name=f"chameleon-client-{work.__name__}", daemon=True)
+            for work in (self._receive, self._send)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def open(self, *, seed: int | None = None, instruction: str | None = None) -> Session:
         """A new episode with a memory of its own. The seed decides the noise of its chunks; None: the server draws one."""
@@ -107,10 +121,11 @@ class Client:
                     raise ConnectionLost(self._lost)
                 self._waiting[number] = _Asked(future, understand, noted)
             try:
-                self._socket.send(data)
-            except ConnectionClosed as error:
-                self._fail(error)
-                raise ConnectionLost(self._lost) from error
+                self._outgoing.put_nowait(data)
+            except queue.Full:
+                with self._lock:
+                    self._waiting.pop(number, None)
+                raise Timeout(f"{self.url}: {MAX_UNSENT} messages wait to be sent; the network is stuck") from None
         return future
 
     def wait(self, future: Future[T]) -> T:
@@ -122,8 +137,22 @@ class Client:
 
     def close(self) -> None:
         """End the connection; the server forgets every session that is still open."""
+        receiver, sender = self._threads
+        with suppress(queue.Full):
+            self._outgoing.put_nowait(None)
+        sender.join(min(self.timeout, 2.0))
+        if sender.is_alive():  # in the middle of a message that nobody takes
+            with suppress(OSError):
+                self._socket.socket.shutdown(socket.SHUT_RDWR)
         self._stack.close()
-        self._receiver.join()
+        receiver.join()
+
+    def _send(self) -> None:
+        try:
+            while (data := self._outgoing.get()) is not None:
+                self._socket.send(data)
+        except (ConnectionClosed, OSError) as error:
+            self._fail(error)
 
     def _receive(self) -> None:
         try:
@@ -135,6 +164,8 @@ class Client:
             self._fail(error)
             raise
         finally:
+            with suppress(queue.Full):
+                self._outgoing.put_nowait(None)
             self._socket.close()
 
     def _answer(self, reply: Reply) -> None:

@@ -1,8 +1,8 @@
 """Memory from one batch of windows to the next, where the sampler allows it.
 
 A row whose window begins where a window of the batch before it ended, in the same episode, goes on with that memory and
-that augmentation; every other row begins with an empty memory. LeRobot's shuffling samplers never offer such rows; one
-that deals out the windows of several long episodes side by side and in order does.
+that augmentation; every other row begins with an empty memory. A sampler that deals out the windows of several long
+episodes side by side and in order offers such rows; LeRobot's, which shuffle, do so by chance now and then.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class ChameleonConfig(PreTrainedConfig):
     horizon: int = 16
     """Actions of a predicted chunk."""
     n_action_steps: int | None = None
-    """How many of them are carried out before the next chunk; None: half of them."""
+    """How many of them are carried out before the next chunk; None: half of them, or one for ACT."""
     sampling_steps: int = 8
     """Euler steps of a chunk."""
     object_size: int | None = None
@@ -83,7 +83,7 @@ class ChameleonConfig(PreTrainedConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.n_action_steps is None:
-            self.n_action_steps = max(1, self.horizon // 2)
+            self.n_action_steps = 1 if self.method == "act" else max(1, self.horizon // 2)
         for name, least in (
             ("horizon", 1), ("n_action_steps", 1), ("sampling_steps", 1), ("n_obs_steps", 1), ("n_future_steps", 0)
         ):  # fmt: skip
@@ -166,7 +166,7 @@ class ChameleonConfig(PreTrainedConfig):
         for key, feature in ((STATE, state), (ACTION, action)):
             if feature is None or len(feature.shape) != 1:
                 got = "nothing" if feature is None else f"the shape {tuple(feature.shape)}"
-                raise ValueError(f"{key}: expected a vector, got {got}; record it, or rename a feature with --rename_map")
+                raise ValueError(f"{key}: expected a vector, got {got}; record it, or rename the feature in the dataset")
         slots = None if views or self.env_state_feature is None else self._slots(self.env_state_feature)
         if not views and slots is None:
             raise ValueError(

@@ -46,6 +46,11 @@ def configuration_of(policy: VisuomotorPolicy) -> ChameleonConfig:
         control_jepa_weight=objective.control_jepa_weight,
         statistics=as_plain(policy.statistics),
     )
+    if config.policy_features(features.language) != features:
+        raise ValueError(
+            "LeRobot's configuration would have this policy's inputs in another order or number: it takes cameras in the "
+            f"order of their names, and object slots only without cameras. This policy has {features}"
+        )
     if config.policy_config() != policy.config:
         raise ValueError(
             f"this policy is not the preset {policy.config.preset}, but of a size of its own: LeRobot's configuration has "

@@ -77,20 +77,23 @@ class ChameleonPolicy(PreTrainedPolicy):
             raise ValueError(f"reduction: expected mean, got {reduction!r}; samples cannot be weighted one by one")
         config, policy = self.config, self.model if self.training else self.averaged
         window = window_of(batch, policy.features, self.views, before=config.n_obs_steps - 1)
-        episodes = self._instructed(window.batch, batch)
+        episodes = window.batch
         if policy.statistics.action is not None:
             limits = policy.statistics.action
             span = [high - low for low, high in zip(limits.low, limits.high, strict=True)]
             rest = None if config.action_steps is None or config.rest_emphasis == 1 else config.rest_emphasis
-            episodes = with_emphasis(episodes, span, config.horizon, rest)
+            episodes = with_emphasis(window, span, config.horizon, rest)
+        episodes = self._instructed(episodes, batch)
         carries = self.training and policy.carries_memory
         before, augmentation = start_from(self._carried if carries else None, policy, window.places)
         loss = policy.loss(episodes, before, augmentation, keep_state=carries)
         if carries:
             self._carried = left_behind(loss, window.places, window.whole)
         names, values = list(loss.parts), torch.stack([part.float() for part in loss.parts.values()]).tolist()
-        # A batch may hold no deciding step; its part of the loss is then no number.
-        return loss.total, {name: value for name, value in zip(names, values, strict=True) if value == value}
+        told = dict(zip(names, values, strict=True))
+        if told.get("decision_loss", 0.0) != told.get("decision_loss", 0.0):
+            del told["decision_loss"]  # the batch holds no deciding step; any other NaN is news
+        return loss.total, told
 
     def update(self) -> None:
         """After an optimizer step: Control-JEPA's target and the averaged weights follow."""

@@ -18,7 +18,7 @@ from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy import Range, Statistics
 from chameleon_policy.policy.config import from_json, to_json
 from chameleon_policy.policy.features import Features
-from chameleon_policy.train.statistics import UNIT_LENGTH, statistics_of
+from chameleon_policy.train.statistics import UNIT_LENGTH, range_of_slots, statistics_of
 
 STATE, OBJECTS, ACTION = "observation.state", "observation.environment_state", "action"
 Plain = dict[str, dict[str, list[float]]]
@@ -69,7 +69,8 @@ def from_summary(stats: Mapping[str, Mapping[str, Any]], features: Features) -> 
     objects = None
     if features.objects is not None:
         slots = _summary(stats, OBJECTS, features.objects.count * features.objects.size)
-        objects = Range(low=tuple(slots["min"].tolist()), high=tuple(slots["max"].tolist()))
+        least, most = (slots[name].reshape(features.objects.count, features.objects.size) for name in ("min", "max"))
+        objects = range_of_slots(least, most, most.max(axis=0) - least.min(axis=0))
     return Statistics(
         proprioception=_natural(state, state["min"], state["max"]), action=_natural(action, low, high), objects=objects
     )

@@ -28,6 +28,8 @@ class Window:
     places: list[tuple[int, int, int]] | None
     """Of every row the episode, its first real frame and the one behind its last, as the dataset counts all its frames.
     None where the dataset does not say."""
+    begins: Tensor
+    """B, whether a row begins where its episode does."""
     whole: list[bool]
     """Whether a row has no padding behind its last real frame: its memory after the window means something."""
 
@@ -39,8 +41,8 @@ def observation_of(batch: Mapping[str, Any], features: Features, views: Mapping[
     if missing:
         seen = ", ".join(key for key in batch if key.startswith("observation")) or "none"
         raise ValueError(
-            f"expected the observations {', '.join(needed)}; missing: {', '.join(missing)}; got: {seen}. Rename them with "
-            "LeRobot's --rename_map"
+            f"expected the observations {', '.join(needed)}; missing: {', '.join(missing)}; got: {seen}. Rename them in the "
+            "dataset (for cameras of a loaded policy, LeRobot's --rename_map does it)"
         )
     objects = None
     if features.objects is not None:
@@ -70,15 +72,20 @@ def window_of(batch: Mapping[str, Any], features: Features, views: Mapping[str, 
         valid=steps < real[:, None],
         actions_valid=ahead < real_actions[:, None],
     )
-    return Window(window, _places(batch, skipped, real, before), (real == time).tolist())
+    begins = skipped > 0
+    if "frame_index" in batch:
+        begins |= batch["frame_index"].flatten().to(skipped.device) == before
+    return Window(window, _places(batch, skipped, real, before), begins, (real == time).tolist())
 
 
-def with_emphasis(batch: EpisodeBatch, span: Sequence[float], horizon: int, rest: float | None) -> EpisodeBatch:
+def with_emphasis(window: Window, span: Sequence[float], horizon: int, rest: float | None) -> EpisodeBatch:
     """The batch with its deciding time steps marked, and, where `rest` is given, waiting ones drawn so much less often.
 
     As in chameleon_policy.train.moments for data that do not say where decisions are: the robot waits where no dimension of
-    the action changes by more than a share of its `span`; it decides where it waits, but sets off within the horizon.
+    the action changes by more than a share of its `span`; it decides where it waits, but sets off within the horizon. What
+    the robot did before a window that begins in the middle of an episode is not known: it is taken to move there.
     """
+    batch = window.batch
     actions = batch.actions / torch.tensor(span, device=batch.actions.device).clamp(min=1e-6)
     time, last = batch.valid.shape[1], batch.actions.shape[1] - 1
     counted = batch.valid.sum(1) if batch.actions_valid is None else batch.actions_valid.sum(1)
@@ -91,6 +98,7 @@ def with_emphasis(batch: EpisodeBatch, span: Sequence[float], horizon: int, rest
 
     here = at(now)
     still = (here - at((now - 1).clamp(min=0))).abs().amax(-1) <= STILL
+    still[:, 0] &= window.begins
     leaves = torch.zeros_like(still)
     for step in range(1, horizon):
         leaves |= (at(now + step) - here).abs().amax(-1) > MOVED
