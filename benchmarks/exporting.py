@@ -2,7 +2,7 @@
 
     python -m benchmarks.exporting --every-method --out docs/results/exporting.json
 
-`observe` and `act` with one thread and with two. All candidates take turns in one process; times are medians, and what
+`observe` and `act` with one thread. All candidates take turns in one process; times are medians, and what
 counts are the ratios.
 """
 
@@ -31,7 +31,8 @@ from chameleon_policy.report.provenance import write_result
 
 SEED = 0
 CPU = torch.device("cpu")
-THREADS = (1, 2)
+THREADS = (1,)
+"""One: the runtimes keep threads spinning for one another where they have more."""
 Calls = dict[str, dict[str, Callable[[], object]]]
 
 

@@ -1,7 +1,7 @@
 """One checkpoint, two evaluations: the successes of `lerobot-eval` beside those of `chameleon eval`, as a row of a file.
 
     python -m benchmarks.lerobot_scores "small, pictures" --lerobot runs/lerobot-eval/eval_info.json \\
-        --own scores.json --version 0.6.1 --out docs/results/lerobot.json
+        --own scores.json --version 0.6.1 --lerobot-command "lerobot-eval ..." --out docs/results/lerobot.json
 
 Both must have played the same episodes (`lerobot-eval --seed=0`); the row says which of them succeeded where. What is in the
 file already is kept.
@@ -20,7 +20,7 @@ from chameleon_policy.camo.seeds import evaluation_seed
 from chameleon_policy.report.provenance import write_result
 
 
-def row(policy: str, lerobot: Path, own: Path, version: str) -> dict[str, Any]:
+def row(policy: str, lerobot: Path, own: Path, version: str, command: str) -> dict[str, Any]:
     """The two evaluations of a policy, episode by episode."""
     (task,) = json.loads(lerobot.read_text())["per_task"]
     theirs = [bool(success) for success in task["metrics"]["successes"]]
@@ -36,7 +36,8 @@ def row(policy: str, lerobot: Path, own: Path, version: str) -> dict[str, Any]:
         "lerobot_sr": sum(theirs) / len(theirs), "own_sr": result["sr"], "own_msr": result["msr"], "own_dsr": result["dsr"],
         "both": pairs.count((True, True)), "only_lerobot": pairs.count((True, False)),
         "only_own": pairs.count((False, True)), "lerobot_successes": theirs, "own_successes": ours,
-        "seeds": [seeds[0], seeds[-1]], "own_command": document["command"], "hardware": document["hardware"], "git_revision": document["git_revision"],
+        "seeds": [seeds[0], seeds[-1]], "own_command": document["command"], "lerobot_command": command,
+        "hardware": document["hardware"], "git_revision": document["git_revision"],
     }  # fmt: skip
 
 
@@ -45,6 +46,7 @@ def main(
     lerobot: Path,
     own: Path,
     version: str,
+    lerobot_command: str,
     training: str = "",
     out: Path = Path("runs/lerobot.json"),
 ) -> None:
@@ -55,11 +57,12 @@ def main(
         lerobot: eval_info.json of lerobot-eval.
         own: What chameleon eval --json wrote for the same checkpoint and episodes.
         version: LeRobot's.
+        lerobot_command: What lerobot-eval was called with.
         training: How it was trained: the command, and how long it took.
         out: File for all rows.
     """
     before = json.loads(out.read_text())["result"]["rows"] if out.exists() else []
-    new = {**row(policy, lerobot, own, version), "training": training}
+    new = {**row(policy, lerobot, own, version, lerobot_command), "training": training}
     kept = [each for each in before if (each["policy"], each["task"]) != (policy, new["task"])]
     command = " ".join(["python -m benchmarks.lerobot_scores", *sys.argv[1:]])
     write_result(out, {"rows": [*kept, new]}, command=command, seeds=[0])

@@ -2,8 +2,8 @@
 
     python -m benchmarks.robot_loop --out docs/results/robot-loop.json
 
-A server with the shipped policy runs on this machine, and so does the simulated robot; below 10 Hz two of them at a time. What
-is there already in `--folder` is kept, so that the same command goes on. Leave the machine alone meanwhile.
+A server with the shipped policy runs on this machine, and so does the simulated robot; below 10 Hz two of them at a time.
+What is there already in `--folder` is kept, so that the same command goes on. Leave the machine alone meanwhile.
 """
 
 from __future__ import annotations

@@ -56,6 +56,16 @@ def test_lerobot_table(document: str) -> None:
     assert table_below("lerobot", (ROOT / document).read_text()) == lerobot_rows()
 
 
+def test_what_is_said_of_the_rows() -> None:
+    page, rows = (ROOT / "docs/lerobot.md").read_text(), result("lerobot.json")["rows"]
+    first = rows[0]
+    assert f"Of the {first['episodes']} episodes of the first row, {first['both']} succeed in both evaluations, " in page
+    assert f"{first['only_lerobot']} only in LeRobot's and {first['only_own']} only in ours" in page
+    pictures = next(row for row in rows if row["lerobot"] == "0.6.1")
+    (seconds,) = re.findall(r"(\d+) s on an H200", pictures["training"])
+    assert f"in\n{seconds} s;" in page
+
+
 def test_both_evaluations_agree_as_far_as_noise_lets_them() -> None:
     """LeRobot's rate lies within the interval of ours, for every row that the documents show."""
     for row in result("lerobot.json")["rows"]:

@@ -22,4 +22,7 @@ def extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ImportError(f"this command needs {error.name}: pip install 'chameleon-policy[{name}]'") from error
+        # The client of the server is a package of its own, beside this one in the repository.
+        client = "-e packages/chameleon_client " if "serve" in name else ""
+        said = f"pip install {client}-e '.[{name}]'" if client else f"pip install 'chameleon-policy[{name}]'"
+        raise ImportError(f"this command needs {error.name}: {said}") from error
