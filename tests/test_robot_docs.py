@@ -88,6 +88,15 @@ def test_the_loop_scores_like_an_evaluation_and_misses_nothing() -> None:
             assert row["loop"]["missed_memory"] == row["loop"]["missed_periods"] == 0
 
 
+@pytest.mark.parametrize("document", ["README.md", "docs/robot.md"])
+def test_what_is_said_of_a_busy_machine(document: str) -> None:
+    busy = [result(f"robot-loop-busy{again}.json") for again in ("", "-again")]
+    rates = " and ".join(str(percent(run["scores"]["sr"]["value"])) for run in busy)
+    assert f"seasonings at 30 Hz fell to {rates} %" in (ROOT / document).read_text()
+    assert all(round(run["loop"]["end_to_end_ms"]["p99"], -1) == 200 and run["rate"] == 30 for run in busy)
+    assert all(run["scores"]["dsr"]["value"] > 0.95 for run in busy)
+
+
 @pytest.mark.parametrize("document", ["README.md", "docs/serving.md"])
 def test_serving_table(document: str) -> None:
     assert table_below("serving", (ROOT / document).read_text()) == serving_rows()
@@ -99,7 +108,9 @@ def test_what_is_said_of_lerobots_server() -> None:
     text = (ROOT / "docs/serving.md").read_text()
     for step, share in shares.items():
         assert f"{percent(share)} % when joints move by {step}" in text
-    assert f"LeRobot {peer['version']}" in text
+    assert f"LeRobot {peer['version']}" in text and f"it adds {peer['overhead_ms']:.1f} ms to a call" in text
+    ours = result("serving-cpu.json")["policies"]["camo-small, 2 x 128 x 128"]["overhead_ms"]
+    assert f"{ours:.1f} ms to an `observe`" in text
 
 
 def test_export_tables() -> None:
