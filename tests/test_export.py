@@ -234,7 +234,7 @@ def test_what_fails_the_check_is_not_written(source: Path, tmp_path: Path, monke
 
 
 def test_nothing_but_an_export_is_replaced(source: Path, report: ExportReport, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(exporting, "load_policy", lambda *_, **__: pytest.fail("it should have been refused before"))
+    monkeypatch.setattr(exporting, "load_trained", lambda *_, **__: pytest.fail("it should have been refused before"))
     foreign = tmp_path / "thesis"
     foreign.mkdir()
     (foreign / "chapter.tex").write_text("two years of work")

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 
-from chameleon_policy.baselines import load_policy
 from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.evaluate.settings import CamoSettings, observation_of
 from chameleon_policy.policy import VisuomotorPolicy
-from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
+from chameleon_policy.train.checkpoint import SETTINGS, load_trained
 from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
@@ -41,7 +40,5 @@ def load_for_evaluation(run: Path | str, task: str, device: Device = "auto", **d
         return OraclePolicy(), CamoSettings(task=task, observation="state", kind=str(run), **dials)  # type: ignore[arg-type]
     check_device(device)
     where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    place = policy_folder(run)
-    # Weights may be stored in bfloat16 to save space; scores are those of float32 arithmetic.
-    policy = load_policy(place if Path(place).exists() else str(run), device=where).float()
+    policy = load_trained(run, where)
     return policy, CamoSettings(task=task, **observation_of(policy.features, task), **dials)

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from chameleon_policy import __version__
-from chameleon_policy.baselines import load_policy
 from chameleon_policy.export.check import Errors, check_export, described
 from chameleon_policy.export.directory import check_place, whole_directory
 from chameleon_policy.export.manifest import FILES, MANIFEST, Manifest, Runtime, digest
@@ -19,7 +18,7 @@ from chameleon_policy.export.programs import trace_act, trace_observe
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.policy.config import to_json
 from chameleon_policy.report.provenance import git_revision
-from chameleon_policy.train.checkpoint import policy_folder
+from chameleon_policy.train.checkpoint import load_trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +60,7 @@ def export_policy(
     if onnx:
         check_packages()
     check_place(out)
-    place = policy_folder(run)
-    # Weights may be stored in bfloat16 to save space; programs compute in float32.
-    policy = load_policy(place if Path(place).exists() else str(run), device=device).float()
+    policy = load_trained(run, device)
     steps = policy.config.sampling_steps if steps is None else steps
     with whole_directory(out) as folder:
         manifest = write_programs(policy, folder, steps=steps, batch_size=batch_size, onnx=onnx)

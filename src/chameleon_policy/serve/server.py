@@ -20,7 +20,6 @@ from websockets.frames import CloseCode
 
 from chameleon_client.wire import PROTOCOL
 from chameleon_policy import __version__
-from chameleon_policy.baselines import load_policy
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.serve.connection import Connection
 from chameleon_policy.serve.engine import Engine
@@ -28,7 +27,7 @@ from chameleon_policy.serve.health import doorkeeper
 from chameleon_policy.serve.instructions import Embed, KeptInstructions
 from chameleon_policy.serve.sessions import Job, Reply, Session
 from chameleon_policy.serve.settings import Settings
-from chameleon_policy.train.checkpoint import policy_folder
+from chameleon_policy.train.checkpoint import load_trained
 from chameleon_policy.train.devices import Device, check_device
 
 LOG = logging.getLogger("chameleon_policy.serve")
@@ -173,9 +172,7 @@ def serve(run: Path | str, settings: Settings, *, device: Device = "auto", annou
     """Serve the policy of a run, a saved policy or a shipped one until SIGINT or SIGTERM."""
     check_device(device)
     where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    place = policy_folder(run)
-    # As in evaluation: weights may be stored in bfloat16, arithmetic is that of float32.
-    policy = load_policy(place if Path(place).exists() else str(run), device=where).float()
+    policy = load_trained(run, where)
     language = policy.features.language
     embed = None if language is None else KeptInstructions(language.encoder, where)
     server = Server(policy, settings, name=Path(run).name, embed=embed)

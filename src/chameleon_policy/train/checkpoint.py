@@ -23,6 +23,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from chameleon_policy.baselines import load_policy
+from chameleon_policy.policy import VisuomotorPolicy
+
 SETTINGS, POLICY = "run.json", "policy"
 FORMAT = "chameleon-training"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")
@@ -48,6 +51,15 @@ def policy_folder(run: Path | str) -> Path | str:
     if not (Path(run) / POLICY).is_dir():
         raise FileNotFoundError(f"{run} has not saved a policy yet; wait for its first checkpoint, or train it further")
     return Path(run) / POLICY
+
+
+def load_trained(run: Path | str, device: torch.device | str = "cpu") -> VisuomotorPolicy:
+    """The policy of a run, a saved one, or one that comes with the package, in eval mode.
+
+    Weights may be stored in bfloat16 to save space; what is computed with them is float32.
+    """
+    place = policy_folder(run)
+    return load_policy(place if Path(place).exists() else str(run), device=device).float()
 
 
 class Checkpoints:

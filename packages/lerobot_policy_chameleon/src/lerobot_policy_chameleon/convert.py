@@ -11,10 +11,9 @@ from pathlib import Path
 
 from lerobot.configs.types import FeatureType, PolicyFeature
 
-from chameleon_policy.baselines import load_policy
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.policy.saving import exported_weights
-from chameleon_policy.train.checkpoint import policy_folder
+from chameleon_policy.train.checkpoint import load_trained
 from lerobot_policy_chameleon.configuration_chameleon import ChameleonConfig
 from lerobot_policy_chameleon.modeling_chameleon import ChameleonPolicy
 from lerobot_policy_chameleon.processor_chameleon import make_chameleon_pre_post_processors
@@ -61,8 +60,7 @@ def configuration_of(policy: VisuomotorPolicy) -> ChameleonConfig:
 
 def convert(source: str | Path, out: Path) -> ChameleonPolicy:
     """Write a folder that --policy.path takes; its training branch, if it has one, is new."""
-    # Shipped weights are in bfloat16; LeRobot computes with float32.
-    policy = load_policy(policy_folder(source)).float()
+    policy = load_trained(source)
     converted = ChameleonPolicy(configuration_of(policy))
     weights = exported_weights(policy)
     for copy in (converted.model, converted.averaged):
