@@ -16,7 +16,6 @@ from chameleon_policy.baselines.no_jepa import NoJepaPolicy
 from chameleon_policy.baselines.similarity import RETRIEVED, SimilarityBank, SimilarityPolicy
 from chameleon_policy.baselines.vanilla_mamba import PooledPropagation, VanillaMambaPolicy
 from chameleon_policy.policy.memory import TracePropagation
-from chameleon_policy.policy.ssm import SelectiveSSM
 from examples import STATE_FEATURES, make_batch, make_observation, nano
 
 GONE = {
@@ -57,9 +56,7 @@ def full_layers_back(ablated: ChameleonPolicy, full: ChameleonPolicy) -> None:
     for mine, whole in zip(ablated.memory, full.memory, strict=True):
         mine.propagation = copy.deepcopy(whole.propagation)
         mine.recall.control_context.index = copy.deepcopy(whole.recall.control_context.index)
-        for module in mine.modules():
-            if isinstance(module, SelectiveSSM):
-                module.__class__ = SelectiveSSM
+        mine.consolidation.fast = copy.deepcopy(whole.consolidation.fast)
     if ablated.control_jepa is not None:
         ablated.control_jepa.target.index = copy.deepcopy(full.control_jepa.target.index)
 

@@ -62,7 +62,7 @@ def test_the_crop_is_one_per_episode_and_view_and_stays_through_time() -> None:
     view = View(name="camera", height=70, width=70)
     rows = torch.arange(70).view(1, 1, 70, 1, 1).expand(4, 5, 70, 70, 3).to(torch.uint8)
     position = torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.999, 0.999], [0.25, 0.0]])
-    cut = crop(rows, *corners(view, position, rows), view.crop)
+    cut = crop(rows, *corners(view, position), view.crop)
     assert cut.shape == (4, 5, 60, 60, 3)
     assert cut[:, :, 0, 0, 0].tolist() == [[0] * 5, [5] * 5, [10] * 5, [2] * 5]
 
@@ -71,7 +71,7 @@ def test_random_offsets_cover_everything_evenly() -> None:
     view = View(name="camera", height=14, width=14)
     rows = torch.arange(14).view(1, 1, 14, 1, 1).expand(6000, 1, 14, 14, 3)
     torch.manual_seed(0)
-    tops = crop(rows, *corners(view, torch.rand(6000, 2), rows), view.crop)[:, 0, 0, 0, 0]
+    tops = crop(rows, *corners(view, torch.rand(6000, 2)), view.crop)[:, 0, 0, 0, 0]
     counts = torch.bincount(tops, minlength=3)
     assert len(counts) == 3
     assert ((counts / 6000 - 1 / 3).abs() < 0.03).all()

@@ -19,7 +19,7 @@ class CurrentTokens(nn.Module):
         self.initial_state = replaced.initial_state
 
     def forward(self, sequence: torch.Tensor, state: SSMState | None, *, keep_state: bool) -> tuple[torch.Tensor, SSMState]:
-        return sequence, state or self.initial_state(*sequence.shape[:-2])
+        return sequence, self.initial_state(*sequence.shape[:-2]) if state is None else state
 
 
 def train_until_learned(policy: ChameleonPolicy, steps: int) -> list[delayed_recall.Progress]:

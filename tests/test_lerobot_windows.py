@@ -16,6 +16,7 @@ from chameleon_policy import EpisodeBatch, Observation
 from chameleon_policy.camo.recording import Recording, record
 from chameleon_policy.data import EpisodeArrays, load_episodes, open_episodes
 from chameleon_policy.policy import ObjectSlots
+from chameleon_policy.policy.checks import check_batch
 from chameleon_policy.policy.features import Features, View
 from chameleon_policy.train.moments import DECIDING, RESTING, moments
 from chameleon_policy.train.statistics import directions, statistics_of
@@ -91,7 +92,7 @@ def test_rows_begin_with_their_first_real_frame(after: int) -> None:
     chosen = [(0, 2), (0, 8), (1, 0), (1, 5), (2, 7), (2, 11)]
     window = windows.window_of(episodes.batch(chosen, before, after), STATE_FEATURES, {}, before)
     batch = window.batch
-    batch.check(STATE_FEATURES)
+    check_batch(batch, STATE_FEATURES)
     assert batch.valid.shape[1] == max(int(row.sum()) for row in batch.valid)  # no column of padding alone
     for row, (episode, frame) in enumerate(chosen):
         first, end = max(0, frame - before), min(episodes.lengths[episode], frame + after + 1)

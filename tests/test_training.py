@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots
 from chameleon_policy.baselines import NoMemoryPolicy, load_policy
 from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.policy.checks import check_batch
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.ema import WeightAverage
 from chameleon_policy.train.feeder import Feeder, chosen_episodes
@@ -73,7 +74,7 @@ class TestStore:
     def test_a_batch_is_what_a_loop_would_make(self) -> None:
         episodes, chosen = make_episodes(LENGTHS), [1, 2, 3]
         batch = make_store(episodes).batch(chosen)
-        batch.check(FEATURES)
+        check_batch(batch, FEATURES)
         assert batch.valid.shape == (3, 9)
         for row, number in enumerate(chosen):
             episode, length = episodes[number], LENGTHS[number]

@@ -34,7 +34,7 @@ def kinds(sizes: Sizes, device: torch.device) -> dict[str, float]:
     batch = random_batch(features, sizes.episodes, sizes.steps, SEED).to(device)
     stepper = Stepper(features, sizes, device, plain=False)
     stepper.graphed = None
-    with mock.patch("chameleon_policy.policy.event_tokens.side_by_side", _in_order):
+    with mock.patch("chameleon_policy.kernels.fused.side_by_side", _in_order):
         for seed in range(3):
             stepper.step(batch, seed)
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:

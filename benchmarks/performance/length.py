@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import statistics
 from contextlib import nullcontext
@@ -13,23 +14,24 @@ from torch import Tensor
 from benchmarks.performance.memory import peak_memory, release
 from benchmarks.performance.sizes import SEED, Sizes, camera_features
 from benchmarks.timing import measure
-from chameleon_policy import ChameleonPolicy, kernels, preset
+from chameleon_policy import ChameleonPolicy, fuse, preset
 
 
 def length(sizes: Sizes, device: torch.device) -> dict[str, Any]:
     """Memory layers, forward and backward, against the length of an episode; two episodes each."""
     features = camera_features(128 if device.type == "cuda" else 64)
     torch.manual_seed(SEED)
-    policy = ChameleonPolicy(preset(sizes.preset), features).to(device).train()
+    plain = ChameleonPolicy(preset(sizes.preset), features).to(device).train()
+    policies = {"ours": fuse(copy.deepcopy(plain)), "plain": plain}
     autocast = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
     rows = {}
     for steps in sizes.lengths:
-        tokens = torch.randn(2, steps, features.tokens, policy.config.width, device=device, requires_grad=True)
+        tokens = torch.randn(2, steps, features.tokens, plain.config.width, device=device, requires_grad=True)
         row = {}
-        for name in ("ours", "plain"):
+        for name, policy in policies.items():
 
-            def run(plain: bool = name == "plain", tokens: Tensor = tokens) -> None:
-                with kernels.plain_pytorch() if plain else nullcontext(), autocast:
+            def run(policy: ChameleonPolicy = policy, tokens: Tensor = tokens) -> None:
+                with autocast:
                     working = policy.remember(tokens, None)[0][-1].working
                 working.sum().backward()
 

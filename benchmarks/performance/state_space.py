@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.mamba2_oracle import mamba2_mixer
 from benchmarks.mamba_peer import MambaSsmLayer
@@ -17,7 +17,7 @@ from benchmarks.performance.memory import release
 from benchmarks.performance.peers import reported
 from benchmarks.performance.sizes import SEED, Sizes
 from benchmarks.timing import take_turns
-from chameleon_policy import SSMConfig
+from chameleon_policy import SSMConfig, fuse
 from chameleon_policy.policy.presets import SLOW_HALF_LIFE
 from chameleon_policy.policy.ssm import SelectiveSSM
 
@@ -29,7 +29,8 @@ def state_space(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dic
     torch.manual_seed(SEED)
     config = SSMConfig(expand=1, state=128, half_life=SLOW_HALF_LIFE)
     ours = SelectiveSSM(512, config).to(device)
-    layers: dict[str, Callable[[Tensor], Tensor]] = {"ours": lambda inputs: ours(inputs, None)[0]}
+    (fused,) = fuse(nn.ModuleList([ours]))
+    layers: dict[str, Callable[[Tensor], Tensor]] = {"ours": lambda inputs: fused(inputs, None)[0]}
     result: dict[str, Any] = {"width": 512, "state": 128, "shapes": {}, "left_out": {}}
     for name in peers:
         with reported(name, result["left_out"]):
@@ -46,7 +47,7 @@ def state_space(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dic
 
         candidates, errors = {}, {}
         with torch.no_grad(), autocast:
-            expected = ours(inputs[:64], None)[0]
+            expected = fused(inputs[:64], None)[0]
         for name, layer in layers.items():
             with reported(f"{name} at {streams} x {steps}", result["left_out"]):
                 with torch.no_grad(), autocast:

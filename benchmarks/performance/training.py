@@ -15,7 +15,7 @@ from benchmarks.inputs import random_observation
 from benchmarks.performance.memory import peak_memory, release
 from benchmarks.performance.sizes import SEED, Sizes, camera_features
 from benchmarks.timing import measure, synchronize
-from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, kernels, preset
+from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, fuse, preset
 from chameleon_policy.train.graphs import GraphedLoss
 
 
@@ -81,8 +81,10 @@ class Stepper:
         self, features: Features, sizes: Sizes, device: torch.device, *, plain: bool, rounded: bool = False
     ) -> None:
         torch.manual_seed(SEED)
-        self.device, self.plain = device, plain
+        self.device = device
         self.policy = ChameleonPolicy(preset(sizes.preset), features).to(device).train()
+        if not plain:
+            fuse(self.policy)
         if rounded:  # what differs by no more than bfloat16 can tell
             with torch.no_grad():
                 for parameter in self.policy.parameters():
@@ -101,7 +103,7 @@ class Stepper:
         if self.graphed is not None:
             loss = self.graphed(batch)["loss"]
         else:
-            with kernels.plain_pytorch() if self.plain else nullcontext(), self._autocast():
+            with self._autocast():
                 result = self.policy.loss(batch, check_values=False, keep_state=False)
             result.total.backward()
             loss = result.total.detach()

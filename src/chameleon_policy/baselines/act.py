@@ -52,7 +52,7 @@ class Posterior(nn.Module):
             [self.summary.to(actions.dtype).expand(len(chunks), 1, -1), body[:, None].to(actions.dtype), actions], 1
         )
         for block in self.blocks:
-            tokens, _ = block(tokens)
+            tokens = block(tokens)
         mean, log_variance = self.out(tokens[:, 0]).float().chunk(2, dim=-1)
         return mean, log_variance
 
@@ -119,11 +119,11 @@ class ACTPolicy(WindowPolicy):
         style = tokens.new_zeros(tokens.shape[0], LATENT) if style is None else style
         seen = torch.cat([tokens, self.style(style.to(self._precision)).unsqueeze(1).to(tokens.dtype)], dim=1)
         for block in self.encoder:
-            seen, _ = block(seen)
+            seen = block(seen)
         chunk = self.queries.to(seen.dtype).expand(tokens.shape[0], -1, -1)
         for block in self.decoder:
             assert isinstance(block, TransformerBlock)
-            chunk, _ = block(chunk, block.keys_and_values(seen, None, None))
+            chunk = block(chunk, block.keys_and_values(seen))
         return self.action_out(self.norm(chunk))
 
     # Control

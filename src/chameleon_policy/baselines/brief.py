@@ -15,6 +15,4 @@ class BriefPolicy(ChameleonPolicy):
     method: ClassVar[str] = "brief"
 
     def _make_layer(self) -> MemoryLayer:
-        layer = super()._make_layer()
-        layer.consolidation.fast.__class__ = ForgetfulSSM  # the same parameters, another forward pass
-        return layer
+        return MemoryLayer(self.config, fast=ForgetfulSSM)

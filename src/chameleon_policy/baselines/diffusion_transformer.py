@@ -36,7 +36,7 @@ class DiffusionTransformerPolicy(DiffusionPolicy):
         """Two frames of tokens (M 2 N D) to one set (M 2N D)."""
         tokens = (context + self.ages).flatten(1, 2)
         for block in self.encoder:
-            tokens, _ = block(tokens)
+            tokens = block(tokens)
         return tokens
 
     def _denoised(self, noised: Tensor, level: Tensor, condition: Tensor) -> Tensor:
@@ -46,5 +46,5 @@ class DiffusionTransformerPolicy(DiffusionPolicy):
         tokens = tokens + self.level(sinusoid(level.float(), width).to(noised.dtype)).unsqueeze(1)
         for block in self.decoder:
             assert isinstance(block, TransformerBlock)
-            tokens, _ = block(tokens, block.keys_and_values(condition, None, None))
+            tokens = block(tokens, block.keys_and_values(condition))
         return self.action_out(self.norm(tokens))

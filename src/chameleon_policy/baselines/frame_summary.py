@@ -20,5 +20,5 @@ class FrameSummary(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Event tokens (... N D) to one vector for each time step (... D)."""
         for block in self.blocks:
-            tokens, _ = block(tokens)
+            tokens = block(tokens)
         return self.control_context(tokens)

@@ -35,5 +35,5 @@ class TransformerPolicy(SummaryWindowPolicy, FlowPolicy):
         places = torch.arange(self.frames, dtype=torch.float32, device=context.device)
         tokens = context + sinusoid(places, self.config.width).to(context.dtype)
         for block in self.blocks:
-            tokens, _ = block(tokens)
+            tokens = block(tokens)
         return self.norm(tokens[:, -1])

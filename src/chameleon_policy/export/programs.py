@@ -25,10 +25,9 @@ from torch.export import Dim, ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from chameleon_policy import kernels
 from chameleon_policy.export.manifest import BATCH, NEXT, NOISE, Signature, TensorSpec
+from chameleon_policy.kernels.frozen import freeze
 from chameleon_policy.policy import Features, MemoryState, Observation, VisuomotorPolicy
-from chameleon_policy.policy.attention import TransformerBlock
 
 EXAMPLE_BATCH = 2
 """Robots of the example that a free batch dimension is traced with: one would be taken for a constant."""
@@ -51,7 +50,7 @@ class ObserveProgram(nn.Module):
         observation = observation_of({name: given[name].unsqueeze(1) for name in self.seen if name != "instruction"})
         if "instruction" in given:  # one for a whole episode: it has no time axis
             observation = _told(observation, given["instruction"])
-        after = self.policy.advance(observation, with_tensors(self.blank, given))
+        after = self.policy.advance(observation, self.blank.with_tensors(given))
         return tuple(after.tensors().values())
 
 
@@ -69,7 +68,7 @@ class ActProgram(nn.Module):
         """Inputs in the order of their names to the actions, a tuple of one."""
         given = dict(zip(self.inputs, tensors, strict=True))
         source = given.pop(NOISE, "zero")  # a method that draws nothing has no input for it
-        chunk = self.policy._sample(with_tensors(self.blank, given), self.steps, source, None)  # type: ignore[arg-type]
+        chunk = self.policy._sample(self.blank.with_tensors(given), self.steps, source, None)  # type: ignore[arg-type]
         return (self.policy.normalize_action.inverse(chunk),)
 
 
@@ -124,12 +123,6 @@ def observation_of(tensors: dict[str, Tensor]) -> Observation:
     return Observation(images=images, **{name: value for name, value in tensors.items() if not name.startswith("images.")})
 
 
-def with_tensors(state: MemoryState, tensors: dict[str, Tensor]) -> MemoryState:
-    """The state with other tensors under these names."""
-    names = iter(state.tensors())
-    return state._map(lambda tensor: tensors.get(next(names), tensor))
-
-
 def _told(observation: Observation, instruction: Tensor) -> Observation:
     return Observation(
         proprioception=observation.proprioception,
@@ -140,12 +133,8 @@ def _told(observation: Observation, instruction: Tensor) -> Observation:
 
 
 def _frozen(policy: VisuomotorPolicy) -> VisuomotorPolicy:
-    """A copy for control alone, with what is computed from weights alone computed once."""
-    frozen = copy.deepcopy(policy).eval().requires_grad_(False)
-    for module in frozen.modules():
-        if isinstance(module, TransformerBlock):
-            module.prepare()
-    return frozen
+    """Copy a policy for control alone, with what follows from weights alone computed once."""
+    return freeze(copy.deepcopy(policy))
 
 
 def _example(policy: VisuomotorPolicy, batch_size: int | None) -> tuple[MemoryState, Observation]:
@@ -168,20 +157,19 @@ def _example(policy: VisuomotorPolicy, batch_size: int | None) -> tuple[MemorySt
 def _traced(program: ObserveProgram | ActProgram, tensors: dict[str, Tensor], batch_size: int | None) -> Traced:
     """The program as a graph; its example inputs are `tensors`, by the program's names."""
     example = tuple(tensors[name].clone() for name in program.inputs)
-    with kernels.plain_pytorch():
-        _leave_out(program, _touched(program, tensors))
-        dynamic = None if batch_size is not None else (tuple({0: Dim(BATCH, min=1)} for _ in example),)
-        try:
-            with warnings.catch_warnings():
-                # An LSTM puts its weights in order whenever it is called; they are the same ones afterwards.
-                warnings.filterwarnings("ignore", message="The tensor attributes .*_flat_weights")
-                exported = torch.export.export(program, example, dynamic_shapes=dynamic, strict=False)
-        except Exception as error:  # the tracer has many; all of them mean that this method cannot be traced as it is
-            way_out = "" if batch_size is not None else "; a fixed number of robots may work: --batch-size 1"
-            raise ValueError(
-                f"{program.policy.method}: torch.export cannot trace {type(program).__name__}{way_out}. It says: {error}"
-            ) from error
-        results = program(*example)
+    _leave_out(program, _touched(program, tensors))
+    dynamic = None if batch_size is not None else (tuple({0: Dim(BATCH, min=1)} for _ in example),)
+    try:
+        with warnings.catch_warnings():
+            # An LSTM puts its weights in order whenever it is called; they are the same ones afterwards.
+            warnings.filterwarnings("ignore", message="The tensor attributes .*_flat_weights")
+            exported = torch.export.export(program, example, dynamic_shapes=dynamic, strict=False)
+    except Exception as error:  # the tracer has many; all of them mean that this method cannot be traced as it is
+        way_out = "" if batch_size is not None else "; a fixed number of robots may work: --batch-size 1"
+        raise ValueError(
+            f"{program.policy.method}: torch.export cannot trace {type(program).__name__}{way_out}. It says: {error}"
+        ) from error
+    results = program(*example)
     signature = Signature(
         inputs=_specs(program.inputs, example, batch_size), outputs=_specs(program.outputs, results, batch_size)
     )

@@ -1,5 +1,9 @@
-"""GPU kernels of the parts that plain PyTorch leaves slow, each beside the plain code that says what it computes.
+"""The policy's modules at the speed of a GPU: fused twins of what stands in `policy/`, put in place by one call.
 
+    fuse(policy)         training: every module that has a fused twin is replaced by it; same parameters, same state dict
+    FastControl(policy)  control: a frozen copy, fused, with recorded graphs (fast_control.py)
+
+    fused.py             the twins: which kernels stand in for which lines of the plain module
     group_norm.py        GroupNorm + residual + ReLU over channels-last pictures
     stem.py              the encoder's first layers: convolution, GroupNorm + ReLU + max pooling
     layer_norm.py        residual sum + LayerNorm
@@ -14,60 +18,75 @@
     streams.py           independent work at the same time
     weights.py           weights of many layers, converted at once
 
-All but the last two are Triton kernels. They are for half precision (bfloat16 weights, or autocast) on a CUDA device. Everywhere else, and inside
-`plain_pytorch()` or with CHAMELEON_KERNELS=0 in the environment, the plain code runs: same function, no Triton needed.
+The kernels are Triton's, for half precision (bfloat16 weights, or autocast) on a CUDA device. A twin that meets anything else
+(a CPU, float32, sizes that its kernels do not take) computes what its plain module computes, with the plain module's code.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from chameleon_policy.kernels.fast_control import FastControl as FastControl
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 AVAILABLE = importlib.util.find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
-SHARED_MEMORY = 160 * 1024
-"""Bytes that a block of threads must be able to have."""
-
-_switched_on = os.environ.get("CHAMELEON_KERNELS", "1") != "0"
+LEAST_SHARED_MEMORY = 99 * 1024
+"""Bytes that a block of threads must be able to have: what every card from an RTX 3090 on has."""
 
 
-@contextmanager
-def plain_pytorch() -> Iterator[None]:
-    """Inside this block no kernel of ours runs: the reference that they are tested and measured against."""
-    global _switched_on
-    before, _switched_on = _switched_on, False
-    try:
-        yield
-    finally:
-        _switched_on = before
+def fuse(policy: ModuleT, *, shared_memory: int | None = None) -> ModuleT:
+    """Replace the modules of a policy that have a fused twin, in place: the same parameters, the same names.
+
+    Block sizes follow the shared memory that a block of threads has on the device; `shared_memory` (bytes) makes them as
+    small as another card needs them. Without Triton nothing is replaced.
+    """
+    if AVAILABLE:
+        from chameleon_policy.kernels.fused import put_twins
+
+        put_twins(policy, shared_memory)
+    return policy
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:
-    """What a matrix product of this tensor is computed in: autocast's type where it is on, else the tensor's own."""
+    """Return what a matrix product of this tensor is computed in: autocast's type where it is on, else its own."""
     kind = tensor.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
 
 
 @cache
+def shared_memory_of(device: torch.device) -> int:
+    """Return the shared memory in bytes that a block of threads can have on this device; on a CPU, that of a small card."""
+    if device.type != "cuda":
+        return LEAST_SHARED_MEMORY
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+
+
+@cache
 def _new_enough(device: torch.device) -> bool:
-    """Tensor cores for bfloat16, and shared memory enough for the largest kernel: A100 and later, without the cards for games."""
+    """Say whether a device has tensor cores for bfloat16 and shared memory enough: Ampere and later."""
     if torch.version.hip is not None:
         return False
-    properties = torch.cuda.get_device_properties(device)
-    return (properties.major, properties.minor) >= (8, 0) and properties.shared_memory_per_block_optin >= SHARED_MEMORY
+    return torch.cuda.get_device_capability(device) >= (8, 0) and shared_memory_of(device) >= LEAST_SHARED_MEMORY
 
 
 def enabled(tensor: Tensor) -> bool:
-    """Whether the kernels take part in what is computed from this tensor.
-
-    They start on the current device, so a tensor on another one takes the plain code.
-    """
-    if not (AVAILABLE and _switched_on and tensor.is_cuda and compute_dtype(tensor) in HALF):
+    """Say whether kernels can compute with this tensor: half precision, on a current device that is new enough."""
+    if not (tensor.is_cuda and compute_dtype(tensor) in HALF):
         return False
     return _new_enough(tensor.device) and tensor.device.index == torch.cuda.current_device()
+
+
+def __getattr__(name: str) -> Any:
+    """Load FastControl when it is used: it imports the policy, of which this room's other files need no part."""
+    if name == "FastControl":
+        return importlib.import_module("chameleon_policy.kernels.fast_control").FastControl
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -203,7 +203,8 @@ class EulerSampler:
                 "second": (prepared(second.weight), prepared(second.bias)),
             })  # fmt: skip
         with torch.no_grad():
-            self.times = flow.euler_times(steps).float()
+            flow_time = torch.arange(steps, device=device, dtype=torch.float32) / steps
+            self.times = flow.time_token(flow_time, weight.dtype).float()
             self.places = flow.places(self.times)
 
         def buffer(rows: int, columns: int, dtype: torch.dtype) -> Tensor:

@@ -170,21 +170,23 @@ class LayerShape(NamedTuple):
     heads: int
     chunk: int
     epsilon: float
+    shared_memory: int
+    """Bytes that a block of threads may have."""
 
 
 class SelectiveLayer(torch.autograd.Function):
     """The input projection (B T tokens width) to what the output projection takes, and the recurrent state afterwards, or
     None where it is not wanted.
 
-    Arguments: projection, convolution weight and bias, Delta's bias, A, D, norm weight, the convolution's history
+    Arguments: projection, convolution weight and bias, Delta's bias, A, the least Delta of every head, D, norm weight, the convolution's history
     (B tokens 3 channels) and the recurrent state (B tokens heads P state) or None for both at the start, sizes, whether the
     state afterwards is wanted.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, projected: Tensor, taps: Tensor, tap_bias: Tensor, rate_bias: Tensor, decay: Tensor, skip: Tensor,
-        norm_weight: Tensor, history: Tensor | None, state: Tensor | None, shape: LayerShape, keep_state: bool,
+        ctx: Any, projected: Tensor, taps: Tensor, tap_bias: Tensor, rate_bias: Tensor, decay: Tensor, least: Tensor,
+        skip: Tensor, norm_weight: Tensor, history: Tensor | None, state: Tensor | None, shape: LayerShape, keep_state: bool,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         projected = projected.contiguous()
         history, state = (None if tensor is None else tensor.contiguous() for tensor in (history, state))
@@ -201,12 +203,12 @@ class SelectiveLayer(torch.autograd.Function):
         numbers = (run.steps, run.tokens, run.chunks, shape.heads, run.stride)
         if before is not None or after is not None:
             selective_scan._scan_states[run.by_heads](
-                mixed, raw, rate_bias, decay, mixed if state is None else state, mixed if before is None else before,
+                mixed, raw, rate_bias, least, decay, mixed if state is None else state, mixed if before is None else before,
                 mixed if after is None else after, *numbers, BEGIN=state is not None, KEEP=before is not None,
                 AFTER=after is not None, **run.tiles, num_warps=WARPS["states"],
             )  # fmt: skip
         selective_scan._scan_outputs[run.by_chunks](
-            mixed, raw, rate_bias, decay, skip, mixed if before is None else before, y, *numbers,
+            mixed, raw, rate_bias, least, decay, skip, mixed if before is None else before, y, *numbers,
             BEFORE=before is not None, **run.tiles, num_warps=WARPS["outputs"],
         )  # fmt: skip
         width = triton.next_power_of_2(shape.inner)
@@ -223,7 +225,7 @@ class SelectiveLayer(torch.autograd.Function):
             num_warps=4,
         )
         ctx.save_for_backward(
-            projected, mixed, y, rstd, before, taps, tap_bias, rate_bias, decay, skip, norm_weight, history
+            projected, mixed, y, rstd, before, taps, tap_bias, rate_bias, least, decay, skip, norm_weight, history
         )
         ctx.run, ctx.shape, ctx.has_state = run, shape, state is not None
         ctx.set_materialize_grads(False)
@@ -231,7 +233,9 @@ class SelectiveLayer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dafter: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        (projected, mixed, y, rstd, before, taps, tap_bias, rate_bias, decay, skip, norm_weight, history) = ctx.saved_tensors
+        (projected, mixed, y, rstd, before, taps, tap_bias, rate_bias, least, decay, skip, norm_weight, history) = (
+            ctx.saved_tensors
+        )
         run, shape = ctx.run, ctx.shape
         inner, channels, device = shape.inner, run.channels, projected.device
         dout = torch.zeros_like(y) if dout is None else dout.contiguous()
@@ -245,9 +249,9 @@ class SelectiveLayer(torch.autograd.Function):
             STRIDE=run.stride, ROWS=ROWS_TOGETHER, INNER=inner, WIDTH=triton.next_power_of_2(inner), num_warps=4,
         )  # fmt: skip
         numbers = (run.steps, run.tokens, run.chunks, shape.heads, run.stride)
-        dheads = torch.empty(run.streams * run.chunks, shape.heads, 3, dtype=torch.float32, device=device)
+        dheads = torch.empty(run.streams * run.chunks, shape.heads, 4, dtype=torch.float32, device=device)
         selective_scan._scan_gradients[run.by_chunks](
-            dy, mixed, raw, rate_bias, decay, skip, dmixed, draw, dheads, *numbers, **run.tiles, num_warps=WARPS["gradients"],
+            dy, mixed, raw, rate_bias, least, decay, skip, dmixed, draw, dheads, *numbers, **run.tiles, num_warps=WARPS["gradients"],
         )  # fmt: skip
         dstate = None
         after = dafter is not None or run.chunks > 1
@@ -255,11 +259,11 @@ class SelectiveLayer(torch.autograd.Function):
             dends = run.states(run.chunks, dtype=projected.dtype)
             dstate = run.states(1, dtype=torch.float32)
             selective_scan._scan_state_gradients[run.by_heads](
-                dy, mixed, raw, rate_bias, decay, dy if dafter is None else dafter.contiguous(), dends, dstate, *numbers,
+                dy, mixed, raw, rate_bias, least, decay, dy if dafter is None else dafter.contiguous(), dends, dstate, *numbers,
                 AFTER=dafter is not None, **run.tiles, num_warps=WARPS["state_gradients"],
             )  # fmt: skip
             selective_scan._scan_gradients_through_states[run.by_chunks](
-                dy, mixed, raw, rate_bias, decay, dy if before is None else before, dends, dmixed, draw, dheads, *numbers,
+                dy, mixed, raw, rate_bias, least, decay, dy if before is None else before, dends, dmixed, draw, dheads, *numbers,
                 BEFORE=before is not None, AFTER=after, **run.tiles, num_warps=WARPS["gradients_through_states"],
             )  # fmt: skip
         dtaps = torch.empty(run.streams, 5, channels, dtype=torch.float32, device=device)
@@ -270,12 +274,12 @@ class SelectiveLayer(torch.autograd.Function):
             STRIDE=run.stride, CHANNELS=channels, HISTORY=history is not None, BLOCK=CHANNELS_TOGETHER, num_warps=1,
         )  # fmt: skip
         by_tap = sum_rows(dtaps)
-        ddecay, dskip, dbias = sum_rows(dheads).unbind(-1)
+        ddecay, dskip, dbias, dleast = sum_rows(dheads).unbind(-1)
         if dstate is not None:
             dstate = dstate.view(run.batch, run.tokens, shape.heads, run.size, shape.state) if ctx.has_state else None
         return (
             dprojected, by_tap[:4].mT.to(taps.dtype), by_tap[4].to(tap_bias.dtype), dbias.to(rate_bias.dtype),
-            ddecay.to(decay.dtype), dskip.to(skip.dtype), sum_rows(dnorm).to(norm_weight.dtype), dhistory, dstate, None, None,
+            ddecay.to(decay.dtype), dleast.to(least.dtype), dskip.to(skip.dtype), sum_rows(dnorm).to(norm_weight.dtype), dhistory, dstate, None, None,
         )  # fmt: skip
 
 

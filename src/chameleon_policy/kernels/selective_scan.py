@@ -31,14 +31,17 @@ def _softplus(x):
 
 
 @triton.jit
-def _rates(raw_, bias_, row, head, inside, raw_stride):
+def _rates(raw_, bias_, least_, row, head, inside, raw_stride):
+    """Delta = max(softplus(raw + bias), least), zero outside, and its slope over raw: sigmoid, or zero where least counts."""
     raw = tl.load(raw_ + row * raw_stride + head, mask=inside, other=0.0).to(tl.float32)
     raw += tl.load(bias_ + head).to(tl.float32)
-    return raw, tl.where(inside, _softplus(raw), 0.0)
+    least = tl.load(least_ + head).to(tl.float32)
+    free = _softplus(raw)
+    return tl.where(inside, tl.maximum(free, least), 0.0), tl.where(free >= least, tl.sigmoid(raw), 0.0)
 
 
 @triton.jit
-def _scan_states(mixed_, raw_, bias_, decay_, state_, before_, after_, steps, tokens, chunks, heads, raw_stride,
+def _scan_states(mixed_, raw_, bias_, least_, decay_, state_, before_, after_, steps, tokens, chunks, heads, raw_stride,
             BEGIN: tl.constexpr, KEEP: tl.constexpr, AFTER: tl.constexpr, SIZE: tl.constexpr, STATE: tl.constexpr,
             CHANNELS: tl.constexpr, INNER: tl.constexpr, P: tl.constexpr, N: tl.constexpr, L: tl.constexpr):  # fmt: skip
     """The state before every chunk (if KEEP), and after the last one (if AFTER). BEGIN: the first one is given, else zero."""
@@ -61,7 +64,7 @@ def _scan_states(mixed_, raw_, bias_, decay_, state_, before_, after_, steps, to
         at = row[:, None] * CHANNELS
         x = tl.load(mixed_ + at + head * SIZE + p[None, :], mask=inside[:, None] & (p[None, :] < SIZE), other=0.0)
         write = tl.load(mixed_ + at + INNER + n[None, :], mask=inside[:, None] & (n[None, :] < STATE), other=0.0)
-        _, rate = _rates(raw_, bias_, row, head, inside, raw_stride)
+        rate, _ = _rates(raw_, bias_, least_, row, head, inside, raw_stride)
         step = rate * decay
         end = tl.sum(step, 0)
         arriving = x.to(tl.float32) * (rate * tl.exp(end - tl.cumsum(step, 0)))[:, None]
@@ -71,7 +74,7 @@ def _scan_states(mixed_, raw_, bias_, decay_, state_, before_, after_, steps, to
 
 
 @triton.jit
-def _scan_outputs(mixed_, raw_, bias_, decay_, skip_, before_, y_, steps, tokens, chunks, heads, raw_stride,
+def _scan_outputs(mixed_, raw_, bias_, least_, decay_, skip_, before_, y_, steps, tokens, chunks, heads, raw_stride,
              BEFORE: tl.constexpr, SIZE: tl.constexpr, STATE: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr,
              P: tl.constexpr, N: tl.constexpr, L: tl.constexpr):  # fmt: skip
     """y of one chunk of one stream, all heads. BEFORE: some state before a chunk is not zero."""
@@ -92,7 +95,7 @@ def _scan_outputs(mixed_, raw_, bias_, decay_, skip_, before_, y_, steps, tokens
     products = tl.dot(read, tl.trans(write), input_precision="ieee")
     for head in range(0, heads):
         x = tl.load(mixed_ + at + head * SIZE + p[None, :], mask=real_p, other=0.0)
-        _, rate = _rates(raw_, bias_, row, head, inside, raw_stride)
+        rate, _ = _rates(raw_, bias_, least_, row, head, inside, raw_stride)
         cum = tl.cumsum(rate * tl.load(decay_ + head).to(tl.float32), 0)
         between = tl.where(t[:, None] >= t[None, :], tl.exp(cum[:, None] - cum[None, :]), 0.0)
         u = (x.to(tl.float32) * rate[:, None]).to(kind)
@@ -110,7 +113,7 @@ def _scan_outputs(mixed_, raw_, bias_, decay_, skip_, before_, y_, steps, tokens
 
 
 @triton.jit
-def _scan_state_gradients(dy_, mixed_, raw_, bias_, decay_, dafter_, dends_, dstate_, steps, tokens, chunks, heads, raw_stride,
+def _scan_state_gradients(dy_, mixed_, raw_, bias_, least_, decay_, dafter_, dends_, dstate_, steps, tokens, chunks, heads, raw_stride,
                      AFTER: tl.constexpr, SIZE: tl.constexpr, STATE: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr,
                      P: tl.constexpr, N: tl.constexpr, L: tl.constexpr):  # fmt: skip
     """The gradient of the state after every chunk, and before the first one. AFTER: that after the last one is given."""
@@ -137,7 +140,7 @@ def _scan_state_gradients(dy_, mixed_, raw_, bias_, decay_, dafter_, dends_, dst
         read_place = row[:, None] * CHANNELS + INNER + STATE + n[None, :]
         read = tl.load(mixed_ + read_place, mask=inside[:, None] & (n[None, :] < STATE), other=0.0)
         dy = tl.load(dy_ + row[:, None] * INNER + head * SIZE + p[None, :], mask=real_p, other=0.0).to(tl.float32)
-        _, rate = _rates(raw_, bias_, row, head, inside, raw_stride)
+        rate, _ = _rates(raw_, bias_, least_, row, head, inside, raw_stride)
         step = rate * decay
         since = tl.exp(tl.cumsum(step, 0))
         weighed = tl.trans(dy * since[:, None]).to(read.dtype)
@@ -146,7 +149,7 @@ def _scan_state_gradients(dy_, mixed_, raw_, bias_, decay_, dafter_, dends_, dst
 
 
 @triton.jit
-def _scan_gradients(dy_, mixed_, raw_, bias_, decay_, skip_, dmixed_, draw_, dheads_, steps, tokens, chunks, heads, raw_stride,
+def _scan_gradients(dy_, mixed_, raw_, bias_, least_, decay_, skip_, dmixed_, draw_, dheads_, steps, tokens, chunks, heads, raw_stride,
                     SIZE: tl.constexpr, STATE: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr,
                     P: tl.constexpr, N: tl.constexpr, L: tl.constexpr):  # fmt: skip
     """Gradients of x, B, C and Delta inside one chunk, all heads."""
@@ -171,7 +174,7 @@ def _scan_gradients(dy_, mixed_, raw_, bias_, decay_, skip_, dmixed_, draw_, dhe
     for head in range(0, heads):
         x = tl.load(mixed_ + at + head * SIZE + p[None, :], mask=real_p, other=0.0).to(tl.float32)
         dy = tl.load(dy_ + row[:, None] * INNER + head * SIZE + p[None, :], mask=real_p, other=0.0)
-        raw, rate = _rates(raw_, bias_, row, head, inside, raw_stride)
+        rate, slope = _rates(raw_, bias_, least_, row, head, inside, raw_stride)
         decay, skip = tl.load(decay_ + head).to(tl.float32), tl.load(skip_ + head).to(tl.float32)
         cum = tl.cumsum(rate * decay, 0)
         between = tl.where(t[:, None] >= t[None, :], tl.exp(cum[:, None] - cum[None, :]), 0.0)
@@ -181,14 +184,16 @@ def _scan_gradients(dy_, mixed_, raw_, bias_, decay_, skip_, dmixed_, draw_, dhe
         du = tl.dot(tl.trans((products * between).to(kind)), dy, input_precision="ieee")
         dcum = tl.sum(by_decay, 1) - tl.sum(by_decay, 0)
         dstep = tl.where(inside, tl.cumsum(dcum, 0, reverse=True), 0.0)
-        draw = (dstep * decay + tl.sum(du * x, 1)) * tl.sigmoid(raw)
+        drate = dstep * decay + tl.sum(du * x, 1)
+        draw = drate * slope
         wide_dy = dy.to(tl.float32)
         tl.store(dmixed_ + at + head * SIZE + p[None, :], du * rate[:, None] + skip * wide_dy, mask=real_p)
         tl.store(draw_ + row * raw_stride + head, draw, mask=inside)
-        here = dheads_ + ((stream * chunks + chunk) * heads + head) * 3
+        here = dheads_ + ((stream * chunks + chunk) * heads + head) * 4
         tl.store(here, tl.sum(dstep * rate, 0))
         tl.store(here + 1, tl.sum(tl.sum(wide_dy * x, 1), 0))
         tl.store(here + 2, tl.sum(tl.where(inside, draw, 0.0), 0))
+        tl.store(here + 3, tl.sum(tl.where(inside & (slope == 0), drate, 0.0), 0))
     dproducts = dproducts.to(kind)
     dwrite = tl.dot(tl.trans(dproducts), read, input_precision="ieee")
     tl.store(dmixed_ + at + INNER + n[None, :], dwrite, mask=real_n)
@@ -197,7 +202,7 @@ def _scan_gradients(dy_, mixed_, raw_, bias_, decay_, skip_, dmixed_, draw_, dhe
 
 
 @triton.jit
-def _scan_gradients_through_states(dy_, mixed_, raw_, bias_, decay_, before_, dends_, dmixed_, draw_, dheads_,
+def _scan_gradients_through_states(dy_, mixed_, raw_, bias_, least_, decay_, before_, dends_, dmixed_, draw_, dheads_,
                                    steps, tokens, chunks, heads, raw_stride,
                                    BEFORE: tl.constexpr, AFTER: tl.constexpr, SIZE: tl.constexpr, STATE: tl.constexpr,
                                    CHANNELS: tl.constexpr, INNER: tl.constexpr,
@@ -224,7 +229,7 @@ def _scan_gradients_through_states(dy_, mixed_, raw_, bias_, decay_, before_, de
     dread = tl.zeros((L, N), tl.float32)
     dwrite = tl.zeros((L, N), tl.float32)
     for head in range(0, heads):
-        raw, rate = _rates(raw_, bias_, row, head, inside, raw_stride)
+        rate, slope = _rates(raw_, bias_, least_, row, head, inside, raw_stride)
         decay = tl.load(decay_ + head).to(tl.float32)
         step = rate * decay
         cum, end = tl.cumsum(step, 0), tl.sum(step, 0)
@@ -254,12 +259,14 @@ def _scan_gradients_through_states(dy_, mixed_, raw_, bias_, decay_, before_, de
             dx = tl.load(place, mask=real_p, other=0.0).to(tl.float32)
             tl.store(place, dx + du * rate[:, None], mask=real_p)
         dstep = tl.where(inside, tl.cumsum(dcum, 0, reverse=True) + dend, 0.0)
-        draw = (dstep * decay + through_x) * tl.sigmoid(raw)
+        drate = dstep * decay + through_x
+        draw = drate * slope
         place = draw_ + row * raw_stride + head
         tl.store(place, tl.load(place, mask=inside, other=0.0).to(tl.float32) + draw, mask=inside)
-        here = dheads_ + ((stream * chunks + chunk) * heads + head) * 3
+        here = dheads_ + ((stream * chunks + chunk) * heads + head) * 4
         tl.store(here, tl.load(here) + tl.sum(dstep * rate, 0))
         tl.store(here + 2, tl.load(here + 2) + tl.sum(tl.where(inside, draw, 0.0), 0))
+        tl.store(here + 3, tl.load(here + 3) + tl.sum(tl.where(inside & (slope == 0), drate, 0.0), 0))
     if AFTER:
         place = dmixed_ + at + INNER + n[None, :]
         tl.store(place, tl.load(place, mask=real_n, other=0.0).to(tl.float32) + dwrite, mask=real_n)

@@ -1,7 +1,11 @@
 """The Chameleon policy, in plain PyTorch.
 
-Read in this order: features -> observation -> event_tokens -> ssm -> memory -> control_jepa -> action_flow -> chameleon,
-then targets and visuomotor: what Chameleon shares with the methods it is compared with.
+The model, in the order to read it beside the paper:
+
+    visual -> event_tokens -> attention -> ssm -> memory -> control_jepa -> action_flow -> chameleon
+
+Before it, features and observation: what goes in. After it, targets and visuomotor: what Chameleon shares with the methods
+it is compared with. Everything here is a plain reference; what computes the same faster on a GPU stands in another room.
 
 Dimension letters, everywhere: B batch, T time, V views, N tokens, D width, H horizon, A action, P proprioception.
 (In `ssm.py`, S streams and P channels of a head.) The mapping from the paper's symbols is in `docs/notation.md`.
@@ -11,7 +15,6 @@ from chameleon_policy.policy.budget import Budget, parameter_budget
 from chameleon_policy.policy.chameleon import ChameleonPolicy
 from chameleon_policy.policy.config import ObjectiveConfig, PolicyConfig, SSMConfig
 from chameleon_policy.policy.event_tokens import Augmentation
-from chameleon_policy.policy.fast_control import FastControl
 from chameleon_policy.policy.features import Features, Language, ObjectSlots, View
 from chameleon_policy.policy.inspection import Inspection
 from chameleon_policy.policy.language import InstructionEncoder
@@ -27,7 +30,6 @@ __all__ = [
     "Budget",
     "ChameleonPolicy",
     "EpisodeBatch",
-    "FastControl",
     "Features",
     "Inspection",
     "InstructionEncoder",

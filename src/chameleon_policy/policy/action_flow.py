@@ -26,8 +26,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from chameleon_policy import kernels
-from chameleon_policy.policy.attention import TransformerBlock, add_and_norm, linear
+from chameleon_policy.policy.attention import TransformerBlock
 from chameleon_policy.policy.config import PolicyConfig
 
 Source = Literal["gaussian", "zero"]
@@ -37,7 +36,7 @@ FLOW_TIME_SCALE = 1000.0
 
 
 def sinusoid(positions: Tensor, width: int) -> Tensor:
-    """Sine and cosine features (... width) of positions (...), which should be float32 or finer."""
+    """Compute sine and cosine features (... width) of positions (...), which should be float32 or finer."""
     half = width // 2
     exponents = torch.arange(half, dtype=positions.dtype, device=positions.device) / half
     angles = positions[..., None] * torch.exp(-math.log(10_000.0) * exponents)
@@ -47,7 +46,7 @@ def sinusoid(positions: Tensor, width: int) -> Tensor:
 def starting_chunk(
     shape: tuple[int, int, int], like: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    """Where sampling begins (B H A), in the type of `like` and beside it: drawn, zero, or what was given."""
+    """Return the noise that sampling begins with (B H A), in the type of `like`: drawn, zero, or as given."""
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps: expected a whole number of sampling steps, at least 1, got {steps!r}")
     if isinstance(source, Tensor):
@@ -86,55 +85,48 @@ class ActionFlow(nn.Module):
         self.action_out = nn.Linear(config.width, action)
 
     def condition(self, working: Tensor) -> list[Tensor]:
-        """C_t = W_h h_t, Eq. 14, as every block's keys and values: (B D) to (B n_c 2D) for each block."""
+        """Compute C_t = W_h h_t, Eq. 14, as every block's keys and values: (B D) to (B n_c 2D) for each block."""
         tokens = self.policy_tokens(working).unflatten(-1, (-1, self.width))
-        context, before, hidden = [], None, None
-        for block in self._blocks[:-1]:
-            tokens, hidden, own = block.unfinished(tokens, None, before, hidden)
+        *blocks, last = self._blocks
+        context = []
+        for block in blocks:
+            tokens, own = block.forward_and_cache(tokens)
             context.append(own)
-            before = block
-        context.append(self._blocks[-1].keys_and_values(tokens, before, hidden))
-        return context
+        return [*context, last.keys_and_values(tokens)]
 
     @property
     def _blocks(self) -> list[TransformerBlock]:
         return list(self.blocks)  # type: ignore[arg-type]
 
+    def time_token(self, flow_time: Tensor, dtype: torch.dtype) -> Tensor:
+        """Encode flow times (B) as tokens (B D)."""
+        return self.flow_time(sinusoid(FLOW_TIME_SCALE * flow_time, self.width).to(dtype))
+
     def places(self, like: Tensor) -> Tensor:
-        """Where in the chunk an action stands (H D), in the type of `like` and beside it."""
+        """Encode where in the chunk an action stands (H D), in the type of `like` and on its device."""
         return sinusoid(torch.arange(self.horizon, device=like.device, dtype=like.dtype), self.width)
 
-    def euler_times(self, steps: int) -> Tensor:
-        """The time tokens of all Euler steps (steps D)."""
-        weight = self.action_out.weight
-        flow_time = torch.arange(steps, device=weight.device, dtype=torch.float32) / steps
-        return self.flow_time(sinusoid(FLOW_TIME_SCALE * flow_time, self.width).to(weight.dtype))
-
     def endpoint(self, noised: Tensor, flow_time: Tensor, context: list[Tensor]) -> Tensor:
-        """A-hat = F_theta(A_tau, tau, C_t), Eq. 16: (B H A) and (B) to (B H A)."""
-        time_token = self.flow_time(sinusoid(FLOW_TIME_SCALE * flow_time, self.width).to(noised.dtype))
-        stream = kernels.compute_dtype(noised) if kernels.enabled(noised) else noised.dtype
-        placed = linear(noised, self.action_in.weight, self.action_in.bias)
-        tokens = placed + self.places(flow_time).to(stream) + time_token.unsqueeze(-2)
-        before, hidden = None, None
+        """Compute A-hat = F_theta(A_tau, tau, C_t), Eq. 16: (B H A) and (B) to (B H A)."""
+        time_token = self.time_token(flow_time, noised.dtype).unsqueeze(-2)
+        tokens = self.action_in(noised) + self.places(flow_time).to(noised.dtype) + time_token
         for block, seen in zip(self._blocks, context, strict=True):
-            tokens, hidden, _ = block.unfinished(tokens, seen, before, hidden)
-            before = block
-        return self.action_out(add_and_norm(tokens, self.norm, self._blocks[-1].last, hidden)[1])
+            tokens = block(tokens, seen)
+        return self.action_out(self.norm(tokens))
 
     def forward(self, working: Tensor, chunk: Tensor, flow_time_power: float) -> Tensor:
-        """Predicted clean chunk for a randomly noised one, Eqs. 15-16: (B D) and the normalised (B H A) to (B H A)."""
+        """Predict the clean chunk from a randomly noised one, Eqs. 15-16: (B D) and the normalised (B H A) to (B H A)."""
         flow_time = torch.rand(len(chunk), dtype=_at_least_float32(chunk), device=chunk.device) ** flow_time_power
         mix = flow_time[:, None, None].to(chunk.dtype)
         noised = (1 - mix) * torch.randn_like(chunk) + mix * chunk
         return self.endpoint(noised, flow_time, self.condition(working))
 
     def source(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
-        """A_0 (B H A) for working states (B D)."""
+        """Draw A_0 (B H A) for working states (B D)."""
         return starting_chunk((working.shape[0], self.horizon, self.action), working, steps, source, generator)
 
     def sample(self, working: Tensor, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
-        """Normalised action chunks (B H A) for working states (B D), by Euler integration from the source."""
+        """Sample normalised action chunks (B H A) for working states (B D), by Euler integration from the source."""
         chunk = self.source(working, steps, source, generator)
         context = self.condition(working)
         for step in range(steps):

@@ -17,25 +17,22 @@ Decisions
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from chameleon_policy import kernels
-from chameleon_policy.kernels.weights import converted
 from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.checkpointing import run_layer
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.control_jepa import ControlJEPA
 from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.initialization import initialise
-from chameleon_policy.policy.inspection import Inspection
+from chameleon_policy.policy.inspection import Inspection, inspect
 from chameleon_policy.policy.memory import ControlContext, LayerOutput, MemoryLayer
 from chameleon_policy.policy.normalizer import Statistics
-from chameleon_policy.policy.observation import Observation, check_observation, check_rank
+from chameleon_policy.policy.observation import Observation
 from chameleon_policy.policy.state import MemoryState
 from chameleon_policy.policy.visuomotor import FlowPolicy, Remembered, Terms
 
@@ -70,20 +67,23 @@ class ChameleonPolicy(FlowPolicy):
         return MemoryLayer(self.config)
 
     @property
-    def _layers(self) -> list[MemoryLayer]:
+    def layers(self) -> list[MemoryLayer]:
+        """The L memory layers."""
         return list(self.memory)  # type: ignore[arg-type]
 
     # Memory
 
-    def remember(self, tokens: Tensor, state: MemoryState | None) -> tuple[list[LayerOutput], MemoryState]:
-        """Event tokens (B T N D) through the memory layers: every layer's output, and the memory after the last step.
+    def remember(
+        self, tokens: Tensor, state: MemoryState | None, *, control_context: Sequence[Tensor | None] | None = None
+    ) -> tuple[list[LayerOutput], MemoryState]:
+        """Take event tokens (B T N D) through the memory layers: every layer's output, and the memory after the last step.
 
-        Without a state, from the beginning of an episode: the same as from `initial_state`, without memory full of zeros.
+        Without a state, from the beginning of an episode. A `control_context` replaces the layers' own, where given.
         """
-        outputs = self._through_layers(tokens, None if state is None else state.layers, keep_state=True)
+        memory = None if state is None else state.layers
+        outputs = self._through_layers(tokens, memory, keep_state=True, control_context=control_context)
         return outputs, self._memory_after(_remembered(outputs, keep=True), state)
 
-    @torch.no_grad()
     def inspect(
         self,
         observation: Observation,
@@ -91,42 +91,11 @@ class ChameleonPolicy(FlowPolicy):
         *,
         control_context: Sequence[Tensor | None] | None = None,
     ) -> Inspection:
-        """`observe` of time steps (with a time axis, B T ...) that tells everything it computed.
-
-        Without a state, from the beginning of an episode. `control_context` has u_t (B T D) for every layer, or None for a
-        layer that is to make its own: with what another inspection saw there, an edited memory is asked the same question.
-        """
-        check_rank("proprioception", observation.proprioception, 3)
-        check_observation(observation, self.features, tuple(observation.proprioception.shape[:2]))
-        if state is not None:
-            self._check_state(state, len(observation.proprioception))
-        self._check_contexts(control_context, tuple(observation.proprioception.shape[:2]))
-        tokens = self.event_tokens(observation.to(self.device))
-        layers = None if state is None else state.layers
-        outputs = self._through_layers(tokens, layers, keep_state=True, control_context=control_context)
-        asked = [
-            layer.recall.attention.weights(output.control_context.unsqueeze(-2), output.traces).squeeze(-2)
-            for layer, output in zip(self._layers, outputs, strict=True)
-        ]
-        after = self._memory_after(_remembered(outputs, keep=True), state)
-        return Inspection(tokens, tuple(outputs), torch.stack(asked, dim=2), after)
-
-    def _check_contexts(self, contexts: Sequence[Tensor | None] | None, shape: tuple[int, ...]) -> None:
-        if contexts is None:
-            return
-        if len(contexts) != self.config.layers:
-            raise ValueError(
-                f"control_context: expected one (or None) for each of {self.config.layers} layers, got {len(contexts)}"
-            )
-        expected = (*shape, self.config.width)
-        for index, context in enumerate(contexts):
-            if context is not None and tuple(context.shape) != expected:
-                raise ValueError(
-                    f"control_context of layer {index}: expected the shape {expected}, got {tuple(context.shape)}"
-                )
+        """Observe time steps (with a time axis, B T ...) and return everything that was computed; see `inspection.py`."""
+        return inspect(self, observation, state, control_context)
 
     def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
-        return tuple(layer.initial_state(batch_size, self.features.tokens) for layer in self._layers)
+        return tuple(layer.initial_state(batch_size, self.features.tokens) for layer in self.layers)
 
     def _remember(self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool) -> Remembered:
         return _remembered(self._through_layers(tokens, memory, keep_state=keep), keep=keep)
@@ -140,9 +109,9 @@ class ChameleonPolicy(FlowPolicy):
         control_context: Sequence[Tensor | None] | None = None,
     ) -> list[LayerOutput]:
         outputs: list[LayerOutput] = []
-        for index, layer in enumerate(self._layers):
+        for index, layer in enumerate(self.layers):
             last = index == self.config.layers - 1
-            before = memory and memory[index]
+            before = None if memory is None else memory[index]
             output: LayerOutput = run_layer(
                 layer, tokens, before, forget=self.forget_activations, write_back=not last, keep_state=keep_state,
                 control_context=None if control_context is None else control_context[index],
@@ -163,16 +132,6 @@ class ChameleonPolicy(FlowPolicy):
         parts = {"control_jepa": prospective, "alignment": alignment, "variance": variance}
         return Terms(objective.control_jepa_weight * prospective, parts)
 
-    def _weights_for(self, tokens: Tensor) -> AbstractContextManager[None]:
-        """Inside this block linear layers have the type that products of these tokens are computed in.
-
-        Not where activations are computed again on the way back, which is outside.
-        """
-        if not kernels.enabled(tokens) or self.forget_activations:
-            return nullcontext()
-        parts = [self.memory, self.action_flow, *([] if self.control_jepa is None else [self.control_jepa])]
-        return converted(parts, kernels.compute_dtype(tokens))
-
     def update_target(self) -> None:
         """Move Control-JEPA's EMA target; call it once after every optimizer step."""
         self._training_branch.update_target(self._control_context)
@@ -187,7 +146,7 @@ class ChameleonPolicy(FlowPolicy):
     @property
     def _control_context(self) -> ControlContext:
         """The last layer's control-context path, which Control-JEPA's target follows."""
-        return self._layers[-1].recall.control_context
+        return self.layers[-1].recall.control_context
 
     @property
     def _training_branch(self) -> ControlJEPA:

@@ -49,9 +49,13 @@ class SSMConfig:
     convolution: int = 4
     """Width of the causal convolution in front of the recurrence."""
     half_life: tuple[float, float]
-    """Shortest and longest half-life at initialisation, in control steps; the heads are spread evenly in log between."""
+    """Shortest and longest half-life at initialisation, in control steps; the heads are spread evenly in log between.
+
+    They hold for the mean of Delta over inputs of unit variance; on a still scene a head may be far off."""
+    half_life_limit: float | None = None
+    """H_max: no head ever keeps more than half of its state over so many steps, whatever the input; None: no limit."""
     selectivity: float = 3.0
-    """Standard deviation of log Delta over inputs of unit variance, at initialisation."""
+    """Standard deviation, at initialisation and over inputs of unit variance, of what goes into softplus to make Delta."""
     chunk: int = 64
     """Time steps that the parallel scan handles in one matrix product."""
 
@@ -62,6 +66,11 @@ class SSMConfig:
         _require(
             0 < shortest <= longest < math.inf,
             f"SSMConfig.half_life must be (shortest, longest) with 0 < shortest <= longest, got {self.half_life}",
+        )
+        limit = self.half_life_limit
+        _require(
+            limit is None or longest <= limit < math.inf,
+            f"SSMConfig.half_life_limit must be None or at least the longest half_life ({longest}), got {limit}",
         )
 
 

@@ -20,13 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from chameleon_policy import kernels
-from chameleon_policy.kernels.streams import side_by_side
 from chameleon_policy.policy.checkpointing import run_layer
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.features import Features, View
@@ -127,25 +124,13 @@ class EventTokens(nn.Module):
         return torch.cat(tokens, dim=2)
 
     def _patches(self, observation: Observation, augmentation: Augmentation | None) -> list[Tensor]:
-        """X_t^v of every view (B T N_v D), with their slots."""
-        images = [observation.images[view.name] for view in self.features.views]
-
-        positions = [None if augmentation is None else augmentation.crop[:, index] for index in range(len(images))]
-        jobs = [
-            partial(run_layer, encoder, *inputs, forget=self.forget_activations)
-            for encoder, *inputs in zip(self.encoders, images, positions, strict=True)
-        ]
-        fast = kernels.enabled(self.proprioception.weight)
-        if fast and jobs:
-            inputs = [[tensor for tensor in pair if tensor is not None] for pair in zip(images, positions, strict=True)]
-            patches = side_by_side(jobs, inputs)
-        else:
-            patches = [job() for job in jobs]
-        # In half precision the stream of tokens stays there, where the kernels run.
-        return [
-            tokens + (slots().to(tokens.dtype) if fast else slots())
-            for tokens, slots in zip(patches, self.slots, strict=True)
-        ]
+        """Encode every view as X_t^v (B T N_v D), each patch with its slot."""
+        patches = []
+        for index, (view, encoder, slots) in enumerate(zip(self.features.views, self.encoders, self.slots, strict=True)):
+            position = None if augmentation is None else augmentation.crop[:, index]
+            tokens = run_layer(encoder, observation.images[view.name], position, forget=self.forget_activations)
+            patches.append(tokens + slots())
+        return patches
 
     def _normalized(self, objects: Tensor) -> Tensor:
         """Object slots (B T K F), each by its own range; an absent object stays a row of zeros."""

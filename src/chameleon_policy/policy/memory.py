@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chameleon_policy.policy.attention import Attention, TransformerBlock, gelu_layer, linear, two_layer_mlp
+from chameleon_policy.policy.attention import Attention, TransformerBlock, two_layer_mlp
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 
@@ -42,7 +42,7 @@ class LayerState:
 
 @dataclass(frozen=True, eq=False)
 class LayerOutput:
-    """Everything a memory layer computed; probes read it, the policy uses `working` and `tokens`."""
+    """Everything that a memory layer computed: the policy uses `working` and `tokens`, probes read the rest."""
 
     bound: Tensor
     traces: Tensor
@@ -63,29 +63,28 @@ class EventBinding(nn.Module):
         self.mixer = TransformerBlock(config.width, config.heads, config.feedforward_ratio)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Event tokens (B T N D) to bound tokens (B T N D)."""
-        bound, _ = self.mixer(tokens)
-        return bound
+        """Bind event tokens (B T N D): (B T N D)."""
+        return self.mixer(tokens)
 
 
 class TracePropagation(nn.Module):
     """e_{1:T,i} = SSM_slow(Z-bar_{1:T,i}), Eq. 6: one shared kernel carries each token stream i by itself."""
 
-    def __init__(self, config: PolicyConfig) -> None:
+    def __init__(self, config: PolicyConfig, ssm: type[SelectiveSSM] = SelectiveSSM) -> None:
         super().__init__()
-        self.slow = SelectiveSSM(config.width, config.slow)
+        self.slow = ssm(config.width, config.slow)
 
     def forward(self, bound: Tensor, state: Any, *, keep_state: bool) -> tuple[Tensor, Any]:
-        """Bound tokens (B T N D) to traces (B T N D); without a state, from the beginning."""
+        """Carry bound tokens (B T N D) on as traces (B T N D); without a state, from the beginning."""
         traces, state = self.slow(bound.transpose(1, 2), state, keep_state=keep_state)
         return traces.transpose(1, 2), state
 
     def initial_state(self, batch_size: int, tokens: int) -> Any:
-        """The state before the first time step."""
+        """Make the state before the first time step."""
         return self.slow.initial_state(batch_size, tokens)
 
     def of_tokens(self, traces: Tensor) -> Tensor:
-        """e_i of every token i for the write-back (B T N D), or one for all of them (B T 1 D)."""
+        """Return e_i of every token i for the write-back (B T N D), or one for all of them (B T 1 D)."""
         return traces
 
 
@@ -99,7 +98,7 @@ class ControlContext(nn.Module):
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, bound: Tensor) -> Tensor:
-        """Bound tokens (B T N D) to the control context (B T D)."""
+        """Form the control context (B T D) of bound tokens (B T N D)."""
         control_index = self.index(bound[..., -2:, :].flatten(-2))
         scene = self.attention(control_index.unsqueeze(-2), bound).squeeze(-2)
         return self.norm(control_index + scene)
@@ -115,47 +114,52 @@ class ControlIndexedRecall(nn.Module):
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, control_context: Tensor, traces: Tensor) -> Tensor:
-        """The control context (B T D) and traces (B T N D) to the recalled trace (B T D)."""
+        """Recall (B T D) what traces (B T N D) answer to the control context (B T D)."""
         recalled: Tensor = self.norm(self.attention(control_context.unsqueeze(-2), traces).squeeze(-2))
         return recalled
 
 
 class WorkingStateConsolidation(nn.Module):
-    """w_t = f_w([u_t, r_t]), h_{1:T} = SSM_fast(w_{1:T}), Eq. 10, and the write-back f_upd of Eq. 11."""
+    """w_t = f_w([u_t, r_t]), h_{1:T} = SSM_fast(w_{1:T}), Eq. 10, and the write-back f_upd of Eq. 11.
 
-    def __init__(self, config: PolicyConfig) -> None:
+    The working state is brief by construction: `config.fast.half_life_limit` bounds how long it can hold anything, so that
+    what must last has to be a trace.
+    """
+
+    def __init__(self, config: PolicyConfig, ssm: type[SelectiveSSM] = SelectiveSSM) -> None:
         super().__init__()
         self.fuse = nn.Sequential(*two_layer_mlp(2 * config.width, config.width), nn.LayerNorm(config.width))
-        self.fast = SelectiveSSM(config.width, config.fast)
+        self.fast = ssm(config.width, config.fast)
         self.update = two_layer_mlp(2 * config.width, config.width)
 
     def forward(
         self, control_context: Tensor, recalled: Tensor, state: SSMState | None, *, keep_state: bool
     ) -> tuple[Tensor, SSMState | None]:
-        """Control context and recalled trace (B T D) to the working state (B T D)."""
+        """Consolidate control context and recalled trace (B T D) into the working state (B T D)."""
         return self.fast(self.fuse(torch.cat([control_context, recalled], dim=-1)), state, keep_state=keep_state)
 
     def write_back(self, bound: Tensor, traces: Tensor, working: Tensor) -> Tensor:
-        """Z_i <- Z-bar_i + f_upd([e_i, h]) for every token i, Eq. 11."""
+        """Compute Z_i <- Z-bar_i + f_upd([e_i, h]) for every token i, Eq. 11."""
         first: nn.Linear = self.update[0]  # type: ignore[assignment]
-        last: nn.Linear = self.update[2]  # type: ignore[assignment]
-        from_traces, from_working = first.weight.chunk(2, dim=1)  # W [e, h] = W_e e + W_h h, without joining the two
+        from_traces, from_working = first.weight.chunk(2, dim=1)  # W [e_i, h] = W_e e_i + W_h h: h goes through once
         shared = F.linear(working, from_working, first.bias).unsqueeze(-2)
-        return bound + linear(gelu_layer(traces, from_traces, shared), last.weight, last.bias)
+        return bound + self.update[1:](F.linear(traces, from_traces) + shared)
 
 
 class MemoryLayer(nn.Module):
-    """Write, propagate, address, consolidate: one of the L layers."""
+    """Write, propagate, address, consolidate: one of the L layers. Ablations put another kind of SSM in place."""
 
-    def __init__(self, config: PolicyConfig) -> None:
+    def __init__(
+        self, config: PolicyConfig, *, slow: type[SelectiveSSM] = SelectiveSSM, fast: type[SelectiveSSM] = SelectiveSSM
+    ) -> None:
         super().__init__()
         self.binding = EventBinding(config)
-        self.propagation = TracePropagation(config)
+        self.propagation = TracePropagation(config, slow)
         self.recall = ControlIndexedRecall(config)
-        self.consolidation = WorkingStateConsolidation(config)
+        self.consolidation = WorkingStateConsolidation(config, fast)
 
     def initial_state(self, batch_size: int, tokens: int) -> LayerState:
-        """The state before the first time step."""
+        """Make the state before the first time step."""
         return LayerState(
             slow=self.propagation.initial_state(batch_size, tokens),
             fast=self.consolidation.fast.initial_state(batch_size),
@@ -170,19 +174,20 @@ class MemoryLayer(nn.Module):
         keep_state: bool = True,
         control_context: Tensor | None = None,
     ) -> LayerOutput:
-        """Event tokens (B T N D) through the four operations; without a state, from the beginning of an episode.
+        """Take event tokens (B T N D) through the four operations; without a state, from the beginning of an episode.
 
-        A `control_context` that is given takes the place of the layer's own: probes ask two memories the same question.
+        A `control_context` that is given replaces the layer's own: probes ask two memories the same question.
 
-        Nothing reads the tokens behind the last layer, so there `write_back` is False and Eq. 11 is not computed. Nor does
+        Nothing reads the tokens after the last layer, so there `write_back` is False and Eq. 11 is not computed. Nor does
         anything read the state after a whole episode: `keep_state` says whether it is wanted.
         """
+        slow, fast = (None, None) if state is None else (state.slow, state.fast)
         bound = self.binding(tokens)
-        traces, slow = self.propagation(bound, state and state.slow, keep_state=keep_state)
+        traces, slow = self.propagation(bound, slow, keep_state=keep_state)
         if control_context is None:
             control_context = self.recall.control_context(bound)
         recalled = self.recall(control_context, traces)
-        working, fast = self.consolidation(control_context, recalled, state and state.fast, keep_state=keep_state)
+        working, fast = self.consolidation(control_context, recalled, fast, keep_state=keep_state)
         return LayerOutput(
             bound=bound,
             traces=traces,
@@ -190,7 +195,7 @@ class MemoryLayer(nn.Module):
             recalled=recalled,
             working=working,
             tokens=self._write_back(bound, traces, working) if write_back else None,
-            state=LayerState(slow=slow, fast=fast) if keep_state else None,
+            state=None if fast is None else LayerState(slow=slow, fast=fast),
         )
 
     def _write_back(self, bound: Tensor, traces: Tensor, working: Tensor) -> Tensor:

@@ -20,8 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chameleon_policy.policy.features import Features, View
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observation:
@@ -118,201 +116,22 @@ class EpisodeBatch:
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     def map(self, function: Callable[[Tensor], Tensor]) -> EpisodeBatch:
-        """The batch with `function` applied to every tensor, always in the same order."""
-        observation = self.observation.map(function)
-        if observation.instruction is not None:
-            observation = replace(observation, instruction=function(observation.instruction))
-        return EpisodeBatch(
-            observation=observation,
-            actions=function(self.actions),
-            valid=function(self.valid),
-            actions_valid=None if self.actions_valid is None else function(self.actions_valid),
-            emphasis=None if self.emphasis is None else function(self.emphasis),
-            deciding=None if self.deciding is None else function(self.deciding),
+        """Return the batch with `function` applied to every tensor."""
+        return self.with_tensors({name: function(tensor) for name, tensor in self.tensors().items()})
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> EpisodeBatch:
+        """Return the batch with other tensors under some of the names of `tensors`."""
+        seen, mine = self.observation, {**self.tensors(), **tensors}
+        observation = Observation(
+            proprioception=mine["proprioception"],
+            images={name: mine[f"images.{name}"] for name in seen.images},
+            objects=mine.get("objects"),
+            instruction=mine.get("instruction"),
         )
-
-    def check(self, features: Features, *, values: bool = True) -> None:
-        """Raise a ValueError that says what is wrong if this batch does not fit `features`.
-
-        Looking at `values` waits for the device; a trainer that has checked its data once may leave it out.
-        """
-        check_rank("proprioception", self.observation.proprioception, 3)
-        batch, time = self.observation.proprioception.shape[:2]
-        if time < 1:
-            raise ValueError("proprioception: the batch has no time step")
-        check_observation(self.observation, features, (batch, time), values=values)
-        _check_tensor("actions", self.actions)
-        shape = tuple(self.actions.shape)
-        if len(shape) != 3 or shape[0] != batch or shape[1] < time or shape[2] != features.action:
-            raise ValueError(
-                f"actions: expected ({batch}, at least {time}, {features.action}) - batch, time, action - got {shape}"
-            )
-        _check_mask_shape("valid", self.valid, (batch, time))
-        if self.actions_valid is not None:
-            _check_mask_shape("actions_valid", self.actions_valid, shape[:2])
-        elif shape[1] != time:
-            raise ValueError(
-                f"actions: {shape[1]} steps of actions for {time} steps of observations; "
-                "give `actions_valid` to say which of them are real"
-            )
-        if self.emphasis is not None:
-            _check_shape("emphasis", self.emphasis, (batch, time))
-        if self.deciding is not None:
-            _check_mask_shape("deciding", self.deciding, (batch, time))
-        if values:
-            _check_finite("actions", self.actions)
-            _check_mask("valid", self.valid)
-            if self.actions_valid is not None:
-                _check_mask("actions_valid", self.actions_valid)
-            if self.emphasis is not None:
-                _check_emphasis(self.emphasis, self.valid)
-
-
-def check_observation(
-    observation: Observation, features: Features, leading: tuple[int, ...], *, values: bool = True
-) -> None:
-    """Raise a ValueError that says what is wrong if the observation does not fit `features`.
-
-    `leading` is (batch,) in control and (batch, time) in training.
-    """
-    _check_shape("proprioception", observation.proprioception, (*leading, features.proprioception))
-    if not isinstance(observation.images, Mapping):
-        raise ValueError(f"images: expected a dictionary from view to image, got {type(observation.images).__name__}")
-    expected, given = [view.name for view in features.views], list(observation.images)
-    if set(expected) != set(given):
-        raise ValueError(
-            f"images: this policy expects {_named(expected)}, got {_named(given)}"
-            f"{_difference('missing', expected, given)}{_difference('unknown', given, expected)}. "
-            "Rename the keys of `images` to the names in the policy's features.views"
-        )
-    for view in features.views:
-        _check_image(view, observation.images[view.name], leading, values)
-    _check_presence("objects", observation.objects, features.objects is not None)
-    if features.objects is not None and observation.objects is not None:
-        _check_shape("objects", observation.objects, (*leading, features.objects.count, features.objects.size))
-    if features.language is None and observation.instruction is not None:
-        raise ValueError(
-            "instruction: this policy was built without language (features.language is None) and uses a learned null "
-            "token; leave `instruction` out, or build a policy whose features have a Language"
-        )
-    if features.language is not None:
-        if observation.instruction is None:
-            raise ValueError(
-                "instruction: this policy expects an embedding for every episode; for a missing instruction pass the "
-                f'embedding of the empty string, InstructionEncoder("{features.language.encoder}").embed([""])'
-            )
-        if isinstance(observation.instruction, str):
-            raise ValueError(
-                f"instruction: expected an embedding, got the text {observation.instruction!r}; "
-                f'use InstructionEncoder("{features.language.encoder}").embed([text])'
-            )
-        _check_shape("instruction", observation.instruction, (leading[0], features.language.width))
-    if values:
-        _check_finite("proprioception", observation.proprioception)
-        if observation.objects is not None:
-            _check_finite("objects", observation.objects)
-        if observation.instruction is not None:
-            _check_finite("instruction", observation.instruction)
-
-
-def _named(names: list[str]) -> str:
-    return f"{len(names)} view{'' if len(names) == 1 else 's'} ({', '.join(names) or 'none'})"
-
-
-def _difference(word: str, names: list[str], others: list[str]) -> str:
-    rest = [name for name in names if name not in others]
-    return f"; {word}: {', '.join(rest)}" if rest else ""
-
-
-def _check_presence(name: str, value: Tensor | None, expected: bool) -> None:
-    if expected and value is None:
-        raise ValueError(f"{name}: this policy expects them, and the observation has none")
-    if not expected and value is not None:
-        raise ValueError(f"{name}: this policy was built without them (features.{name} is None); leave them out")
-
-
-def check_rank(name: str, tensor: Tensor, dimensions: int) -> None:
-    """Raise a ValueError if a tensor has no batch dimension, no time dimension in training, or one too many."""
-    _check_tensor(name, tensor)
-    if tensor.dim() != dimensions:
-        wanted = {2: "(batch, size)", 3: "(batch, time, size)"}[dimensions]
-        hint = "; add the batch dimension with unsqueeze(0), or use Observation.single" if tensor.dim() == 1 else ""
-        raise ValueError(f"{name}: expected the shape {wanted}, got {tuple(tensor.shape)}{hint}")
+        rest = {name: mine.get(name) for name in ("actions_valid", "emphasis", "deciding")}
+        return EpisodeBatch(observation=observation, actions=mine["actions"], valid=mine["valid"], **rest)
 
 
 def _move(tensor: Tensor, device: torch.device | str) -> Tensor:
     # A copy to the CPU that nobody waits for could be read before it has arrived.
     return tensor.to(device, non_blocking=torch.device(device).type != "cpu")
-
-
-def _check_tensor(name: str, value: object) -> None:
-    if not isinstance(value, Tensor):
-        raise ValueError(
-            f"{name}: expected a torch.Tensor, got {type(value).__name__}; for one robot's arrays use "
-            "Observation.single(...), otherwise torch.as_tensor"
-        )
-
-
-def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
-    _check_tensor(name, tensor)
-    if tuple(tensor.shape) != expected:
-        raise ValueError(f"{name}: expected the shape {expected}, got {tuple(tensor.shape)}")
-
-
-def _check_finite(name: str, tensor: Tensor) -> None:
-    bad = ~torch.isfinite(tensor)
-    if bool(bad.any()):
-        first = tuple(bad.nonzero()[0].tolist())
-        raise ValueError(
-            f"{name}: expected finite numbers, got {tensor[first].item()} at index {first}; "
-            "check the sensor or the recording before it reaches the policy"
-        )
-
-
-def _check_mask_shape(name: str, mask: Tensor, expected: tuple[int, ...]) -> None:
-    _check_shape(name, mask, expected)
-    if mask.dtype != torch.bool:
-        raise ValueError(f"{name}: expected a mask of torch.bool, got {mask.dtype}; pass mask.bool()")
-
-
-def _check_emphasis(emphasis: Tensor, valid: Tensor) -> None:
-    usable = torch.isfinite(emphasis).all(dim=1) & (emphasis >= 0).all(dim=1) & ((emphasis * valid).sum(dim=1) > 0)
-    if not bool(usable.all()):
-        bad = (~usable).nonzero().flatten().tolist()
-        raise ValueError(
-            f"emphasis: expected finite numbers, none negative, and some above zero on valid time steps; "
-            f"episodes {bad} of the batch have none such"
-        )
-
-
-def _check_mask(name: str, mask: Tensor) -> None:
-    empty = (~mask[:, 0]).nonzero().flatten().tolist()
-    if empty:
-        raise ValueError(f"{name}: episodes {empty} of the batch do not begin with a valid time step; leave them out")
-    gaps = (mask[:, 1:] & ~mask[:, :-1]).any(dim=1).nonzero().flatten().tolist()
-    if gaps:
-        raise ValueError(f"{name}: episodes {gaps} of the batch have padding in the middle; pad episodes at the end only")
-
-
-def _check_image(view: View, image: Tensor, leading: tuple[int, ...], values: bool) -> None:
-    name, expected = f"images[{view.name!r}]", (*leading, view.height, view.width, 3)
-    _check_tensor(name, image)
-    if tuple(image.shape) != expected:
-        hint = ""
-        if tuple(image.shape) == (*leading, 3, view.height, view.width):
-            hint = "; this is channels first: pass image.movedim(-3, -1)"
-        elif image.dim() == len(expected) - 1 and tuple(image.shape) == expected[1:]:
-            hint = "; the batch dimension is missing: pass image.unsqueeze(0), or use Observation.single"
-        elif image.dim() == len(expected) and image.shape[-1] == 3:
-            hint = f"; resize the frames to {view.height} x {view.width}, or build the policy for their size"
-        raise ValueError(f"{name}: expected the shape {expected} (channels last), got {tuple(image.shape)}{hint}")
-    if image.dtype == torch.uint8:
-        return
-    if not image.is_floating_point():
-        raise ValueError(f"{name}: expected uint8 in 0..255 or float in [0, 1], got {image.dtype}")
-    if values:
-        low, high = image.min().item(), image.max().item()
-        if not (low >= 0 and high <= 1):  # written so that NaN fails too
-            raise ValueError(
-                f"{name}: float images must lie in [0, 1], got values from {low:g} to {high:g}; divide by 255, or pass uint8"
-            )

@@ -10,6 +10,7 @@ from chameleon_policy.policy.features import Features, Language, View
 # Camo episodes last 50 to 150 control steps and its delay study goes to 1,000: the longest trace outlives all of them.
 SLOW_HALF_LIFE = (4.0, 2048.0)
 FAST_HALF_LIFE = (1.0, 16.0)
+FAST_LIMIT = 16.0
 
 
 def paper() -> PolicyConfig:
@@ -18,7 +19,7 @@ def paper() -> PolicyConfig:
         preset="paper",
         width=512,
         slow=SSMConfig(expand=1, state=128, half_life=SLOW_HALF_LIFE),
-        fast=SSMConfig(expand=2, state=32, half_life=FAST_HALF_LIFE),
+        fast=SSMConfig(expand=2, state=32, half_life=FAST_HALF_LIFE, half_life_limit=FAST_LIMIT),
     )
 
 
@@ -31,7 +32,7 @@ def small() -> PolicyConfig:
         encoder_channels=(32, 64, 128, 192),
         encoder_blocks=(1, 1, 1, 1),
         slow=SSMConfig(expand=1, state=64, head_dim=24, chunk=32, half_life=SLOW_HALF_LIFE),
-        fast=SSMConfig(expand=2, state=32, head_dim=48, chunk=32, half_life=FAST_HALF_LIFE),
+        fast=SSMConfig(expand=2, state=32, head_dim=48, chunk=32, half_life=FAST_HALF_LIFE, half_life_limit=FAST_LIMIT),
         head_layers=4,
     )
 
@@ -45,7 +46,7 @@ def nano() -> PolicyConfig:
         encoder_channels=(8, 16, 32, 32),
         encoder_blocks=(1, 1, 1, 1),
         slow=SSMConfig(expand=1, state=32, head_dim=8, chunk=16, half_life=SLOW_HALF_LIFE),
-        fast=SSMConfig(expand=2, state=16, head_dim=16, chunk=16, half_life=FAST_HALF_LIFE),
+        fast=SSMConfig(expand=2, state=16, head_dim=16, chunk=16, half_life=FAST_HALF_LIFE, half_life_limit=FAST_LIMIT),
         policy_tokens=4,
         head_layers=2,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from chameleon_policy.policy.visuomotor import VisuomotorPolicy
 
 PolicyT = TypeVar("PolicyT", bound="VisuomotorPolicy")
+LOG = logging.getLogger("chameleon_policy")
 
 FORMAT = "chameleon-policy"
 FORMAT_VERSION = 1
@@ -47,6 +49,7 @@ def save(policy: VisuomotorPolicy, directory: Path) -> None:
         "method": policy.method,
         "config": to_json(policy.config),
         "features": to_json(policy.features),
+        "provenance": policy.provenance,
     }
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in exported_weights(policy).items()}
     texts = {CONFIG: _json(description), NORMALIZER: _json(to_json(policy.statistics))}
@@ -60,6 +63,7 @@ def save(policy: VisuomotorPolicy, directory: Path) -> None:
 def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -> PolicyT:
     """Rebuild the policy that `save` wrote."""
     directory, description = describe(path_or_hub_id)
+    _say_if_unlimited(directory, description["config"])
     if description["method"] != cls.method:
         raise ValueError(
             f"{directory} holds a {description['method']} policy, and {cls.__name__} is {cls.method}; "
@@ -72,7 +76,19 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
             from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
         )
     _load_weights(policy, directory / WEIGHTS)
+    policy.provenance = description["provenance"]
     return policy.to(device).eval()
+
+
+def _say_if_unlimited(directory: Path, config: Any) -> None:
+    """Log where a policy is from before the fast layer had a limit: it loads as it was trained, without one."""
+    fast = config.get("fast") if isinstance(config, dict) else None
+    if isinstance(fast, dict) and "half_life_limit" not in fast:
+        LOG.warning(
+            "%s was saved before the fast layer had a half_life_limit and keeps its layer without one: its working state "
+            "may outlast the traces (docs/deviations.md)",
+            directory,
+        )
 
 
 def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
@@ -89,7 +105,8 @@ def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
             f"{directory / CONFIG} has format version {description.get('format_version')}, this package reads "
             f"{FORMAT_VERSION}; install the version of chameleon-policy that wrote it"
         )
-    known = {"format", "format_version", "method", "config", "features"}
+    description.setdefault("provenance", {})  # policies from before it was saved
+    known = {"format", "format_version", "method", "config", "features", "provenance"}
     if set(description) != known:
         raise ValueError(f"{directory / CONFIG}: expected the keys {sorted(known)}, got {sorted(description)}")
     return directory, description

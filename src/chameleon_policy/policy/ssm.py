@@ -21,8 +21,10 @@ Decisions
 - Half-lives at initialisation are spread evenly in log over the heads, between the two ends that the configuration gives.
   They hold for the mean of Delta_t over inputs of unit variance.
 - Delta_t depends on the input from the start, and strongly (`selectivity`): some heads write an event of one step louder
-  than the many steps around it. The price: on a scene that stands still, a stream's half-lives lie well off the nominal
-  ones, to both sides. LOG.md has what this is worth for learning to remember.
+  than the many steps around it. The price: while nothing changes, a head keeps one draw of Delta_t, and its half-life lies
+  well off the nominal one, to both sides (docs/deviations.md has the measured ones).
+- So a layer that must forget has a hard limit, `half_life_limit` = H_max: Delta_t >= ln 2 / (H_max |A|) in every head. It
+  may forget faster, never slower. Mamba2's `dt_limit` bounds Delta_t itself; this bounds what the memory feels, Delta_t A.
 - Of the two factors in Delta_t A, Delta_t is sqrt(1 - a^2) at its bias, where a is the head's decay per step. Mamba2's own
   choice writes the longest memories faintest.
 """
@@ -36,7 +38,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chameleon_policy import kernels
 from chameleon_policy.policy.config import SSMConfig
 
 NORM_EPSILON = 1e-5
@@ -53,7 +54,7 @@ class SSMState:
 
 
 def expected_rate(bias: Tensor, selectivity: float) -> Tensor:
-    """Mean of Delta = softplus(bias + selectivity z) over standard normal z: what a head's clock does on average."""
+    """Compute the mean of Delta = softplus(bias + selectivity z) over standard normal z: a head's clock on average."""
     z = torch.linspace(-6, 6, 241, dtype=bias.dtype, device=bias.device)
     density = torch.softmax(-z.square() / 2, dim=0)
     return (F.softplus(bias[:, None] + selectivity * z) * density).sum(-1)
@@ -96,10 +97,16 @@ class SelectiveSSM(nn.Module):
     @property
     def half_lives(self) -> Tensor:
         """Nominal half-life of every head, in steps: that of the mean Delta_t over inputs of unit variance."""
-        return math.log(2) / (expected_rate(self.rate_bias, self.config.selectivity) * self.log_decay.exp())
+        nominal = math.log(2) / (expected_rate(self.rate_bias, self.config.selectivity) * self.log_decay.exp())
+        return nominal if self.config.half_life_limit is None else nominal.clamp(max=self.config.half_life_limit)
+
+    def least_rates(self) -> Tensor | None:
+        """Compute ln 2 / (H_max |A|) of every head, below which Delta_t must not fall; None without a limit."""
+        limit = self.config.half_life_limit
+        return None if limit is None else math.log(2) / (limit * self.log_decay.exp())
 
     def initial_state(self, *streams: int) -> SSMState:
-        """The state before the first step, for streams of the given leading shape."""
+        """Make the state before the first step, for streams of the given leading shape."""
         dtype = torch.promote_types(self.skip.dtype, torch.float32)
         return SSMState(
             convolution=self.skip.new_zeros(*streams, self.config.convolution - 1, self.channels),
@@ -109,21 +116,21 @@ class SelectiveSSM(nn.Module):
     def forward(
         self, sequence: Tensor, state: SSMState | None, *, keep_state: bool = True
     ) -> tuple[Tensor, SSMState | None]:
-        """Sequence (... T width) to outputs of the same shape; one time step goes through `step`, more through `scan`.
+        """Run over a sequence (... T width), one time step through `step`, more through `scan`: outputs of the same shape.
 
-        Without a state, from the beginning. The state afterwards may be None where `keep_state` is False.
+        Without a state, from the beginning. The state afterwards is None where `keep_state` is False.
         """
-        if sequence.shape[-2] > 1 and self._fused_takes(sequence):
-            return self._fused_scan(sequence, state, keep_state)
         if state is None:
             state = self.initial_state(*sequence.shape[:-2])
         if sequence.shape[-2] == 1:
             output, state = self.step(sequence.squeeze(-2), state)
-            return output.unsqueeze(-2), state
-        return self.scan(sequence, state)
+            output = output.unsqueeze(-2)
+        else:
+            output, state = self.scan(sequence, state)
+        return output, state if keep_state else None
 
     def scan(self, sequence: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
-        """All time steps at once: (... T width) and the state before them to (... T width) and the state after them."""
+        """Run all time steps at once: (... T width) and the state before to (... T width) and the state after them."""
         streams = sequence.shape[:-2]
         gate, values, write, read, rates, history = self._inputs(sequence.flatten(0, -3), state)
         output, ssm = chunked_scan(
@@ -132,35 +139,8 @@ class SelectiveSSM(nn.Module):
         output = self._outputs(output + self.skip[:, None] * values, gate)
         return output.unflatten(0, streams), SSMState(history.unflatten(0, streams), ssm.unflatten(0, streams))
 
-    def _fused_takes(self, sequence: Tensor) -> bool:
-        """Whether the kernels are on, and made for this layer and sequence."""
-        return kernels.enabled(sequence) and self.config.convolution == 4 and sequence.shape[-2] >= 3
-
-    def _fused_scan(self, sequence: Tensor, state: SSMState | None, keep_state: bool) -> tuple[Tensor, SSMState | None]:
-        """`scan` with kernels: everything stays in time-major memory, (B T streams width), as the tokens come."""
-        from chameleon_policy.kernels.selective_layer import LayerShape, SelectiveLayer
-
-        streams = sequence.shape[:-2]
-        if len(streams) != 2:  # every sequence is a batch of its own
-            sequence = sequence.flatten(0, -3).unsqueeze(1)
-        flat = sequence.shape[:2]
-        projected = self.in_projection(sequence.transpose(1, 2))
-        shape = LayerShape(self.inner, self.config.state, self.heads, self.config.chunk, NORM_EPSILON)
-        gated, ssm = SelectiveLayer.apply(  # type: ignore[no-untyped-call]
-            projected, self.convolution_weight, self.convolution_bias, self.rate_bias, -self.log_decay.exp(), self.skip,
-            self.norm_weight, None if state is None else state.convolution.reshape(*flat, *state.convolution.shape[-2:]),
-            None if state is None else state.ssm.reshape(*flat, *state.ssm.shape[-3:]), shape, keep_state,
-        )  # fmt: skip
-        output = self.out_projection(gated).transpose(1, 2)
-        output = output.reshape(*streams, *output.shape[2:])
-        if not keep_state:
-            return output, None
-        history = projected[:, 1 - self.config.convolution :, :, self.inner : self.inner + self.channels].transpose(1, 2)
-        history = history.to(self.skip.dtype, copy=True)
-        return output, SSMState(history.reshape(*streams, *history.shape[2:]), ssm.reshape(*streams, *ssm.shape[2:]))
-
     def step(self, current: Tensor, state: SSMState) -> tuple[Tensor, SSMState]:
-        """One time step: (... width) and the state before it to (... width) and the state after it."""
+        """Run one time step: (... width) and the state before it to (... width) and the state after it."""
         streams = current.shape[:-1]
         gate, values, write, read, rates, history = self._inputs(current.flatten(0, -2).unsqueeze(1), state)
         values, write, read, rates = values[:, 0], write[:, 0], read[:, 0], rates[:, 0]
@@ -171,7 +151,7 @@ class SelectiveSSM(nn.Module):
         return output.unflatten(0, streams), SSMState(history.unflatten(0, streams), ssm.unflatten(0, streams))
 
     def _inputs(self, sequence: Tensor, state: SSMState) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Gate, x, B, C and Delta of every step of (S T width), and the convolution's history afterwards."""
+        """Compute gate, x, B, C and Delta of every step of (S T width), and the convolution's history afterwards."""
         gate, mixed, rates = self.in_projection(sequence).split([self.inner, self.channels, self.heads], dim=-1)
         history = state.convolution.flatten(0, -3).to(mixed.dtype)
         padded = torch.cat([history, mixed], dim=1)
@@ -179,14 +159,18 @@ class SelectiveSSM(nn.Module):
         taps = self.convolution_weight.unbind(-1)
         convolved = sum((padded[:, i : i + steps] * tap for i, tap in enumerate(taps)), start=self.convolution_bias)
         values, write, read = F.silu(convolved).split([self.inner, self.config.state, self.config.state], dim=-1)
-        # Decays are products of many factors close to one: never below float32.
-        precise = torch.promote_types(rates.dtype, torch.float32)
-        rates = F.softplus(rates.to(precise) + self.rate_bias)
         values = values.unflatten(-1, (self.heads, self.config.head_dim))
-        return gate, values, write, read, rates, padded[:, steps:].to(state.convolution.dtype, copy=True)
+        return gate, values, write, read, self._rates(rates), padded[:, steps:].to(state.convolution.dtype, copy=True)
+
+    def _rates(self, projected: Tensor) -> Tensor:
+        """Compute Delta = max(softplus(projected + bias), ln 2 / (H_max |A|)), (... heads)."""
+        # Decays are products of many factors close to one: never below float32.
+        precise = torch.promote_types(projected.dtype, torch.float32)
+        rates, least = F.softplus(projected.to(precise) + self.rate_bias), self.least_rates()
+        return rates if least is None else torch.maximum(rates, least)
 
     def _outputs(self, output: Tensor, gate: Tensor) -> Tensor:
-        """Gated RMSNorm over all channels, then the output projection."""
+        """Apply the gated RMSNorm over all channels, then the output projection."""
         precise = torch.promote_types(gate.dtype, torch.float32)
         gated = output.flatten(-2).to(precise) * F.silu(gate.to(precise))
         normalised = gated * torch.rsqrt(gated.square().mean(-1, keepdim=True) + NORM_EPSILON)
@@ -196,7 +180,7 @@ class SelectiveSSM(nn.Module):
 def chunked_scan(
     values: Tensor, rates: Tensor, decay: Tensor, write: Tensor, read: Tensor, state: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor]:
-    """The recurrence of this file's table, without D, as matrix products over chunks of time.
+    """Compute the recurrence of this file's table, without D, as matrix products over chunks of time.
 
     Inside a chunk the recurrence is a causal matrix applied to the values; from chunk to chunk only the state travels.
     Shapes as in the table; returns the outputs (S T heads P) and the state after the last step.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -57,8 +57,10 @@ class MemoryState:
         where = self._places(index)
         if len(where) != len(other):
             raise ValueError(f"put: {len(where)} places for a memory state that holds {len(other)} episodes")
-        others = iter(other.tensors().values())
-        return self._map(lambda tensor: tensor.index_put((where,), next(others).to(tensor)))
+        others = other.tensors()
+        return self.with_tensors(
+            {name: mine.index_put((where,), others[name].to(mine)) for name, mine in self.tensors().items()}
+        )
 
     # Surgery: who reads, swaps or empties traces gets a new state; what follows from it shows at the next `observe`
 
@@ -169,8 +171,8 @@ class MemoryState:
         for position, state in enumerate(states):
             if state.signature != first.signature:
                 raise ValueError(f"cat: memory state {position} belongs to a policy of another architecture than the first")
-        columns = zip(*(state.tensors().values() for state in states), strict=True)
-        return first._map(lambda _: torch.cat(next(columns)))
+        parts = [state.tensors() for state in states]
+        return first.with_tensors({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
     def to(self, device: torch.device | str) -> MemoryState:
         """The same memory on another device."""
@@ -195,6 +197,15 @@ class MemoryState:
         for index, layer in enumerate(self.layers):
             named |= dict(_leaves(layer, f"layers.{index}"))
         return named
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> MemoryState:
+        """Return the same memory with other tensors under some of the names of `tensors`."""
+        return replace(
+            self,
+            layers=tuple(_rebuilt(layer, f"layers.{index}", tensors) for index, layer in enumerate(self.layers)),
+            working=tensors.get("working", self.working),
+            steps=tensors.get("steps", self.steps),
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the state to one safetensors file."""
@@ -228,10 +239,8 @@ class MemoryState:
             raise ValueError(f"{path} is no complete memory state: {error} is missing") from error
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> MemoryState:
-        """The state with `function` applied to every tensor, in the order of `tensors`."""
-        working, steps = function(self.working), function(self.steps)
-        layers = tuple(_mapped(layer, function) for layer in self.layers)
-        return replace(self, layers=layers, working=working, steps=steps)
+        """Return the state with `function` applied to every tensor."""
+        return self.with_tensors({name: function(tensor) for name, tensor in self.tensors().items()})
 
 
 def chosen(what: str, numbers: Sequence[int] | None, count: int) -> list[int]:
@@ -263,10 +272,10 @@ def _leaves(node: Any, name: str) -> Iterator[tuple[str, Tensor]]:
         yield from _leaves(part, f"{name}.{key}")
 
 
-def _mapped(node: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def _rebuilt(node: Any, name: str, tensors: Mapping[str, Tensor]) -> Any:
     if isinstance(node, Tensor):
-        return function(node)
-    parts = {key: _mapped(part, function) for key, part in _parts(node).items()}
+        return tensors.get(name, node)
+    parts = {key: _rebuilt(part, f"{name}.{key}", tensors) for key, part in _parts(node).items()}
     return replace(node, **parts) if is_dataclass(node) else parts  # type: ignore[type-var]
 
 

@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chameleon_policy import kernels
-from chameleon_policy.policy.attention import linear
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.features import View
 
@@ -17,31 +15,8 @@ CHANNELS_PER_GROUP = 16
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """GroupNorm in place of BatchNorm: its statistics do not depend on the batch, so EMA weights stay consistent."""
+    """Make a GroupNorm. Its statistics do not depend on the batch, as BatchNorm's do, so EMA weights stay consistent."""
     return nn.GroupNorm(max(1, channels // CHANNELS_PER_GROUP), channels)
-
-
-def convolve(image: Tensor, layer: nn.Conv2d) -> Tensor:
-    """The layer on channels-last pictures; where our kernels run, its weight is brought into the same order."""
-    if not kernels.enabled(image):
-        return layer(image)
-    weight = layer.weight.to(kernels.compute_dtype(image), memory_format=torch.channels_last)
-    return F.conv2d(image, weight, stride=layer.stride, padding=layer.padding)
-
-
-def normalise(
-    image: Tensor, norm: nn.GroupNorm, residual: Tensor | None = None, *, relu: bool = True
-) -> tuple[Tensor, Tensor]:
-    """relu(norm(image) + residual), once for each of two readers: their gradients then meet inside the kernel."""
-    if kernels.enabled(image):
-        from chameleon_policy.kernels.group_norm import fits, group_norm
-
-        if fits(norm.num_channels, norm.num_groups):
-            return group_norm(image, norm.weight, norm.bias, residual, norm.num_groups, relu=relu, epsilon=norm.eps)
-    normed: Tensor = norm(image)
-    normed = normed if residual is None else normed + residual
-    normed = F.relu(normed) if relu else normed
-    return normed, normed
 
 
 class ResidualBlock(nn.Module):
@@ -59,14 +34,11 @@ class ResidualBlock(nn.Module):
             else None
         )
 
-    def forward(self, image: Tensor, same_image: Tensor) -> tuple[Tensor, Tensor]:
-        """(F inputs h w) to (F outputs h/stride w/stride), both of them twice: for the convolutions and for the shortcut."""
-        hidden, _ = normalise(convolve(image, self.first), self.first_norm)
-        beside = same_image
-        if self.shortcut is not None:
-            convolution, norm = self.shortcut
-            beside, _ = normalise(convolve(same_image, convolution), norm, relu=False)  # type: ignore[arg-type]
-        return normalise(convolve(hidden, self.second), self.second_norm, beside)
+    def forward(self, image: Tensor) -> Tensor:
+        """Compute relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)): (F inputs h w) to (F outputs h/stride w/stride)."""
+        hidden = F.relu(self.first_norm(self.first(image)))
+        skipped = image if self.shortcut is None else self.shortcut(image)
+        return F.relu(self.second_norm(self.second(hidden)) + skipped)
 
 
 class PatchEncoder(nn.Module):
@@ -93,67 +65,33 @@ class PatchEncoder(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-        self.over_cells: Tensor | None = None
-        """The first convolution's weight as the kernels want it, after `prepare`."""
-
-    @torch.no_grad()
-    def prepare(self) -> None:
-        """Rearrange the first convolution's weight once and not every time; for weights that no longer change."""
-        if kernels.enabled(self.projection.weight):
-            self.over_cells = self._over_cells(kernels.compute_dtype(self.projection.weight))
-
-    def _over_cells(self, kind: torch.dtype) -> Tensor:
-        from chameleon_policy.kernels.stem import depth_weight
-
-        convolution: nn.Conv2d = self.stem[0]  # type: ignore[assignment]
-        return depth_weight(convolution.weight).to(kind, memory_format=torch.channels_last)
-
     def forward(self, images: Tensor, position: Tensor | None = None) -> Tensor:
-        """Images (B T H W 3), uint8 or float in [0, 1], to patch tokens (B T N_v D), row by row.
+        """Encode images (B T H W 3), uint8 or float in [0, 1], as patch tokens (B T N_v D), row by row.
 
         `position` (B 2) in [0, 1) says where in the free rows and columns each episode's crop lies; centred without it.
         """
-        patches = same_patches = self._stem(images, position)
-        for block in self.blocks:
-            patches, same_patches = block(patches, same_patches)
-        tokens = patches.flatten(2).transpose(1, 2)
-        return linear(tokens, self.projection.weight, self.projection.bias).unflatten(0, images.shape[:2])
-
-    def _stem(self, images: Tensor, position: Tensor | None) -> Tensor:
-        """Crop, convolution, norm, ReLU and pooling: (B T H W 3) to (B*T C h/4 w/4)."""
-        convolution: nn.Conv2d = self.stem[0]  # type: ignore[assignment]
-        norm: nn.GroupNorm = self.stem[1]  # type: ignore[assignment]
-        if kernels.enabled(convolution.weight):
-            from chameleon_policy.kernels import group_norm, stem
-
-            if group_norm.fits(norm.num_channels, norm.num_groups):
-                kind = kernels.compute_dtype(convolution.weight)
-                cells = stem.space_to_depth(images, *corners(self.view, position, images), self.view.crop, kind)
-                weight = self._over_cells(kind) if self.over_cells is None else self.over_cells
-                height, width = ((side + 1) // 2 for side in self.view.crop)
-                return stem.norm_pool(
-                    F.conv2d(cells, weight), norm.weight, norm.bias, norm.num_groups, norm.eps, (height, width)
-                )
         # A slice where every episode's crop is the same: nothing to gather, and what can be exported as it is.
         cut = centred(images, self.view)
         if position is not None:
-            cut = crop(images, *corners(self.view, position, images), self.view.crop)
-        return self.stem(to_unit_range(cut, convolution.weight.dtype).flatten(0, 1))
+            cut = crop(images, *corners(self.view, position), self.view.crop)
+        patches = self.stem(to_unit_range(cut, self.projection.weight.dtype).flatten(0, 1))
+        for block in self.blocks:
+            patches = block(patches)
+        tokens = patches.flatten(2).transpose(1, 2)
+        return self.projection(tokens).unflatten(0, images.shape[:2])
 
 
-def corners(view: View, position: Tensor | None, images: Tensor) -> tuple[Tensor, Tensor]:
-    """First row and column of every episode's crop (B), where the images are, without waiting for them.
+def corners(view: View, position: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the first row and column of every episode's crop (B) from positions (B 2) in [0, 1).
 
     0.5 is the centre, and a uniform draw makes every offset equally likely.
     """
-    if position is None:
-        position = torch.full((len(images), 2), 0.5, device=images.device)
     height, width = view.crop
     return (position[:, 0] * (view.height - height + 1)).long(), (position[:, 1] * (view.width - width + 1)).long()
 
 
 def centred(images: Tensor, view: View) -> Tensor:
-    """The crop at the centre of (B T H W 3), where `corners` has it without a position: (B T h w 3)."""
+    """Cut out the centre of (B T H W 3), where `corners` has it at a position of 0.5: (B T h w 3)."""
     height, width = view.crop
     top, left = (view.height - height + 1) // 2, (view.width - width + 1) // 2
     return images[:, :, top : top + height, left : left + width]
@@ -169,6 +107,6 @@ def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Te
 
 
 def to_unit_range(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """(... h w 3), uint8 or float in [0, 1], to (... 3 h w) in [-1, 1]; the memory stays channels last."""
+    """Bring (... h w 3), uint8 or float in [0, 1], to (... 3 h w) in [-1, 1]; the memory stays channels last."""
     scale = 2 / 255 if images.dtype == torch.uint8 else 2.0
     return (images.to(dtype) * scale - 1).movedim(-1, -3)

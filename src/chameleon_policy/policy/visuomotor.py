@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -24,11 +23,12 @@ from torch import Tensor, nn
 
 from chameleon_policy.policy import saving
 from chameleon_policy.policy.action_flow import ActionFlow, Source
+from chameleon_policy.policy.checks import check_batch, check_observation, check_rank
 from chameleon_policy.policy.config import PolicyConfig, to_json
 from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
 from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.normalizer import Normalizer, Statistics
-from chameleon_policy.policy.observation import EpisodeBatch, Observation, check_observation, check_rank
+from chameleon_policy.policy.observation import EpisodeBatch, Observation
 from chameleon_policy.policy.state import MemoryState
 from chameleon_policy.policy.targets import Targets, draw_moments
 
@@ -80,6 +80,8 @@ def architecture_signature(config: PolicyConfig, features: Features, statistics:
     for ssm in (architecture["slow"], architecture["fast"]):
         for option in ("chunk", "half_life", "selectivity"):
             del ssm[option]
+        if ssm["half_life_limit"] is None:  # as in policies from before there was one
+            del ssm["half_life_limit"]
     description = json.dumps([method, architecture, to_json(features), to_json(statistics)], sort_keys=True)
     return hashlib.sha256(description.encode()).hexdigest()[:16]
 
@@ -105,6 +107,8 @@ class VisuomotorPolicy(nn.Module):
         self.event_tokens = EventTokens(config, features, self.statistics)
         self.normalize_action = Normalizer(features.action, self.statistics.action, "action")
         self.signature = architecture_signature(config, features, self.statistics, self.method)
+        self.provenance: dict[str, Any] = {}
+        """Where the weights come from: training seed and git revision, as the trainer says; saved with the policy."""
 
     @classmethod
     def check_requirements(cls) -> None:
@@ -140,10 +144,6 @@ class VisuomotorPolicy(nn.Module):
     def _auxiliary(self, remembered: Remembered, valid: Tensor) -> Terms:
         """What is minimised beside the head's loss."""
         return Terms()
-
-    def _weights_for(self, tokens: Tensor) -> AbstractContextManager[None]:
-        """Inside this block weights may have the type that products are computed in."""
-        return nullcontext()
 
     def add_training_branch(self) -> None:
         """Add what only training needs to a policy that was built for control."""
@@ -276,13 +276,12 @@ class VisuomotorPolicy(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor], MemoryState | None]:
         """The loss, its parts and the memory afterwards."""
         tokens = self.event_tokens(batch.observation, augmentation)
-        with self._weights_for(tokens):
-            before = (None, None) if state is None else (state.layers, state.steps)
-            remembered = self._remember(tokens, *before, keep=keep_state)
-            moments = draw_moments(batch, self.config.objective.action_steps)
-            targets = Targets.of(batch, self.features, self.normalize_action, self._precision).at(moments)
-            total, parts = self._head_loss(remembered.context[moments].flatten(0, 1), targets)
-            more = self._auxiliary(remembered, batch.valid)
+        before = (None, None) if state is None else (state.layers, state.steps)
+        remembered = self._remember(tokens, *before, keep=keep_state)
+        moments = draw_moments(batch, self.config.objective.action_steps)
+        targets = Targets.of(batch, self.features, self.normalize_action, self._precision).at(moments)
+        total, parts = self._head_loss(remembered.context[moments].flatten(0, 1), targets)
+        more = self._auxiliary(remembered, batch.valid)
         after = self._memory_after(remembered, state).detach() if keep_state else None
         return total + more.total, {**parts, **(more.parts or {})}, after
 
@@ -305,7 +304,7 @@ class VisuomotorPolicy(nn.Module):
         device = batch.observation.proprioception.device
         if device != self.device:
             raise ValueError(f'batch: it is on {device}, the policy on {self.device}; use batch.to("{self.device}")')
-        batch.check(self.features, values=check_values)
+        check_batch(batch, self.features, values=check_values)
         if batch.emphasis is not None and self.config.objective.action_steps is None:
             raise ValueError("emphasis: it has a meaning only with objective.action_steps; set that, or leave it out")
         if state is not None:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from chameleon_policy.policy import Observation, VisuomotorPolicy
-from chameleon_policy.policy.observation import check_observation
+from chameleon_policy.policy.checks import check_observation
 from chameleon_policy.serve.instructions import Embed
 from chameleon_policy.serve.memories import Memories
 from chameleon_policy.serve.requests import Act, Close, Observe, Open, Refusal

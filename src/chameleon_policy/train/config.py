@@ -41,6 +41,8 @@ class TrainingConfig:
     graphs: bool = True
     """On a GPU, record the forward and backward pass of each shape of batch as a CUDA graph and replay it. Not for windows
     and accumulation, which run without."""
+    fused: bool = True
+    """On a GPU, put the fused twins of the policy's modules in place (`kernels.fuse`); they compute in half precision."""
     window: int | None = None
     """Time steps in one backward pass: longer episodes are cut, and the memory is carried from window to window.
     Control-JEPA looks ahead within a window only."""

@@ -8,7 +8,6 @@ most of them, of their batches; each keeps gradients of its own.
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -49,8 +48,8 @@ class GraphedLoss:
         """None: this shape was seen once."""
         self.short_of_memory = False
         self.pool: Any = None
-        self._batch_memory: dict[tuple[int, torch.dtype], Tensor] = {}
-        """Place of a tensor in a batch and its kind -> room for it."""
+        self._batch_memory: dict[tuple[str, torch.dtype], Tensor] = {}
+        """Name of a tensor in a batch and its type -> room for it."""
 
     def __call__(self, batch: EpisodeBatch) -> dict[str, Tensor]:
         """The loss and its parts, detached."""
@@ -83,17 +82,16 @@ class GraphedLoss:
         Where it does not fit, there is new memory of twice the size, and earlier recordings keep the old one: however the
         lengths come, all of it together is a few batches.
         """
-        places = itertools.count()
 
-        def keep(tensor: Tensor) -> Tensor:
-            key = (next(places), tensor.dtype)
+        def keep(name: str, tensor: Tensor) -> Tensor:
+            key = (name, tensor.dtype)
             memory = self._batch_memory.get(key)
             if memory is None or memory.numel() < tensor.numel():
                 memory = tensor.new_empty(max(tensor.numel(), 0 if memory is None else 2 * memory.numel()))
                 self._batch_memory[key] = memory
             return memory[: tensor.numel()].view(tensor.shape).copy_(tensor)
 
-        return batch.map(keep)
+        return batch.with_tensors({name: keep(name, tensor) for name, tensor in batch.tensors().items()})
 
     def _run(self, batch: EpisodeBatch) -> dict[str, Tensor]:
         with self.autocast():

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from rich.console import Console
 from torch import Tensor, nn
 
+from chameleon_policy.kernels import fuse
 from chameleon_policy.policy import EpisodeBatch
 from chameleon_policy.train.checkpoint import POLICY, Checkpoints, Progress
 from chameleon_policy.train.config import TrainingConfig
@@ -110,6 +111,9 @@ class Trainer:
             if not hasattr(method, "forget_activations"):
                 raise ValueError(f"{type(method).__name__} always keeps its activations; leave out --forget-activations")
             method.forget_activations = True
+        on_gpu = accelerator.device.type == "cuda"
+        if config.fused and on_gpu:
+            fuse(method)
         self.optimizers = make_optimizers(method, config)
         self.average = WeightAverage(method, config.ema_decay)
         self.checkpoints = Checkpoints(run, config.keep_checkpoints)
@@ -118,7 +122,6 @@ class Trainer:
         self._options = loss_options(method)
         never_waits = "check_values" in self._options
         graphs = config.graphs and never_waits and config.window is None and config.accumulate == 1
-        on_gpu = accelerator.device.type == "cuda"
         self._graphed = GraphedLoss(method, accelerator.autocast) if graphs and on_gpu else None
 
     def restore(self) -> Progress:

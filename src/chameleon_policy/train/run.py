@@ -122,6 +122,7 @@ def train(
         encoder = InstructionEncoder(config.language, accelerator.device) if config.language else None
         arrays = _load(episodes, workers, console, show=first)
         policy = build_policy(config, episodes, arrays, encoder, mirror).to(accelerator.device)
+        policy.provenance = {"seed": config.training.seed, "git_revision": git_revision(), "start_from": config.start_from}
         recorded = config.training.graphs and config.training.window is None and config.training.accumulate == 1
         recorded = recorded and accelerator.device.type == "cuda"
         put_away = partial(

@@ -5,7 +5,7 @@
     control.observe(observation)                   every control step
     chunk = control.act(steps=8)                   when a chunk of actions is due
 
-On a GPU the weights are bfloat16, and `observe` and `act` are CUDA graphs over fixed buffers: a tick is one launch. An
+On a GPU the weights are bfloat16, modules are fused, and `observe` and `act` are CUDA graphs over fixed buffers: a tick is one launch. An
 observation goes there through page-locked memory, so it should come from the CPU, as cameras deliver it. On a
 CPU the weights stay float32, with convolutions in channels-last order. Results are those of `ChameleonPolicy.observe` and
 `act`, but for rounding.
@@ -28,32 +28,32 @@ import torch
 from torch import Tensor, nn
 
 from chameleon_policy import kernels
-from chameleon_policy.policy.action_flow import Source
-from chameleon_policy.policy.attention import TransformerBlock
+from chameleon_policy.kernels.frozen import freeze
+from chameleon_policy.policy.action_flow import ActionFlow, Source
 from chameleon_policy.policy.chameleon import ChameleonPolicy
-from chameleon_policy.policy.observation import Observation, check_observation, check_rank
+from chameleon_policy.policy.checks import check_observation, check_rank
+from chameleon_policy.policy.observation import Observation
 from chameleon_policy.policy.state import MemoryState
-from chameleon_policy.policy.visual import PatchEncoder
 
 WARM_UP = 2
 """Runs before a graph is captured: libraries choose their algorithms, and kernels are compiled."""
 
 
 class FastControl:
-    """A frozen copy of a policy that controls `batch_size` robots."""
+    """A frozen copy of a policy that controls `batch_size` robots; `fused=False` leaves out our own GPU kernels."""
 
-    def __init__(self, policy: ChameleonPolicy, *, batch_size: int = 1) -> None:
+    def __init__(self, policy: ChameleonPolicy, *, batch_size: int = 1, fused: bool = True) -> None:
         if not isinstance(policy, ChameleonPolicy):
             raise ValueError(f"FastControl: expected a ChameleonPolicy, got {type(policy).__name__}")
         with torch.cuda.device(policy.device) if policy.device.type == "cuda" else nullcontext():
-            self.policy = _frozen(policy)
+            self.policy = _frozen(policy, fused=fused and kernels.AVAILABLE)
         self.features, self.device = policy.features, policy.device
         self._state = self.policy.initial_state(batch_size)
         self._observed = [False] * batch_size
         self._gpu: _Graphs | None = None
         if self.device.type == "cuda":
             with torch.cuda.device(self.device):
-                self._gpu = _Graphs(self.policy, self._state)
+                self._gpu = _Graphs(self.policy, self._state, fused=fused and kernels.AVAILABLE)
 
     def __len__(self) -> int:
         return len(self._state)
@@ -121,11 +121,11 @@ class FastControl:
             mine.copy_(given)
 
 
-def _frozen(policy: ChameleonPolicy) -> ChameleonPolicy:
-    """A copy for control alone, in the precision and memory order that its device is fast with."""
+def _frozen(policy: ChameleonPolicy, *, fused: bool) -> ChameleonPolicy:
+    """Copy a policy for control alone, in the precision and memory order that its device is fast with."""
     branch, policy.control_jepa = policy.control_jepa, None  # no need to copy what only training uses
     try:
-        frozen = copy.deepcopy(policy).eval().requires_grad_(False)
+        frozen = copy.deepcopy(policy)
     finally:
         policy.control_jepa = branch
     if policy.device.type == "cuda":
@@ -133,13 +133,12 @@ def _frozen(policy: ChameleonPolicy) -> ChameleonPolicy:
             # Time constants stay precise: decays are products of many factors close to one.
             if not name.endswith(("rate_bias", "log_decay")):
                 parameter.data = parameter.data.bfloat16()
+        if fused:
+            kernels.fuse(frozen)
     for module in frozen.modules():
         if isinstance(module, nn.Conv2d):
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
-    for module in frozen.modules():
-        if isinstance(module, (TransformerBlock, PatchEncoder)):
-            module.prepare()
-    return frozen
+    return freeze(frozen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +155,8 @@ class _Acting:
 class _Graphs:
     """`observe` and `act` over fixed buffers on a CUDA device."""
 
-    def __init__(self, policy: ChameleonPolicy, state: MemoryState) -> None:
-        self.policy, self.state = policy, state
+    def __init__(self, policy: ChameleonPolicy, state: MemoryState, *, fused: bool) -> None:
+        self.policy, self.state, self.fused = policy, state, fused
         features, batch, device = policy.features, len(state), policy.device
 
         def buffers(*, waiting: bool) -> Observation:
@@ -221,9 +220,7 @@ class _Graphs:
 
     def _prepare(self, steps: int, noise: Tensor) -> _Acting:
         chunk, actions = noise.clone(), torch.empty_like(noise)
-        flow = self.policy.action_flow
-        sample = _sampler(flow, len(noise), steps)
-
+        sample = _sampler(self.policy.action_flow, len(noise), steps, fused=self.fused)
         units = self.policy.normalize_action
 
         def run() -> None:
@@ -232,14 +229,14 @@ class _Graphs:
         return _Acting(_capture(run), chunk, actions, sample)
 
 
-def _sampler(flow: nn.Module, robots: int, steps: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """From working states and noise to normalised chunks."""
-    if kernels.enabled(flow.action_out.weight):  # type: ignore[union-attr, arg-type]
+def _sampler(flow: ActionFlow, robots: int, steps: int, *, fused: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    """Make the function from working states and noise to normalised chunks."""
+    if fused and kernels.enabled(flow.action_out.weight):
         from chameleon_policy.kernels import euler
 
         if euler.fits(flow):
             return euler.EulerSampler(flow, robots, steps, torch.bfloat16)
-    return lambda working, noise: flow.sample(working, steps, noise, None).float()  # type: ignore[operator]
+    return lambda working, noise: flow.sample(working, steps, noise, None).float()
 
 
 def _tensors(observation: Observation) -> list[Tensor]:

@@ -1,0 +1,45 @@
+"""What follows from weights alone, computed once: for copies of a policy whose weights no longer change."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from chameleon_policy.policy.attention import Attention, TransformerBlock
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+class FrozenAttention(Attention):
+    """Attention that can keep the joined weights of queries, keys and values."""
+
+    joined: tuple[Tensor, Tensor] | None = None
+    """After `freeze`; None: join them at every step, as the plain module does."""
+
+    def join(self) -> tuple[Tensor, Tensor]:
+        """Return weight (3D D) and bias (3D) of queries, keys and values."""
+        return super().join() if self.joined is None else self.joined
+
+
+def adopt(kind: type[ModuleT], plain: nn.Module) -> ModuleT:
+    """Make a module of a subclass that has the plain one's parameters, buffers and children as its own."""
+    module = kind.__new__(kind)
+    nn.Module.__init__(module)
+    module.__dict__.update(plain.__dict__)
+    return module
+
+
+@torch.no_grad()
+def freeze(policy: ModuleT) -> ModuleT:
+    """Put a policy into eval mode for good: no gradients, projections joined and weights rearranged once."""
+    policy.eval().requires_grad_(False)
+    for block in [module for module in policy.modules() if isinstance(module, TransformerBlock)]:
+        if not isinstance(block.attention, FrozenAttention):
+            block.attention = adopt(FrozenAttention, block.attention)
+        block.attention.joined = block.attention.join()
+    for module in policy.modules():
+        if hasattr(module, "rearrange_weights"):
+            module.rearrange_weights()
+    return policy
