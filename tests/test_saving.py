@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -43,6 +44,34 @@ def test_what_is_loaded_acts_as_what_was_saved(saved) -> None:
     assert torch.equal(chunks[0], chunks[1])
     state = original.observe(observation, original.initial_state(2))
     loaded.observe(observation, state)  # the memory of a policy goes on in its copy
+
+
+def test_a_policy_from_before_the_limit_loads_without_one_and_says_so(saved, caplog) -> None:
+    """As every policy was saved then: neither the key nor where the weights come from."""
+    config = json.loads((saved / "config.json").read_text())
+    for ssm in ("slow", "fast"):
+        del config["config"][ssm]["half_life_limit"]
+    del config["provenance"]
+    text = (json.dumps(config, indent=2) + "\n").encode()
+    weights = safetensors.torch.load_file(saved / "model.safetensors")
+    digests = {"config.json": text, "normalizer.json": (saved / "normalizer.json").read_bytes()}
+    metadata = {name: hashlib.sha256(content).hexdigest() for name, content in digests.items()}
+    (saved / "config.json").write_bytes(text)
+    safetensors.torch.save_file(weights, saved / "model.safetensors", metadata=metadata)
+    loaded = ChameleonPolicy.from_pretrained(saved)
+    assert loaded.config.fast.half_life_limit is None and loaded.provenance == {}
+    assert "keeps its layer without one" in caplog.text
+    caplog.clear()
+    loaded.save_pretrained(saved / "again")
+    assert ChameleonPolicy.from_pretrained(saved / "again").config == loaded.config
+    assert not caplog.text, "saved anew, it says itself that it has no limit"
+
+
+def test_a_policy_knows_where_its_weights_come_from(tmp_path) -> None:
+    policy = make_policy()
+    policy.provenance = {"seed": 3, "git_revision": "abc"}
+    policy.save_pretrained(tmp_path)
+    assert ChameleonPolicy.from_pretrained(tmp_path).provenance == {"seed": 3, "git_revision": "abc"}
 
 
 def test_the_dtype_is_kept(tmp_path) -> None:

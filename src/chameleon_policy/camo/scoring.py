@@ -1,4 +1,4 @@
-"""Scores: M, D and SR of an episode from its events, rates with intervals over many episodes (Eq. 20 of the paper).
+"""Scores: M, D and SR of an episode from its events, rates with intervals over many episodes (Eq. 19 of the paper).
 
 M is a scorable manipulation, whatever was chosen; D says that the choice agrees with the history; a task's `judge` reads
 both off the events. MSR = P(M), DSR = P(D | M), SR = P(M and D).

@@ -61,6 +61,8 @@ class ChameleonConfig(PreTrainedConfig):
     ema_decay: float = 0.995
     """How slowly the weights that act follow those in training."""
 
+    fused: bool = True
+    """Compute with fused modules where they can be used: bfloat16, on a GPU, with Triton."""
     dtype: str = "float32"
     """bfloat16: mixed precision in training, which LeRobot sets up from 0.6 on; before, `accelerate launch` does."""
 
@@ -77,6 +79,9 @@ class ChameleonConfig(PreTrainedConfig):
     # Filled in, and saved with the weights
     statistics: dict[str, dict[str, list[float]]] | None = None
     """What the policy normalises with; None: made from the dataset."""
+    half_life_limit: float | None = None
+    """Most control steps over which the working state may keep half of what it holds; None: the preset's for a new policy,
+    and no limit for one that was saved without (before there was one)."""
     normalization_mapping: dict[str, NormalizationMode] = field(default_factory=_identity)
     """LeRobot's own normalisation stays out of it."""
 
@@ -151,7 +156,8 @@ class ChameleonConfig(PreTrainedConfig):
             config.objective, action_steps=self.action_steps, flow_time_power=self.flow_time_power,
             proprioception_noise=self.proprioception_noise, control_jepa_weight=self.control_jepa_weight,
         )  # fmt: skip
-        return replace(config, sampling_steps=self.sampling_steps, objective=objective)
+        fast = replace(config.fast, half_life_limit=self.half_life_limit)
+        return replace(config, fast=fast, sampling_steps=self.sampling_steps, objective=objective)
 
     def views(self) -> dict[str, str]:
         """View -> LeRobot's key: observation.images.third is `third`, as in chameleon_policy.data."""

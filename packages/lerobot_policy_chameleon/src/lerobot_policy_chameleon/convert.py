@@ -44,6 +44,7 @@ def configuration_of(policy: VisuomotorPolicy) -> ChameleonConfig:
         proprioception_noise=objective.proprioception_noise,
         control_jepa_weight=objective.control_jepa_weight,
         statistics=as_plain(policy.statistics),
+        half_life_limit=policy.config.fast.half_life_limit,
     )
     if config.policy_features(features.language) != features:
         raise ValueError(

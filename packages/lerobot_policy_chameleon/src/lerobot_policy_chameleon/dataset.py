@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chameleon_policy.policy import preset
 from lerobot_policy_chameleon.configuration_chameleon import ChameleonConfig
 from lerobot_policy_chameleon.statistics import as_plain, from_frames, from_summary
 from lerobot_policy_chameleon.windows import OBJECTS
 
+LOG = logging.getLogger("chameleon_policy")
 _SLOT = re.compile(r"slot(\d+)\.(.+)")
 
 
@@ -20,7 +23,14 @@ def describe(config: ChameleonConfig, stats: Any, meta: Any) -> None:
         config.object_size = slot_size(meta.features[OBJECTS].get("names"))
     config.validate_features()
     if config.statistics is not None:
+        if config.half_life_limit is None:
+            LOG.warning(
+                "this policy was saved without a half_life_limit and keeps its fast layer without one: its working state "
+                "may outlast the traces (docs/deviations.md)"
+            )
         return
+    if config.half_life_limit is None:
+        config.half_life_limit = preset(config.preset).fast.half_life_limit
     stats = meta.stats if stats is None and meta is not None else stats
     features = config.policy_features()
     if meta is not None and any((Path(meta.root) / "data").rglob("*.parquet")):

@@ -23,6 +23,7 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from torch import Tensor
 
 from chameleon_policy.baselines import method_named
+from chameleon_policy.kernels import fuse
 from chameleon_policy.policy import EpisodeBatch, InstructionEncoder, MemoryState, Observation
 from chameleon_policy.train.ema import WeightAverage
 from chameleon_policy.train.muon import matrices_of
@@ -53,6 +54,8 @@ class ChameleonPolicy(PreTrainedPolicy):
         kind = method_named(config.method)
         kind.check_requirements()
         self.model = kind(config.policy_config(), features, from_plain(config.statistics))
+        if config.fused:
+            fuse(self.model)
         self.averaged = copy.deepcopy(self.model).requires_grad_(False).eval()
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
         self._average = WeightAverage(self.model, config.ema_decay)
