@@ -5,6 +5,7 @@ On a CUDA device the kernels are compiled; elsewhere Triton's interpreter runs t
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -235,16 +236,20 @@ def test_sums_of_rows(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(sum_rows(rows).double(), rows.double().sum(0), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize(("horizon", "action", "robots"), [(4, 2, 2), (16, 10, 1)])
-def test_euler_steps(horizon: int, action: int, robots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shared_memory", [99 * 1024, 227 * 1024])
+@pytest.mark.parametrize(("horizon", "action", "robots", "ratio"), [(4, 2, 2, 4), (16, 10, 1, 4), (4, 2, 2, 32)])
+def test_euler_steps(
+    horizon: int, action: int, robots: int, ratio: int, shared_memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A feed-forward network of 2,048 channels is as wide as the paper's: where memory is scarce it goes in two rounds."""
     monkeypatch.setattr(euler, "STREAM", torch.float32)
-    flow = ActionFlow(preset("nano"), action, horizon).to(DEVICE).eval()
+    flow = ActionFlow(dataclasses.replace(preset("nano"), feedforward_ratio=ratio), action, horizon).to(DEVICE).eval()
     with torch.no_grad():
         for parameter in flow.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
         working, noise = normal(robots, flow.width, grad=False), normal(robots, horizon, action, grad=False)
         expected = flow.sample(working, 3, noise, None)
-        sampled = euler.EulerSampler(flow, robots, 3, torch.float32)(working, noise.clone())
+        sampled = euler.EulerSampler(flow, robots, 3, torch.float32, shared_memory)(working, noise.clone())
     torch.testing.assert_close(sampled, expected, rtol=1e-4, atol=1e-4)
 
 

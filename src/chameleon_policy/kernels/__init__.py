@@ -40,7 +40,9 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 AVAILABLE = importlib.util.find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
 LEAST_SHARED_MEMORY = 99 * 1024
-"""Bytes that a block of threads must be able to have: what every card from an RTX 3090 on has."""
+"""Bytes that a block of threads must be able to have: what an RTX 3090, 4090 or 5090 gives it."""
+AMPLE_SHARED_MEMORY = 160 * 1024
+"""Bytes from which on the largest blocks are used: an A100 or H100 has them."""
 
 
 def fuse(policy: ModuleT, *, shared_memory: int | None = None) -> ModuleT:

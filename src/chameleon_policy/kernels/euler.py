@@ -21,6 +21,8 @@ import triton.language as tl
 from torch import Tensor, nn
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from chameleon_policy.kernels import AMPLE_SHARED_MEMORY
+
 EPSILON = 1e-5
 COLUMNS = {"linear": 16, "long": 16, "attend": 16}
 """Output columns of a program, by kernel; `long` is the feed-forward network's second layer."""
@@ -33,11 +35,16 @@ WARPS = {"linear": 4, "long": 8, "attend": 8, "advance": 8}
 @triton.jit
 def _linear(x_, gamma_, beta_, w_, b_, out_, rows, columns, epsilon,
             NORM: tl.constexpr, BIAS: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
-            K: tl.constexpr, SPLIT: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """out = gelu(norm(x) w^T + b), or out += that, for M rows and BN columns; the inner dimension in SPLIT parts at once."""
+            K: tl.constexpr, SPLIT: tl.constexpr, ROUNDS: tl.constexpr, M: tl.constexpr, BN: tl.constexpr,
+            PDL: tl.constexpr):  # fmt: skip
+    """out = gelu(norm(x) w^T + b), or out += that, for M rows and BN columns.
+
+    The inner dimension is taken in SPLIT parts at once, and (without NORM) in ROUNDS one after another.
+    """
     row = tl.program_id(1) * M + tl.arange(0, M)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
-    part: tl.constexpr = K // SPLIT
+    together: tl.constexpr = K // ROUNDS
+    part: tl.constexpr = together // SPLIT
     k = tl.arange(0, SPLIT)[:, None] * part + tl.arange(0, part)[None, :]
     real_row, real_column = row < rows, column < columns
     w = tl.load(w_ + column[None, None, :] * K + k[:, :, None], mask=real_column[None, None, :], other=0.0)
@@ -55,6 +62,11 @@ def _linear(x_, gamma_, beta_, w_, b_, out_, rows, columns, epsilon,
         rstd = 1 / tl.sqrt(tl.maximum(tl.sum(tl.sum(x * x, 2), 0) / K - mean * mean, 0.0) + epsilon)
         x = (x - mean[None, :, None]) * rstd[None, :, None] * gamma[:, None, :] + beta[:, None, :]
     result = tl.sum(tl.dot(x.to(w.dtype), w, input_precision="ieee"), 0)
+    for _ in tl.static_range(1, ROUNDS):
+        k += together
+        w = tl.load(w_ + column[None, None, :] * K + k[:, :, None], mask=real_column[None, None, :], other=0.0)
+        x = tl.load(x_ + row[None, :, None] * K + k[:, None, :], mask=real_row[None, :, None], other=0.0)
+        result += tl.sum(tl.dot(x.to(w.dtype), w, input_precision="ieee"), 0)
     if BIAS:
         result += bias[None, :]
     if GELU:
@@ -166,7 +178,7 @@ class EulerSampler:
     Everything it needs is allocated here, so that a call can be captured in a CUDA graph.
     """
 
-    def __init__(self, flow: Any, robots: int, steps: int, kind: torch.dtype) -> None:
+    def __init__(self, flow: Any, robots: int, steps: int, kind: torch.dtype, shared_memory: int) -> None:
         weight = flow.action_out.weight
         device = weight.device
         self.robots, self.steps, self.width, self.horizon, self.actions = (
@@ -178,6 +190,7 @@ class EulerSampler:
         )
         self.heads, self.context = flow.blocks[0].attention.heads, flow.policy_tokens.out_features // flow.width
         self.kind = kind
+        self.rounds = 1 if shared_memory >= AMPLE_SHARED_MEMORY else 2
         # Programmatic dependent launch came with Hopper.
         self.pdl = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
@@ -257,7 +270,7 @@ class EulerSampler:
         _linear[(triton.cdiv(columns, COLUMNS[name]), triton.cdiv(rows, tile))](
             x, gamma, beta, weight, weight if bias is None else bias, out, rows, columns, EPSILON,
             NORM=norm is not None, BIAS=bias is not None, GELU=gelu, ADD=add, K=size,
-            SPLIT=min(SPLIT[name], size // 16), M=tile, BN=COLUMNS[name], PDL=self.pdl,
+            SPLIT=min(SPLIT[name], size // 16), ROUNDS=self.rounds if name == "long" else 1, M=tile, BN=COLUMNS[name], PDL=self.pdl,
             num_warps=WARPS[name], **self._launch,
         )  # fmt: skip
 

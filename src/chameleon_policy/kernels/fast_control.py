@@ -40,20 +40,26 @@ WARM_UP = 2
 
 
 class FastControl:
-    """A frozen copy of a policy that controls `batch_size` robots; `fused=False` leaves out our own GPU kernels."""
+    """A frozen copy of a policy that controls `batch_size` robots.
 
-    def __init__(self, policy: ChameleonPolicy, *, batch_size: int = 1, fused: bool = True) -> None:
+    `fused=False` leaves out our own GPU kernels; `shared_memory` is that of `kernels.fuse`.
+    """
+
+    def __init__(
+        self, policy: ChameleonPolicy, *, batch_size: int = 1, fused: bool = True, shared_memory: int | None = None
+    ) -> None:
         if not isinstance(policy, ChameleonPolicy):
             raise ValueError(f"FastControl: expected a ChameleonPolicy, got {type(policy).__name__}")
         with torch.cuda.device(policy.device) if policy.device.type == "cuda" else nullcontext():
-            self.policy = _frozen(policy, fused=fused and kernels.AVAILABLE)
+            self.policy = _frozen(policy, fused=fused, shared_memory=shared_memory)
         self.features, self.device = policy.features, policy.device
         self._state = self.policy.initial_state(batch_size)
         self._observed = [False] * batch_size
         self._gpu: _Graphs | None = None
         if self.device.type == "cuda":
             with torch.cuda.device(self.device):
-                self._gpu = _Graphs(self.policy, self._state, fused=fused and kernels.AVAILABLE)
+                memory = (shared_memory or kernels.shared_memory_of(self.device)) if fused else None
+                self._gpu = _Graphs(self.policy, self._state, memory)
 
     def __len__(self) -> int:
         return len(self._state)
@@ -121,7 +127,7 @@ class FastControl:
             mine.copy_(given)
 
 
-def _frozen(policy: ChameleonPolicy, *, fused: bool) -> ChameleonPolicy:
+def _frozen(policy: ChameleonPolicy, *, fused: bool, shared_memory: int | None) -> ChameleonPolicy:
     """Copy a policy for control alone, in the precision and memory order that its device is fast with."""
     branch, policy.control_jepa = policy.control_jepa, None  # no need to copy what only training uses
     try:
@@ -134,7 +140,7 @@ def _frozen(policy: ChameleonPolicy, *, fused: bool) -> ChameleonPolicy:
             if not name.endswith(("rate_bias", "log_decay")):
                 parameter.data = parameter.data.bfloat16()
         if fused:
-            kernels.fuse(frozen)
+            kernels.fuse(frozen, shared_memory=shared_memory)
     for module in frozen.modules():
         if isinstance(module, nn.Conv2d):
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
@@ -153,10 +159,10 @@ class _Acting:
 
 
 class _Graphs:
-    """`observe` and `act` over fixed buffers on a CUDA device."""
+    """`observe` and `act` over fixed buffers on a CUDA device; without `shared_memory`, without our own kernels."""
 
-    def __init__(self, policy: ChameleonPolicy, state: MemoryState, *, fused: bool) -> None:
-        self.policy, self.state, self.fused = policy, state, fused
+    def __init__(self, policy: ChameleonPolicy, state: MemoryState, shared_memory: int | None) -> None:
+        self.policy, self.state, self.shared_memory = policy, state, shared_memory
         features, batch, device = policy.features, len(state), policy.device
 
         def buffers(*, waiting: bool) -> Observation:
@@ -220,7 +226,7 @@ class _Graphs:
 
     def _prepare(self, steps: int, noise: Tensor) -> _Acting:
         chunk, actions = noise.clone(), torch.empty_like(noise)
-        sample = _sampler(self.policy.action_flow, len(noise), steps, fused=self.fused)
+        sample = _sampler(self.policy.action_flow, len(noise), steps, self.shared_memory)
         units = self.policy.normalize_action
 
         def run() -> None:
@@ -229,13 +235,15 @@ class _Graphs:
         return _Acting(_capture(run), chunk, actions, sample)
 
 
-def _sampler(flow: ActionFlow, robots: int, steps: int, *, fused: bool) -> Callable[[Tensor, Tensor], Tensor]:
+def _sampler(
+    flow: ActionFlow, robots: int, steps: int, shared_memory: int | None
+) -> Callable[[Tensor, Tensor], Tensor]:
     """Make the function from working states and noise to normalised chunks."""
-    if fused and kernels.enabled(flow.action_out.weight):
+    if shared_memory is not None and kernels.AVAILABLE and kernels.enabled(flow.action_out.weight):
         from chameleon_policy.kernels import euler
 
         if euler.fits(flow):
-            return euler.EulerSampler(flow, robots, steps, torch.bfloat16)
+            return euler.EulerSampler(flow, robots, steps, torch.bfloat16, shared_memory)
     return lambda working, noise: flow.sample(working, steps, noise, None).float()
 
 

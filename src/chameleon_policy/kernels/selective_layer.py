@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from chameleon_policy.kernels import selective_scan
+from chameleon_policy.kernels import AMPLE_SHARED_MEMORY, selective_scan
 from chameleon_policy.kernels.sums import sum_rows
 
 TAPS = 4
@@ -21,6 +21,8 @@ TAPS = 4
 CHANNELS_TOGETHER = 128
 ROWS_TOGETHER = 32
 LONGEST_CHUNK = 64
+WIDE_STATE = 64
+"""Larger states get half the chunk where shared memory is scarce."""
 WARPS = {"states": 4, "outputs": 4, "state_gradients": 4, "gradients": 4, "gradients_through_states": 8}
 
 
@@ -291,7 +293,8 @@ class _Run:
         self.projected, self.shape = projected.new_empty(0), shape
         self.streams, self.rows = self.batch * self.tokens, self.batch * self.tokens * self.steps
         self.size, self.channels = shape.inner // shape.heads, shape.inner + 2 * shape.state
-        longest = min(LONGEST_CHUNK, triton.next_power_of_2(shape.chunk))
+        scarce = shape.state > WIDE_STATE and shape.shared_memory < AMPLE_SHARED_MEMORY
+        longest = min(LONGEST_CHUNK // 2 if scarce else LONGEST_CHUNK, triton.next_power_of_2(shape.chunk))
         length = max(16, min(longest, triton.next_power_of_2(self.steps)))
         self.chunks = triton.cdiv(self.steps, length)
         self.tiles = {

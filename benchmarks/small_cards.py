@@ -1,0 +1,185 @@
+"""Which kernels fit which cards? Compile all that a policy uses, for cards that are not here, and read what they need.
+
+    python -m benchmarks.small_cards --out docs/results/small-cards.json
+
+Triton compiles without a card. A fused policy takes one training step and samples one chunk on a CPU, and every launch of
+a kernel compiles it for the card in question instead of running it. Shared memory is what Triton allots to a block of
+threads; registers and spilled bytes are a thread's, as `cuobjdump` reads them from the compiled kernel.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+import tyro
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from benchmarks.inputs import random_observation
+from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, Language, View, fuse, kernels, preset
+from chameleon_policy.kernels import euler
+from chameleon_policy.report.provenance import write_result
+
+COMMAND = "python -m benchmarks.small_cards"
+SEED = 0
+CARDS = {
+    "sm_86": (86, 99, "RTX 3090, A40"),
+    "sm_89": (89, 99, "RTX 4090, L4, L40"),
+    "sm_120": (120, 99, "RTX 5090"),
+    "sm_87": (87, 163, "Jetson Orin"),
+    "sm_80": (80, 163, "A100"),
+    "sm_90": (90, 227, "H100, H200"),
+}
+"""Compute capability, shared memory that a block of threads can have (KiB), and who has it."""
+TIME = 70
+"""Time steps of the batch: more than one chunk of the scan, so that its states are kept, too."""
+FEATURES = Features(
+    views=tuple(View(name=name, height=128, width=128) for name in ("third", "wrist")),
+    proprioception=10,
+    action=10,
+    horizon=16,
+    language=Language(width=384, encoder="none"),
+)
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+def main(
+    out: Path = Path("runs/small-cards.json"),
+    cards: tuple[str, ...] = tuple(CARDS),
+    presets: tuple[str, ...] = ("paper", "small", "nano"),
+) -> None:
+    """Compile, print, and write the result.
+
+    Args:
+        out: JSON file to write.
+        cards: Compute capabilities to compile for.
+        presets: Sizes of the policy.
+    """
+    unknown = [card for card in cards if card not in CARDS]
+    if unknown:
+        raise SystemExit(f"there is no card {unknown[0]!r}; choose from {', '.join(CARDS)}")
+    rows = []
+    for card in cards:
+        for name in presets:
+            rows.append(row := {"card": card, "names": CARDS[card][2], "preset": name, **needs(card, name)})
+            print(
+                f"{card}, {name}: {len(row['kernels'])} kernels; at most {row['shared_kib']:.0f} of {row['card_kib']} KiB "
+                f"of shared memory ({row['largest']}), {row['registers']} registers and {row['spilled_bytes']} bytes spilled "
+                f"({row['most_spilled']})",
+                flush=True,
+            )
+            write_result(out, {"rows": rows}, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=[SEED])
+    print(f"Written to {out}")
+
+
+def needs(card: str, name: str) -> dict[str, Any]:
+    """Compile the kernels that a preset uses for a card: which there are, and what the hungriest of them need."""
+    capability, memory, _ = CARDS[card]
+    with compiling_for(capability) as compiled:
+        use(name, memory * 1024)
+    found = [Need.of(function, kernel) for function, kernel in compiled]
+    largest, spiller = max(found, key=lambda need: need.shared), max(found, key=lambda need: need.spilled)
+    return {
+        "kernels": sorted({need.kernel for need in found}), "card_kib": memory,
+        "shared_kib": largest.shared / 1024, "largest": largest.kernel,
+        "registers": max(need.registers for need in found),
+        "spilled_bytes": spiller.spilled, "most_spilled": spiller.kernel,
+    }  # fmt: skip
+
+
+def use(name: str, shared_memory: int) -> None:
+    """Take one training step with the loss of a preset, and make its Euler sampler where there is one."""
+    torch.manual_seed(SEED)
+    policy = fuse(ChameleonPolicy(preset(name), FEATURES), shared_memory=shared_memory)
+    batch = EpisodeBatch(
+        observation=random_observation(FEATURES, (1, TIME), torch.Generator().manual_seed(SEED)),
+        actions=torch.randn(1, TIME, FEATURES.action),
+        valid=torch.ones(1, TIME, dtype=torch.bool),
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        policy.loss(batch, check_values=False).total.backward()
+    flow = policy.action_flow.bfloat16()
+    if euler.fits(flow):
+        working, noise = torch.zeros(1, flow.width), torch.zeros(1, flow.horizon, flow.action)
+        with torch.no_grad():
+            euler.EulerSampler(flow, 1, 2, torch.bfloat16, shared_memory)(working, noise)
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one compiled kernel needs."""
+
+    kernel: str
+    shared: int
+    """Bytes, for a block of threads."""
+    registers: int
+    spilled: int
+    """Bytes of a thread that do not fit its registers."""
+
+    @classmethod
+    def of(cls, name: str, kernel: Any) -> Need:
+        """Read it from a compiled kernel."""
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(kernel.asm["cubin"])
+            file.flush()
+            text = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+        usage = re.search(r"REG:(\d+) STACK:(\d+)", text)
+        if usage is None:
+            raise RuntimeError(f"cuobjdump says nothing of the registers of {name}: {text}")
+        return cls(name, kernel.metadata.shared, int(usage[1]), int(usage[2]))
+
+
+@dataclass(frozen=True)
+class AbsentCard:
+    """What Triton asks of a driver before it compiles."""
+
+    capability: int
+
+    def get_current_target(self) -> GPUTarget:
+        """Say what to compile for."""
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        """Return a number of its own for every card: compiled kernels are kept by it."""
+        return self.capability
+
+    def get_current_stream(self, device: int) -> int:
+        """Return the default one; nothing runs on it."""
+        return 0
+
+
+@contextmanager
+def compiling_for(capability: int) -> Iterator[list[tuple[str, Any]]]:
+    """Inside this block kernels are compiled for a card and not run; afterwards the list has them, by name."""
+    found: list[tuple[str, Any]] = []
+    run, enabled = JITFunction.run, kernels.enabled
+
+    def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = run(self, *arguments, grid=grid, warmup=True, **options)
+        if not any(kernel is known for _, known in found):
+            found.append((self.fn.__name__, kernel))
+        return kernel
+
+    driver.set_active(AbsentCard(capability))
+    JITFunction.run = compile_only
+    kernels.enabled = lambda tensor: kernels.compute_dtype(tensor) in kernels.HALF
+    try:
+        yield found
+    finally:
+        JITFunction.run, kernels.enabled = run, enabled  # the driver stays: there may be no other on this machine
+
+
+if __name__ == "__main__":
+    tyro.cli(main, prog=COMMAND)

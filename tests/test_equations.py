@@ -1,0 +1,217 @@
+"""The equations of the paper, written out by hand, against the modules that stand for them; all in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from chameleon_policy import Features, View
+from chameleon_policy.policy.action_flow import ActionFlow
+from chameleon_policy.policy.attention import Attention, TransformerBlock
+from chameleon_policy.policy.event_tokens import EventTokens
+from chameleon_policy.policy.memory import MemoryLayer
+from chameleon_policy.policy.normalizer import Statistics
+from chameleon_policy.policy.ssm import SelectiveSSM
+from examples import STATE_FEATURES, make_batch, make_observation, make_policy, nano
+
+CONFIG = nano()
+BODY, INSTRUCTION = -2, -1
+"""Places of p_t and q_t among the tokens."""
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def away_from_its_beginning(module: torch.nn.Module) -> torch.nn.Module:
+    """The module in float64 with all weights moved: biases of zero and gains of one would hide mistakes."""
+    module.double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return module
+
+
+def normalised(norm: torch.nn.LayerNorm, x: Tensor) -> Tensor:
+    """LN: zero mean and unit variance over the width, then gain and bias."""
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+def gelu(x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def affine(layer: torch.nn.Linear, x: Tensor) -> Tensor:
+    return x @ layer.weight.T + layer.bias
+
+
+def mlp(layers: torch.nn.Sequential, x: Tensor) -> Tensor:
+    return affine(layers[2], gelu(affine(layers[0], x)))
+
+
+def attended(attention: Attention, query: Tensor, sources: Tensor) -> Tensor:
+    """Attn(query, sources, sources) for one query (D) and sources (N D), head by head."""
+    width = query.shape[-1]
+    size = width // attention.heads
+    asked = affine(attention.query, query)
+    keys, values = affine(attention.key_value, sources).split(width, dim=-1)
+    heads = []
+    for first in range(0, width, size):
+        part = slice(first, first + size)
+        scores = torch.stack([asked[part] @ key for key in keys[:, part]]) / math.sqrt(size)
+        weights = scores.exp() / scores.exp().sum()
+        heads.append(sum(weight * value for weight, value in zip(weights, values[:, part], strict=True)))
+    return affine(attention.output, torch.cat(heads))
+
+
+def mixed(block: TransformerBlock, tokens: Tensor) -> Tensor:
+    """The textbook block over (N D): x + attn(norm(x)), then x + mlp(norm(x))."""
+    normed = normalised(block.attention_norm, tokens)
+    tokens = tokens + torch.stack([attended(block.attention, query, normed) for query in normed])
+    norm, *layers = block.feedforward
+    return tokens + mlp(torch.nn.Sequential(*layers), normalised(norm, tokens))
+
+
+def carried(ssm: SelectiveSSM, sequence: Tensor) -> Tensor:
+    """SSM over (T D), step by step from an empty state; `test_ssm.py` compares the step with the recurrence."""
+    state, outputs = ssm.initial_state(1), []
+    for current in sequence:
+        output, state = ssm.step(current[None], state)
+        outputs.append(output[0])
+    return torch.stack(outputs)
+
+
+@torch.no_grad()
+def test_memory_layer() -> None:
+    """Eqs. 5 to 11, one episode, one time step and one token after the other."""
+    layer = away_from_its_beginning(MemoryLayer(CONFIG))
+    episodes, time, tokens = 2, 5, 4
+    events = torch.randn(episodes, time, tokens, CONFIG.width, dtype=torch.float64)
+    output = layer(events, None, write_back=True)
+    recall, consolidation = layer.recall, layer.consolidation
+    index, *_, index_norm = recall.control_context.index, recall.control_context.index[-1]
+    for episode in range(episodes):
+        bound = torch.stack([mixed(layer.binding.mixer, moment) for moment in events[episode]])  # Eq. 5
+        traces = torch.stack([carried(layer.propagation.slow, bound[:, i]) for i in range(tokens)], dim=1)  # Eq. 6
+        contexts, answers, fused = [], [], []
+        for moment, there in zip(bound, traces, strict=True):
+            body_and_instruction = torch.cat([moment[BODY], moment[INSTRUCTION]])
+            c = normalised(index_norm, mlp(index[:3], body_and_instruction))  # Eq. 7
+            u = normalised(recall.control_context.norm, c + attended(recall.control_context.attention, c, moment))  # Eq. 8
+            r = normalised(recall.norm, attended(recall.attention, u, there))  # Eq. 9
+            contexts.append(u)
+            answers.append(r)
+            fused.append(normalised(consolidation.fuse[-1], mlp(consolidation.fuse[:3], torch.cat([u, r]))))  # Eq. 10
+        working = carried(consolidation.fast, torch.stack(fused))  # Eq. 10
+        following = torch.stack([
+            torch.stack([
+                bound[t, i] + mlp(consolidation.update, torch.cat([traces[t, i], working[t]])) for i in range(tokens)
+            ])
+            for t in range(time)
+        ])  # Eq. 11  # fmt: skip
+        for name, expected in {
+            "bound": bound, "traces": traces, "control_context": torch.stack(contexts),
+            "recalled": torch.stack(answers), "working": working, "tokens": following,
+        }.items():  # fmt: skip
+            torch.testing.assert_close(getattr(output, name)[episode], expected, rtol=1e-9, atol=1e-9, msg=name)
+
+
+class Flow(ActionFlow):
+    """The head, with a list of what F_theta is asked for."""
+
+    asked: list[tuple[Tensor, Tensor]]
+
+    def endpoint(self, noised: Tensor, flow_time: Tensor, context: list[Tensor]) -> Tensor:
+        self.asked.append((noised, flow_time))
+        return super().endpoint(noised, flow_time, context)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("power", [1.0, 2.0])
+def test_interpolant_in_training(power: float) -> None:
+    """Eq. 15: A_tau = (1 - tau) A_0 + tau A, where tau = u^power, u uniform and A_0 normal, independent of all else."""
+    chunks, horizon, action = 4096, 4, 3
+    head = Flow(CONFIG, action, horizon).double()
+    head.asked = []
+    clean = 5 + 2 * torch.randn(chunks, horizon, action, dtype=torch.float64)
+    head(torch.zeros(chunks, CONFIG.width, dtype=torch.float64), clean, power)
+    ((noised, flow_time),) = head.asked
+    assert flow_time.shape == (chunks,)
+    uniform = (flow_time ** (1 / power)).sort().values
+    assert (uniform - (torch.arange(chunks) + 0.5) / chunks).abs().max() < 1.95 / math.sqrt(chunks), "Kolmogorov-Smirnov"
+    some = flow_time < 0.9  # of the rest hardly any noise is left
+    tau = flow_time[some, None, None]
+    noise = ((noised[some] - tau * clean[some]) / (1 - tau)).flatten(1)
+    numbers = torch.cat([noise, clean[some].flatten(1), flow_time[some, None]], dim=1)
+    count, size = noise.shape
+    assert (noise.mean(0).abs() < 5 / math.sqrt(count)).all()
+    related = torch.corrcoef(numbers.T)[:size] - torch.eye(numbers.shape[1])[:size]
+    assert (related.abs() < 5 / math.sqrt(count)).all(), "no number of the noise goes with another, the action or the time"
+    assert ((noise.var(0) - 1).abs() < 5 * math.sqrt(2 / count)).all()
+    assert abs((noise**4).mean().item() - 3) < 0.3, "a normal distribution's fourth moment"
+
+
+def test_action_loss_compares_endpoints_with_clean_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eq. 16: a head that always answers with the clean chunk has no loss, and one that is off by 0.5 has 0.25."""
+    policy, batch = make_policy(dtype=torch.float64).eval(), make_batch(STATE_FEATURES, 2, 6)
+    batch = dataclasses.replace(batch, actions=batch.actions.double(), observation=batch.observation.map(Tensor.double))
+    for off in (0.0, 0.5):
+        monkeypatch.setattr(policy.action_flow, "forward", lambda working, chunk, power, off=off: chunk + off)
+        assert policy.loss(batch).parts["action"].item() == pytest.approx(off**2, abs=1e-12)
+
+
+@torch.no_grad()
+def test_crop_is_drawn_once_per_episode_and_view() -> None:
+    """A still scene gives the same patches at every step, a crop of its own to every episode and view, and its pixels."""
+    height, width = 64, 96
+    features = Features(
+        views=tuple(View(name=name, height=height, width=width) for name in ("third", "wrist")),
+        proprioception=2,
+        action=1,
+        horizon=2,
+    )
+    tokens = away_from_its_beginning(EventTokens(nano(proprioception_noise=0.0), features, Statistics()))
+    episodes, time = 3, 4
+    picture = torch.randint(256, (height, width, 3), dtype=torch.uint8)
+    observation = make_observation(features, episodes, time, dtype=torch.float64)
+    still = dataclasses.replace(
+        observation,
+        images={view.name: picture.expand(episodes, time, -1, -1, -1) for view in features.views},
+        proprioception=observation.proprioception[:, :1].expand(-1, time, -1),
+    )
+    drawn = tokens.draw_augmentation(episodes)
+    written = tokens(still, drawn)
+    patches = features.views[0].tokens
+    torch.testing.assert_close(written, written[:, :1].expand_as(written), rtol=0, atol=0)
+    offsets = []
+    for episode in range(episodes):
+        for index, (view, encoder, slots) in enumerate(zip(features.views, tokens.encoders, tokens.slots, strict=True)):
+            (rows, columns), (up, along) = view.crop, drawn.crop[episode, index].tolist()
+            top, left = int(up * (height - rows + 1)), int(along * (width - columns + 1))
+            offsets.append((top, left))
+            seen = picture[top : top + rows, left : left + columns].double() * (2 / 255) - 1
+            encoded = encoder.stem(seen.movedim(-1, 0)[None])
+            for block in encoder.blocks:
+                encoded = block(encoded)
+            expected = encoder.projection(encoded.flatten(2).transpose(1, 2))[0] + slots()
+            own = slice(index * patches, (index + 1) * patches)
+            torch.testing.assert_close(written[episode, 0, own], expected, rtol=1e-9, atol=1e-9)
+    assert len(set(offsets)) > episodes, "not one crop for all"
+
+
+@torch.no_grad()
+def test_recall_reads_traces() -> None:
+    """Eq. 9: other traces, the same question, another answer; the bound tokens have no part in it."""
+    recall = away_from_its_beginning(MemoryLayer(CONFIG).recall)
+    bound, traces, others = torch.randn(3, 1, 2, 4, CONFIG.width, dtype=torch.float64)
+    question = recall.control_context(bound)
+    answer = recall(question, traces)
+    expected = [normalised(recall.norm, attended(recall.attention, question[0, t], traces[0, t])) for t in range(2)]
+    torch.testing.assert_close(answer[0], torch.stack(expected), rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(recall(question, others), answer)
