@@ -75,9 +75,9 @@ def main(
         for name in presets:
             rows.append(row := {"card": card, "names": CARDS[card][2], "preset": name, **needs(card, name)})
             print(
-                f"{card}, {name}: {len(row['kernels'])} kernels; at most {row['shared_kib']:.0f} of {row['card_kib']} KiB "
-                f"of shared memory ({row['largest']}), {row['registers']} registers and {row['spilled_bytes']} bytes spilled "
-                f"({row['most_spilled']})",
+                f"{card}, {name}: {len(row['kernels'])} kernels; shared memory at most {row['shared_kib']:.0f} KiB of "
+                f"{row['card_kib']} ({row['largest']}); {row['registers']} registers; spilled at most "
+                f"{row['spilled_bytes']} bytes ({row['most_spilled']})",
                 flush=True,
             )
             write_result(out, {"rows": rows}, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=[SEED])

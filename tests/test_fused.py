@@ -238,16 +238,17 @@ def test_state_space_layer(kind: str, streams: tuple[int, ...], time: int, begun
 def test_the_limit_counts_in_the_kernels() -> None:
     """On a still input the fused layer forgets as fast as the limit says, and without one it does not."""
     torch.manual_seed(0)
+    streams, steps = 6, 48
     kept = {}
     for kind in ("fast", "limited"):
         layer = twin_of(SelectiveSSM(32, SSM_CONFIGS[kind]).to(DEVICE))
         assert isinstance(layer, FusedSSM)
-        state = layer.initial_state(64)
+        state = layer.initial_state(streams)
         state = SSMState(state.convolution, torch.randn_like(state.ssm))
-        still = torch.randn(64, 1, 32, device=DEVICE).expand(-1, 64, -1).contiguous()
+        still = torch.randn(streams, 1, 32, device=DEVICE).expand(-1, steps, -1).contiguous()
         after, fresh = (layer(still, begun)[1].ssm for begun in (state, None))
         kept[kind] = ((after - fresh) / state.ssm).median(-1).values.median(-1).values.abs().max()
-    assert kept["limited"] < 0.5 ** (64 / 16) * 1.01
+    assert kept["limited"] < 0.5 ** (steps / 16) * 1.01
     assert kept["fast"] > 0.5
 
 
@@ -355,7 +356,7 @@ def test_the_loss_stays_precise_while_weights_are_converted(monkeypatch: pytest.
         with torch.autocast(DEVICE, torch.bfloat16):
             if at_once:
                 monkeypatch.setattr(kernels, "enabled", lambda tensor: True)
-                with half_weights(policy, batch.actions):
+                with half_weights(policy.memory, batch.actions), half_weights(policy.action_flow, batch.actions):
                     assert policy.action_flow.action_in.weight.dtype == torch.bfloat16
                     loss = policy.loss(batch)
             else:

@@ -1,0 +1,316 @@
+"""Two toys that ask late, on object slots and in minutes: whose memory can answer?
+
+    python -m benchmarks.delayed_question --device cuda --side-by-side 15 --out docs/results/delayed-question.json
+    python -m benchmarks.delayed_question --methods chameleon --tasks question-4 --seeds 0 --steps 500   # a first look
+
+question-N   N slots light up one after another in random order, each in another of N colours. Twenty steps later one
+             colour is shown; the action must go to the slot that had it. While training 1 to N slots light up, while
+             scoring all do. Guess: 1/N.
+tracking     One of three slots holds a cue. Pairs of slots are marked and thereby swapped, 0 to 4 times while training, 4
+             and 6 while scoring. Ten steps later the action must go to where the cue is now. Guess: 1/3.
+
+Every method has the nano size, the same optimizer and the same number of steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import multiprocessing
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import tyro
+from torch import Tensor, nn
+
+from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots, Observation, PolicyConfig, preset
+from chameleon_policy.baselines import METHODS
+from chameleon_policy.camo.scoring import Rate
+from chameleon_policy.policy import VisuomotorPolicy
+from chameleon_policy.policy.memory import ControlIndexedRecall, MemoryLayer
+from chameleon_policy.report.provenance import write_result
+from chameleon_policy.train.graphs import GraphedLoss
+
+COMMAND = "python -m benchmarks.delayed_question"
+LEARNING_RATE = 7e-4
+WARM_UP = 100
+BATCH = 64
+SCORED = 512
+"""Episodes of a score."""
+LOOK = 250
+"""Optimizer steps between two scores."""
+FAR = 1_000_000
+"""Added to a training's seed, for the episodes that score it."""
+HORIZON = 4
+NOISE = 0.05
+
+
+# The toys
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A task on object slots whose answer is one of them."""
+
+    name: str
+    answers: int
+    size: int
+    """Numbers of a slot."""
+    time: int
+    decision: int
+    """The first step at which the answer is due."""
+    training: range
+    """How many slots light up, or how many swaps there are, while training."""
+    scored: tuple[int, ...]
+    """The same, while scoring."""
+    draw: Callable[[Toy, Tensor, torch.Generator], tuple[Tensor, Tensor]]
+    """Makes objects (B T K F) and answers (B) of so many lights or swaps (B)."""
+
+    @property
+    def features(self) -> Features:
+        """What a policy sees and does: it goes to a place on a circle."""
+        slots = ObjectSlots(count=self.answers + 1, size=self.size)
+        return Features(objects=slots, proprioception=1, action=2, horizon=HORIZON)
+
+    @property
+    def places(self) -> Tensor:
+        """Where the slots are (K 2)."""
+        angle = 2 * math.pi * torch.arange(self.answers) / self.answers
+        return torch.stack([angle.cos(), angle.sin()], dim=-1)
+
+    def episodes(self, counts: Tensor, generator: torch.Generator) -> tuple[EpisodeBatch, Tensor]:
+        """Draw episodes of so many lights or swaps (B), and their answers (B)."""
+        objects, answer = self.draw(self, counts, generator)
+        objects = objects + NOISE * torch.randn(objects.shape, generator=generator)
+        batch, due = len(counts), torch.arange(self.time) >= self.decision
+        actions = torch.where(due[:, None], self.places[answer][:, None], torch.zeros(1))
+        return EpisodeBatch(
+            observation=Observation(proprioception=due.float().expand(batch, -1).unsqueeze(-1), objects=objects),
+            actions=actions,
+            valid=torch.ones(batch, self.time, dtype=torch.bool),
+            emphasis=due.float().expand(batch, -1),
+        ), answer
+
+
+LIT, WAIT, ANSWER_STEPS = 2, 20, HORIZON
+CUE, SWAP, MOST_SWAPS, STILL = 2, 3, 6, 10
+
+
+def draw_question(toy: Toy, counts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Light up some slots in colours, then ask for one of these colours in the slot behind the last."""
+    batch, slots = len(counts), toy.answers
+    everyone = torch.arange(batch)
+    order, colour = (torch.rand(batch, slots, generator=generator).argsort(1) for _ in range(2))
+    objects = torch.zeros(batch, toy.time, slots + 1, toy.size)
+    for place in range(slots):  # those that do not light up would have been the first
+        slot, lit = order[:, place], place >= slots - counts
+        here = everyone[lit], slot[lit], colour[everyone, slot][lit]
+        for step in range(LIT * place, LIT * (place + 1)):
+            objects[here[0], step, here[1], here[2]] = 1
+    asked = slots - 1 - (torch.rand(batch, generator=generator) * counts).long()
+    answer = order[everyone, asked]
+    objects[everyone, toy.decision :, slots, colour[everyone, answer]] = 1
+    return objects, answer
+
+
+def draw_tracking(toy: Toy, counts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Show a cue at a slot, and swap it away by marking pairs."""
+    batch, slots = len(counts), toy.answers
+    everyone = torch.arange(batch)
+    objects = torch.zeros(batch, toy.time, slots + 1, toy.size)
+    answer = torch.randint(slots, (batch,), generator=generator)
+    objects[everyone, : CUE + SWAP * MOST_SWAPS, answer, 0] = _until(CUE + SWAP * (MOST_SWAPS - counts), CUE, objects)
+    for number in range(MOST_SWAPS):
+        happens = number >= MOST_SWAPS - counts
+        left_out = torch.randint(slots, (batch,), generator=generator)
+        pair = torch.stack([(left_out + 1) % slots, (left_out + 2) % slots])
+        begin = CUE + SWAP * number
+        for slot in pair:
+            objects[everyone[happens], begin, slot[happens], 1] = 1
+            objects[everyone[happens], begin + 1, slot[happens], 1] = 1
+        moved = torch.where(answer == pair[0], pair[1], torch.where(answer == pair[1], pair[0], answer))
+        answer = torch.where(happens, moved, answer)
+    return objects, answer
+
+
+def _until(end: Tensor, length: int, like: Tensor) -> Tensor:
+    """B x steps: one for `length` steps up to `end` (B)."""
+    steps = torch.arange(CUE + SWAP * MOST_SWAPS)
+    return ((steps >= end[:, None] - length) & (steps < end[:, None])).to(like.dtype)
+
+
+def question(slots: int) -> Toy:
+    """The delayed question about so many slots."""
+    decision = LIT * slots + WAIT
+    return Toy(
+        f"question-{slots}", slots, slots, decision + ANSWER_STEPS, decision, range(1, slots + 1), (slots,), draw_question
+    )
+
+
+def tracking() -> Toy:
+    """The cue that is swapped away."""
+    decision = CUE + SWAP * MOST_SWAPS + STILL
+    return Toy("tracking", 3, 2, decision + ANSWER_STEPS, decision, range(0, 5), (4, MOST_SWAPS), draw_tracking)
+
+
+TOYS = {toy.name: toy for toy in (question(4), question(6), tracking())}
+
+
+# The methods
+
+
+class UndirectedRecall(ControlIndexedRecall):
+    """Eq. 9 with a learned constant in place of u_t."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        self.asked = nn.Parameter(torch.randn(config.width))
+
+    def forward(self, control_context: Tensor, traces: Tensor) -> Tensor:
+        """Recall (B T D) what traces (B T N D) answer to the constant."""
+        return super().forward(self.asked.to(traces.dtype).expand(*traces.shape[:-2], -1), traces)
+
+
+class UndirectedPolicy(ChameleonPolicy):
+    """Chameleon whose recall asks the same thing always; its fast layer still sees u_t."""
+
+    method: ClassVar[str] = "undirected"
+
+    def _make_layer(self) -> MemoryLayer:
+        layer = super()._make_layer()
+        layer.recall = UndirectedRecall(self.config)
+        return layer
+
+
+KINDS: dict[str, tuple[type[VisuomotorPolicy], bool]] = {
+    "lstm": (METHODS["lstm"], True),
+    "vanilla-mamba": (METHODS["vanilla-mamba"], True),
+    "similarity": (METHODS["similarity"], True),
+    "transformer-64": (METHODS["transformer-64"], True),
+    "undirected": (UndirectedPolicy, True),
+    "no-jepa": (METHODS["no-jepa"], True),
+    "no-control-index": (METHODS["no-control-index"], True),
+    "brief": (METHODS["brief"], True),
+    "chameleon-without-limit": (METHODS["chameleon"], False),
+    "chameleon": (METHODS["chameleon"], True),
+}
+"""Name -> class, and whether its fast layer has the limit of the preset."""
+
+
+def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
+    """Build a method at the nano size; all of the action loss falls on the answer."""
+    kind, limited = KINDS[method]
+    nano = preset("nano")
+    fast = nano.fast if limited else dataclasses.replace(nano.fast, half_life_limit=None)
+    objective = dataclasses.replace(nano.objective, action_steps=16)
+    torch.manual_seed(seed)
+    return kind(dataclasses.replace(nano, fast=fast, objective=objective), toy.features)
+
+
+# Training and scoring
+
+
+def train(policy: VisuomotorPolicy, toy: Toy, *, steps: int, seed: int) -> Iterator[tuple[int, list[Rate]]]:
+    """Train on fresh episodes; yields scores after every `LOOK` steps and at the end."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=1e-6)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARM_UP))
+    graphed = GraphedLoss(policy, nullcontext) if policy.device.type == "cuda" else None
+    for step in range(1, steps + 1):
+        counts = toy.training[0] + (torch.rand(BATCH, generator=generator) * len(toy.training)).long()
+        batch = toy.episodes(counts, generator)[0].to(policy.device)
+        optimizer.zero_grad()
+        if graphed is None:
+            policy.loss(batch, check_values=False, keep_state=False).total.backward()
+        else:
+            graphed(batch)
+        nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
+        optimizer.step()
+        schedule.step()
+        if hasattr(policy, "update_target"):
+            policy.update_target()
+        if step % LOOK == 0 or step == steps:
+            held_out = torch.Generator().manual_seed(FAR + seed)
+            yield step, [score(policy, toy, count, held_out) for count in toy.scored]
+
+
+@torch.no_grad()
+def score(policy: VisuomotorPolicy, toy: Toy, count: int, generator: torch.Generator) -> Rate:
+    """Count fresh episodes in which the first action is nearest to the right place."""
+    policy.eval()
+    batch, answer = toy.episodes(torch.full((SCORED,), count), generator)
+    seen = batch.observation.map(lambda tensor: tensor[:, : toy.decision + 1]).to(policy.device)
+    action = policy.act(policy.advance(seen, policy.initial_state(SCORED)), steps=8, source="zero")[:, 0].cpu()
+    policy.train()
+    chosen = torch.cdist(action.float(), toy.places).argmin(1)
+    return Rate.of(int((chosen == answer).sum()), SCORED)
+
+
+def run(method: str, task: str, seed: int, steps: int, device: str) -> dict[str, Any]:
+    """One row: train a method on a toy, and what it scores on the way."""
+    torch.set_num_threads(1)
+    start, toy = time.time(), TOYS[task]
+    policy = make_policy(method, toy, seed).to(device)
+    looks = [
+        {"step": step, **{str(count): rate.as_dict() for count, rate in zip(toy.scored, rates, strict=True)}}
+        for step, rates in train(policy, toy, steps=steps, seed=seed)
+    ]
+    return {
+        "method": method, "task": task, "seed": seed, "steps": steps, "parameters": policy.parameter_count,
+        "scores": {key: value for key, value in looks[-1].items() if key != "step"}, "looks": looks,
+        "duration_s": round(time.time() - start, 1),
+    }  # fmt: skip
+
+
+def main(
+    out: Path = Path("runs/delayed-question.json"),
+    methods: tuple[str, ...] = tuple(KINDS),
+    tasks: tuple[str, ...] = tuple(TOYS),
+    seeds: tuple[int, ...] = (0, 1, 2),
+    steps: int = 2500,
+    device: str = "cpu",
+    side_by_side: int = 2,
+) -> None:
+    """Train every method on every toy with every seed, print as results come, and write them.
+
+    Rows that the file has already are kept.
+
+    Args:
+        out: JSON file to write.
+        methods: What to compare.
+        tasks: Toys to train on.
+        seeds: Training seeds.
+        steps: Optimizer steps of each training.
+        device: Where to train.
+        side_by_side: Trainings at the same time; on a GPU they share it best under NVIDIA's MPS.
+    """
+    for name, known in (*((name, KINDS) for name in methods), *((name, TOYS) for name in tasks)):
+        if name not in known:
+            raise SystemExit(f"there is no {name!r}; choose from {', '.join(known)}")
+    rows = json.loads(out.read_text())["result"]["rows"] if out.is_file() else []
+    done = {(row["method"], row["task"], row["seed"], row["steps"]) for row in rows}
+    wanted = [
+        (method, task, seed, steps) for seed in seeds for task in tasks for method in methods
+        if (method, task, seed, steps) not in done
+    ]  # fmt: skip
+    command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
+    with ProcessPoolExecutor(side_by_side, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(run, *each, device) for each in wanted]):
+            rows.append(row := future.result())
+            told = ", ".join(f"{count}: {100 * Rate.from_dict(rate).value:.0f} %" for count, rate in row["scores"].items())
+            print(f"{row['task']} {row['method']} seed {row['seed']}: {told} ({row['duration_s']:.0f} s)", flush=True)
+            write_result(out, {"rows": rows}, command=command, seeds=seeds)
+    print(f"{len(rows)} rows. Written to {out}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main, prog=COMMAND)

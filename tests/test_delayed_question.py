@@ -1,0 +1,109 @@
+"""The toys that ask late: what they show, what the answer is, and that nothing at the decision gives it away."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import delayed_question
+from benchmarks.delayed_question import ANSWER_STEPS, KINDS, SCORED, TOYS, Toy, UndirectedPolicy, make_policy, score, train
+
+LIT_UP = 0.5
+
+
+def episodes(toy: Toy, count: int, episodes: int = 50, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    batch, answer = toy.episodes(torch.full((episodes,), count), torch.Generator().manual_seed(seed))
+    return batch.observation.objects > LIT_UP, answer
+
+
+@pytest.mark.parametrize("slots", [4, 6])
+@pytest.mark.parametrize("shown", [1, 4])
+def test_question(slots: int, shown: int) -> None:
+    """What is seen, read step by step as a person would."""
+    toy = TOYS[f"question-{slots}"]
+    for objects, answer in zip(*episodes(toy, shown), strict=True):
+        colour_of: dict[int, int] = {}
+        for moment in objects[: toy.decision, :slots]:
+            for slot, colour in moment.nonzero().tolist():
+                assert colour_of.setdefault(slot, colour) == colour
+        assert len(colour_of) == len(set(colour_of.values())) == shown, "as many slots as colours"
+        asked = {colour for moment in objects[toy.decision :, slots] for (colour,) in moment.nonzero().tolist()}
+        assert [slot for slot, colour in colour_of.items() if {colour} == asked] == [answer]
+        assert not objects[: toy.decision, slots].any(), "the question comes last"
+        assert not objects[toy.decision - delayed_question.WAIT : toy.decision].any(), "a blank in between"
+        assert not objects[toy.decision :, :slots].any(), "nothing but the question at the decision"
+
+
+@pytest.mark.parametrize("swaps", [0, 1, 4, 6])
+def test_tracking(swaps: int) -> None:
+    toy = TOYS["tracking"]
+    for objects, answer in zip(*episodes(toy, swaps), strict=True):
+        place, happened = None, 0
+        for step, moment in enumerate(objects):
+            for slot in moment[:, 0].nonzero().flatten().tolist():
+                assert place in (None, slot), "a cue stays where it is"
+                place = slot
+            pair = moment[:, 1].nonzero().flatten().tolist()
+            if pair and not objects[step - 1, :, 1].any():  # a mark begins
+                happened += 1
+                place = {pair[0]: pair[1], pair[1]: pair[0]}.get(place, place)
+        assert happened == swaps
+        assert place == answer
+        assert not objects[toy.decision - delayed_question.STILL :].any()
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_answers_are_fair_and_scored_where_they_are_due(name: str) -> None:
+    toy = TOYS[name]
+    batch, answer = toy.episodes(torch.full((2000,), toy.scored[0]), torch.Generator().manual_seed(1))
+    shares = torch.bincount(answer, minlength=toy.answers) / len(answer)
+    assert shares.max() < 1 / toy.answers + 0.06
+    assert torch.equal(batch.emphasis[0] > 0, torch.arange(toy.time) >= toy.decision)
+    assert batch.emphasis[0].sum() == ANSWER_STEPS
+    torch.testing.assert_close(batch.actions[:, -1], toy.places[answer])
+    assert not batch.actions[:, : toy.decision].any()
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_every_method_trains_and_is_scored(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed_question, "SCORED", 20)
+    toy = TOYS["question-4"]
+    policy = make_policy(method, toy, 0)
+    assert (policy.config.fast.half_life_limit is None) == (method == "chameleon-without-limit")
+    ((step, (rate,)),) = train(policy, toy, steps=2, seed=0)
+    assert step == 2 and rate.count == 20 < SCORED
+
+
+def test_a_score_counts_nearest_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = TOYS["question-4"]
+    policy = make_policy("chameleon", toy, 0)
+    _, answer = toy.episodes(torch.full((SCORED,), 4), torch.Generator().manual_seed(5))
+    for wrong in (0, 100):
+        given = torch.where(torch.arange(SCORED) < wrong, (answer + 1) % 4, answer)
+        chunk = 0.8 * toy.places[given].unsqueeze(1).expand(-1, 4, -1)
+        monkeypatch.setattr(policy, "act", lambda *_, chunk=chunk, **__: chunk)
+        assert score(policy, toy, 4, torch.Generator().manual_seed(5)).value == 1 - wrong / SCORED
+
+
+def test_undirected_recall_asks_a_constant() -> None:
+    """With the same traces, whatever the control context says, the same is recalled; in Chameleon it is not."""
+    toy = TOYS["question-4"]
+    traces, contexts = torch.randn(1, 1, 7, 64), torch.randn(2, 1, 1, 64)
+    for method, same in (("undirected", True), ("chameleon", False)):
+        policy = make_policy(method, toy, 0)
+        assert isinstance(policy, UndirectedPolicy) == same
+        first, second = (policy.memory[0].recall(context, traces) for context in contexts)
+        assert torch.equal(first, second) == same
+
+
+def test_rows_that_are_there_are_kept(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    out = tmp_path / "rows.json"
+    row = {"method": "lstm", "task": "tracking", "seed": 0, "steps": 5}
+    out.write_text(json.dumps({"result": {"rows": [row]}}))
+    monkeypatch.setattr(delayed_question, "run", None)  # nothing is trained
+    delayed_question.main(out, methods=("lstm",), tasks=("tracking",), seeds=(0,), steps=5)
+    assert "1 rows" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="there is no 'gru'; choose from lstm"):
+        delayed_question.main(out, methods=("gru",))
