@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -10,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 
-from chameleon_policy import ChameleonPolicy, FastControl, preset
+from chameleon_policy import ChameleonPolicy, FastControl, fuse, kernels, preset
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.data.episodes import EpisodeArrays
 from chameleon_policy.policy import Features, ObjectSlots, View
+from chameleon_policy.policy.presets import PRESETS
 from chameleon_policy.train.appearance import Appearance, Mirror, warped
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
@@ -23,6 +25,7 @@ from chameleon_policy.train.store import EpisodeStore
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy
 from training_data import make_episodes
 
+IMAGE_FEATURES_16 = dataclasses.replace(IMAGE_FEATURES, horizon=16, action=10)
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
@@ -107,7 +110,7 @@ def test_warped_pictures_are_those_of_the_cpu() -> None:
 def test_a_recorded_step_is_the_step() -> None:
     """The first batch of a shape runs as usual, later ones are replayed: same losses and gradients, of other batches too and
     of two shapes that take turns in the same memory."""
-    policy = make_policy(IMAGE_FEATURES).cuda()
+    policy = fuse(make_policy(IMAGE_FEATURES).cuda())
     graphed = GraphedLoss(policy, lambda: torch.autocast("cuda", torch.bfloat16))
     batches = [make_batch(IMAGE_FEATURES, 4, time, seed=seed).to("cuda") for seed, time in enumerate((32, 32, 32, 24, 24))]
 
@@ -128,6 +131,39 @@ def test_a_recorded_step_is_the_step() -> None:
     assert all(tensor.data_ptr() == short[name].data_ptr() for name, tensor in long.items())
     torch.manual_seed(8)
     assert graphed(batches[0])["loss"].item() != pytest.approx(plain[0][0], rel=1e-4), "noise is drawn anew"
+
+
+@pytest.mark.parametrize("shared_memory", [kernels.LEAST_SHARED_MEMORY, None], ids=["small blocks", "own blocks"])
+@pytest.mark.parametrize("size", PRESETS)
+def test_a_fused_step_is_as_right_as_a_plain_one(size: str, shared_memory: int | None) -> None:
+    """In bfloat16, against float32: the loss and the gradient of every module, at the sizes that people train."""
+    torch.manual_seed(0)
+    exact = ChameleonPolicy(preset(size), IMAGE_FEATURES).cuda().eval()
+    batch = make_batch(IMAGE_FEATURES, 2, 80).to("cuda")
+
+    def run(policy: ChameleonPolicy, *, half: bool) -> dict[str, torch.Tensor]:
+        torch.manual_seed(1)
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            loss = policy.loss(batch)
+        loss.total.backward()
+        parts: dict[str, list[torch.Tensor]] = {
+            "loss": [loss.total.detach()[None]],
+            "memory": [loss.state.working.flatten()],
+        }
+        for name, parameter in policy.named_parameters():
+            if parameter.grad is not None:
+                parts.setdefault(".".join(name.split(".")[:4]), []).append(parameter.grad.flatten())
+        return {name: torch.cat(tensors) for name, tensors in parts.items()}
+
+    right = run(copy.deepcopy(exact), half=False)
+    plain = run(copy.deepcopy(exact), half=True)
+    fused = run(fuse(copy.deepcopy(exact), shared_memory=shared_memory), half=True)
+    assert fused.keys() == right.keys()
+    largest = max(tensor.norm() for tensor in right.values())
+    for name, expected in right.items():
+        scale = expected.norm().clamp(min=1e-4 * largest)
+        of_fused, of_plain = ((each[name].float() - expected).norm() / scale for each in (fused, plain))
+        assert of_fused < 0.02 + 1.5 * of_plain, f"{name}: fused is off by {of_fused:.3f}, plain by {of_plain:.3f}"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -152,7 +188,7 @@ class TestEveryMethod:
         torch.manual_seed(0)
         config = preset("small")
         config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, action_steps=8))
-        policy = METHODS[method](config, IMAGE_FEATURES).cuda().train()
+        policy = fuse(METHODS[method](config, IMAGE_FEATURES).cuda().train())
         graphed = GraphedLoss(policy, lambda: torch.autocast("cuda", torch.bfloat16))
         batches = [make_batch(IMAGE_FEATURES, 4, 32, seed=seed).to("cuda") for seed in range(2)]
 
@@ -182,6 +218,17 @@ def test_fast_sampling_is_the_same_every_time_and_right() -> None:
     assert (chunks == chunks[0]).all()
     # Weights and state in bfloat16, eight steps.
     torch.testing.assert_close(chunks[0], policy.act(state, steps=8, source=noise), rtol=0.2, atol=0.2)
+
+
+def test_control_with_small_blocks_is_control() -> None:
+    """What an RTX 3090, 4090 or 5090 runs, at the paper's size."""
+    policy = make_policy(IMAGE_FEATURES_16, config=preset("paper")).eval().cuda()
+    own, small = FastControl(policy), FastControl(policy, shared_memory=kernels.LEAST_SHARED_MEMORY)
+    for t in range(3):
+        for control in (own, small):
+            control.observe(make_observation(IMAGE_FEATURES_16, 1, seed=t))
+    noise = torch.randn(1, 16, 10, device="cuda")
+    torch.testing.assert_close(small.act(steps=8, source=noise), own.act(steps=8, source=noise), rtol=0.05, atol=0.05)
 
 
 def test_a_step_waits_for_the_batch_that_travels() -> None:

@@ -15,7 +15,7 @@ from benchmarks.inputs import random_observation
 from benchmarks.performance.peers import reported
 from benchmarks.performance.sizes import EULER_STEPS, SEED, Sizes
 from benchmarks.timing import measure
-from chameleon_policy import ChameleonPolicy, FastControl, preset
+from chameleon_policy import ChameleonPolicy, FastControl, kernels, preset
 from chameleon_policy.policy.presets import budget_features
 
 MakePeer = Callable[[torch.device], tuple[Any, lerobot_peer.Act]]
@@ -66,6 +66,13 @@ def control(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[st
             for n in (1, 8, 50)
         },
     }
+    if device.type == "cuda":
+        small = FastControl(policy, shared_memory=kernels.LEAST_SHARED_MEMORY)
+        small.observe(seen[0])
+        result["small_blocks"] = {
+            "observe": ticks(lambda: small.observe(seen[0]), device, sizes.ticks),
+            **{f"act_{n}": ticks(partial(small.act, steps=n), device, sizes.ticks // 2) for n in (8, 50)},
+        }
     print(json.dumps(result), flush=True)
     result["eager"] = {
         "observe": ticks(lambda: policy.observe(seen[0], state), device, few),

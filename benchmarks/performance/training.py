@@ -15,25 +15,26 @@ from benchmarks.inputs import random_observation
 from benchmarks.performance.memory import peak_memory, release
 from benchmarks.performance.sizes import SEED, Sizes, camera_features
 from benchmarks.timing import measure, synchronize
-from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, fuse, preset
+from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, fuse, kernels, preset
 from chameleon_policy.train.graphs import GraphedLoss
 
 
 def training(sizes: Sizes, device: torch.device) -> dict[str, Any]:
-    """Frames a second, peak memory and loss curves of our step and of the plain one."""
+    """Measure frames a second, peak memory and losses: our step, on a GPU with small blocks, too, and the plain one."""
     features = camera_features(sizes.image)
     batch = random_batch(features, sizes.episodes, sizes.steps, SEED).to(device)
     rows: dict[str, dict[str, Any]] = {}
-    for name in ("ours", "plain"):
+    for name in ("ours", *(["small_blocks"] if device.type == "cuda" else []), "plain"):
         release(device)
-        stepper = Stepper(features, sizes, device, plain=name == "plain")
+        memory = kernels.LEAST_SHARED_MEMORY if name == "small_blocks" else None
+        stepper = Stepper(features, sizes, device, plain=name == "plain", shared_memory=memory)
         before = time.perf_counter()
         stepper.step(batch, 0)
         synchronize(device)
         first = time.perf_counter() - before
         for seed in (1, 2):
             stepper.step(batch, seed)
-        times = [measure(lambda s=stepper: s.step(batch, 3), device) for _ in range(10 if name == "ours" else 5)]
+        times = [measure(lambda s=stepper: s.step(batch, 3), device) for _ in range(5 if name == "plain" else 10)]
         step = statistics.median(times)
         rows[name] = {
             "step_ms": 1e3 * step, "frames_per_second": sizes.episodes * sizes.steps / step,
@@ -78,13 +79,20 @@ class Stepper:
     """One way to take training steps: our own, or the plain eager reference."""
 
     def __init__(
-        self, features: Features, sizes: Sizes, device: torch.device, *, plain: bool, rounded: bool = False
+        self,
+        features: Features,
+        sizes: Sizes,
+        device: torch.device,
+        *,
+        plain: bool,
+        rounded: bool = False,
+        shared_memory: int | None = None,
     ) -> None:
         torch.manual_seed(SEED)
         self.device = device
         self.policy = ChameleonPolicy(preset(sizes.preset), features).to(device).train()
         if not plain:
-            fuse(self.policy)
+            fuse(self.policy, shared_memory=shared_memory)
         if rounded:  # what differs by no more than bfloat16 can tell
             with torch.no_grad():
                 for parameter in self.policy.parameters():
