@@ -43,7 +43,8 @@ from chameleon_policy.train.graphs import GraphedLoss
 COMMAND = "python -m benchmarks.delayed_question"
 LEARNING_RATE = 7e-4
 WARM_UP = 100
-BATCH = 64
+ACTION_STEPS = 8
+"""Times that each episode's answer is drawn for the action loss, each with a noise of its own."""
 SCORED = 512
 """Episodes of a score."""
 LOOK = 250
@@ -211,7 +212,7 @@ def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
     kind, limited = KINDS[method]
     nano = preset("nano")
     fast = nano.fast if limited else dataclasses.replace(nano.fast, half_life_limit=None)
-    objective = dataclasses.replace(nano.objective, action_steps=16)
+    objective = dataclasses.replace(nano.objective, action_steps=ACTION_STEPS)
     torch.manual_seed(seed)
     return kind(dataclasses.replace(nano, fast=fast, objective=objective), toy.features)
 
@@ -219,14 +220,14 @@ def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
 # Training and scoring
 
 
-def train(policy: VisuomotorPolicy, toy: Toy, *, steps: int, seed: int) -> Iterator[tuple[int, list[Rate]]]:
+def train(policy: VisuomotorPolicy, toy: Toy, *, steps: int, batch_size: int, seed: int) -> Iterator[tuple[int, list[Rate]]]:
     """Train on fresh episodes; yields scores after every `LOOK` steps and at the end."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=1e-6)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARM_UP))
     graphed = GraphedLoss(policy, nullcontext) if policy.device.type == "cuda" else None
     for step in range(1, steps + 1):
-        counts = toy.training[0] + (torch.rand(BATCH, generator=generator) * len(toy.training)).long()
+        counts = toy.training[0] + (torch.rand(batch_size, generator=generator) * len(toy.training)).long()
         batch = toy.episodes(counts, generator)[0].to(policy.device)
         optimizer.zero_grad()
         if graphed is None:
@@ -255,17 +256,19 @@ def score(policy: VisuomotorPolicy, toy: Toy, count: int, generator: torch.Gener
     return Rate.of(int((chosen == answer).sum()), SCORED)
 
 
-def run(method: str, task: str, seed: int, steps: int, device: str) -> dict[str, Any]:
-    """One row: train a method on a toy, and what it scores on the way."""
+def run(method: str, task: str, seed: int, steps: int, batch_size: int, device: str) -> dict[str, Any]:
+    """Train a method on a toy and return a row: what it scores on the way and at the end."""
     torch.set_num_threads(1)
     start, toy = time.time(), TOYS[task]
     policy = make_policy(method, toy, seed).to(device)
-    looks = [
-        {"step": step, **{str(count): rate.as_dict() for count, rate in zip(toy.scored, rates, strict=True)}}
-        for step, rates in train(policy, toy, steps=steps, seed=seed)
-    ]
+    looks = []
+    for step, rates in train(policy, toy, steps=steps, batch_size=batch_size, seed=seed):
+        looks.append({"step": step, **{str(n): rate.as_dict() for n, rate in zip(toy.scored, rates, strict=True)}})
+        told = ", ".join(f"{n}: {100 * rate.value:.0f} %" for n, rate in zip(toy.scored, rates, strict=True))
+        print(f"{task} {method} seed {seed} step {step}: {told} ({time.time() - start:.0f} s)", flush=True)
     return {
-        "method": method, "task": task, "seed": seed, "steps": steps, "parameters": policy.parameter_count,
+        "method": method, "task": task, "seed": seed, "steps": steps, "batch_size": batch_size,
+        "parameters": policy.parameter_count,
         "scores": {key: value for key, value in looks[-1].items() if key != "step"}, "looks": looks,
         "duration_s": round(time.time() - start, 1),
     }  # fmt: skip
@@ -277,6 +280,7 @@ def main(
     tasks: tuple[str, ...] = tuple(TOYS),
     seeds: tuple[int, ...] = (0, 1, 2),
     steps: int = 2500,
+    batch_size: int = 64,
     device: str = "cpu",
     side_by_side: int = 2,
 ) -> None:
@@ -290,6 +294,7 @@ def main(
         tasks: Toys to train on.
         seeds: Training seeds.
         steps: Optimizer steps of each training.
+        batch_size: Episodes of a step.
         device: Where to train.
         side_by_side: Trainings at the same time; on a GPU they share it best under NVIDIA's MPS.
     """
@@ -297,17 +302,13 @@ def main(
         if name not in known:
             raise SystemExit(f"there is no {name!r}; choose from {', '.join(known)}")
     rows = json.loads(out.read_text())["result"]["rows"] if out.is_file() else []
-    done = {(row["method"], row["task"], row["seed"], row["steps"]) for row in rows}
-    wanted = [
-        (method, task, seed, steps) for seed in seeds for task in tasks for method in methods
-        if (method, task, seed, steps) not in done
-    ]  # fmt: skip
+    keys = ("method", "task", "seed", "steps", "batch_size")
+    done = {tuple(row[key] for key in keys) for row in rows}
+    wanted = [(method, task, seed, steps, batch_size) for seed in seeds for task in tasks for method in methods]
     command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
     with ProcessPoolExecutor(side_by_side, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(run, *each, device) for each in wanted]):
-            rows.append(row := future.result())
-            told = ", ".join(f"{count}: {100 * Rate.from_dict(rate).value:.0f} %" for count, rate in row["scores"].items())
-            print(f"{row['task']} {row['method']} seed {row['seed']}: {told} ({row['duration_s']:.0f} s)", flush=True)
+        for future in as_completed([pool.submit(run, *each, device) for each in wanted if each not in done]):
+            rows.append(future.result())
             write_result(out, {"rows": rows}, command=command, seeds=seeds)
     print(f"{len(rows)} rows. Written to {out}")
 

@@ -72,7 +72,7 @@ def test_every_method_trains_and_is_scored(method: str, monkeypatch: pytest.Monk
     toy = TOYS["question-4"]
     policy = make_policy(method, toy, 0)
     assert (policy.config.fast.half_life_limit is None) == (method == "chameleon-without-limit")
-    ((step, (rate,)),) = train(policy, toy, steps=2, seed=0)
+    ((step, (rate,)),) = train(policy, toy, steps=2, batch_size=8, seed=0)
     assert step == 2 and rate.count == 20 < SCORED
 
 
@@ -100,7 +100,7 @@ def test_undirected_recall_asks_a_constant() -> None:
 
 def test_rows_that_are_there_are_kept(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     out = tmp_path / "rows.json"
-    row = {"method": "lstm", "task": "tracking", "seed": 0, "steps": 5}
+    row = {"method": "lstm", "task": "tracking", "seed": 0, "steps": 5, "batch_size": 64}
     out.write_text(json.dumps({"result": {"rows": [row]}}))
     monkeypatch.setattr(delayed_question, "run", None)  # nothing is trained
     delayed_question.main(out, methods=("lstm",), tasks=("tracking",), seeds=(0,), steps=5)
