@@ -16,6 +16,7 @@ from typing import Any
 
 import tyro
 
+from benchmarks.tables import replaced
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.policy.saving import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
@@ -97,14 +98,8 @@ def mean(track: Mapping[str, Any], name: str) -> float:
 
 
 def with_table(page: str, text: str, where: object = "the page") -> str:
-    """The page with its table replaced."""
-    before, found, after = page.partition(f"{MARKER}\n")
-    if not found:
-        raise ValueError(f"{where} has no line {MARKER}")
-    rest = after.splitlines(keepends=True)
-    while rest and rest[0].startswith("|"):
-        rest.pop(0)
-    return f"{before}{found}{text}\n{''.join(rest)}"
+    """Return the page with its table replaced."""
+    return replaced(page, MARKER, text, where)
 
 
 def figure_of(track: Mapping[str, Any]) -> Path:

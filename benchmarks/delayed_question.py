@@ -26,7 +26,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import tyro
@@ -38,11 +38,11 @@ from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.policy.memory import ControlIndexedRecall, MemoryLayer
 from chameleon_policy.report.provenance import write_result
+from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.graphs import GraphedLoss
+from chameleon_policy.train.loop import make_optimizers
 
 COMMAND = "python -m benchmarks.delayed_question"
-LEARNING_RATE = 7e-4
-WARM_UP = 100
 ACTION_STEPS = 8
 """Times that each episode's answer is drawn for the action loss, each with a noise of its own."""
 SCORED = 512
@@ -153,7 +153,14 @@ def question(slots: int) -> Toy:
     """The delayed question about so many slots."""
     decision = LIT * slots + WAIT
     return Toy(
-        f"question-{slots}", slots, slots, decision + ANSWER_STEPS, decision, range(1, slots + 1), (slots,), draw_question
+        f"question-{slots}",
+        slots,
+        slots,
+        decision + ANSWER_STEPS,
+        decision,
+        range(1, slots + 1),
+        tuple(sorted({1, slots // 2, slots})),
+        draw_question,
     )
 
 
@@ -163,7 +170,8 @@ def tracking() -> Toy:
     return Toy("tracking", 3, 2, decision + ANSWER_STEPS, decision, range(0, 5), (4, MOST_SWAPS), draw_tracking)
 
 
-TOYS = {toy.name: toy for toy in (question(4), question(6), tracking())}
+REPORTED = ("question-4", "question-6", "tracking")
+TOYS = {toy.name: toy for toy in (question(2), question(3), question(4), question(6), tracking())}
 
 
 # The methods
@@ -211,7 +219,7 @@ def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
     """Build a method at the nano size; all of the action loss falls on the answer."""
     kind, limited = KINDS[method]
     nano = preset("nano")
-    fast = nano.fast if limited else dataclasses.replace(nano.fast, half_life_limit=None)
+    fast = nano.fast if limited else nano.fast.limited(math.inf)
     objective = dataclasses.replace(nano.objective, action_steps=ACTION_STEPS)
     torch.manual_seed(seed)
     return kind(dataclasses.replace(nano, fast=fast, objective=objective), toy.features)
@@ -220,27 +228,29 @@ def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
 # Training and scoring
 
 
-def train(policy: VisuomotorPolicy, toy: Toy, *, steps: int, batch_size: int, seed: int) -> Iterator[tuple[int, list[Rate]]]:
+def train(policy: VisuomotorPolicy, toy: Toy, config: TrainingConfig) -> Iterator[tuple[int, list[Rate]]]:
     """Train on fresh episodes; yields scores after every `LOOK` steps and at the end."""
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=1e-6)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARM_UP))
+    generator = torch.Generator().manual_seed(config.seed)
+    optimizers = make_optimizers(policy, config)
     graphed = GraphedLoss(policy, nullcontext) if policy.device.type == "cuda" else None
-    for step in range(1, steps + 1):
-        counts = toy.training[0] + (torch.rand(batch_size, generator=generator) * len(toy.training)).long()
+    assert config.steps is not None
+    for step in range(1, config.steps + 1):
+        counts = toy.training[0] + (torch.rand(config.batch, generator=generator) * len(toy.training)).long()
         batch = toy.episodes(counts, generator)[0].to(policy.device)
-        optimizer.zero_grad()
+        policy.zero_grad()
         if graphed is None:
             policy.loss(batch, check_values=False, keep_state=False).total.backward()
         else:
             graphed(batch)
-        nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
-        optimizer.step()
-        schedule.step()
+        nn.utils.clip_grad_norm_(policy.parameters(), config.gradient_clip)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = config.learning_rate * min(1.0, step / config.warmup_steps)
+            optimizer.step()
         if hasattr(policy, "update_target"):
             policy.update_target()
-        if step % LOOK == 0 or step == steps:
-            held_out = torch.Generator().manual_seed(FAR + seed)
+        if step % LOOK == 0 or step == config.steps:
+            held_out = torch.Generator().manual_seed(FAR + config.seed)
             yield step, [score(policy, toy, count, held_out) for count in toy.scored]
 
 
@@ -256,31 +266,38 @@ def score(policy: VisuomotorPolicy, toy: Toy, count: int, generator: torch.Gener
     return Rate.of(int((chosen == answer).sum()), SCORED)
 
 
-def run(method: str, task: str, seed: int, steps: int, batch_size: int, device: str) -> dict[str, Any]:
+def run(method: str, task: str, config: TrainingConfig, device: str) -> dict[str, Any]:
     """Train a method on a toy and return a row: what it scores on the way and at the end."""
     torch.set_num_threads(1)
     start, toy = time.time(), TOYS[task]
-    policy = make_policy(method, toy, seed).to(device)
+    policy = make_policy(method, toy, config.seed).to(device)
     looks = []
-    for step, rates in train(policy, toy, steps=steps, batch_size=batch_size, seed=seed):
+    for step, rates in train(policy, toy, config):
         looks.append({"step": step, **{str(n): rate.as_dict() for n, rate in zip(toy.scored, rates, strict=True)}})
         told = ", ".join(f"{n}: {100 * rate.value:.0f} %" for n, rate in zip(toy.scored, rates, strict=True))
-        print(f"{task} {method} seed {seed} step {step}: {told} ({time.time() - start:.0f} s)", flush=True)
+        print(f"{task} {method} seed {config.seed} step {step}: {told} ({time.time() - start:.0f} s)", flush=True)
     return {
-        "method": method, "task": task, "seed": seed, "steps": steps, "batch_size": batch_size,
-        "parameters": policy.parameter_count,
+        **identity(method, task, config), "parameters": policy.parameter_count,
         "scores": {key: value for key, value in looks[-1].items() if key != "step"}, "looks": looks,
         "duration_s": round(time.time() - start, 1),
     }  # fmt: skip
 
 
+def identity(method: str, task: str, config: TrainingConfig) -> dict[str, Any]:
+    """Return what tells a row from all others."""
+    training = {name: getattr(config, name) for name in ("seed", "steps", "batch", "optimizer", "learning_rate")}
+    return {"method": method, "task": task, **training}
+
+
 def main(
     out: Path = Path("runs/delayed-question.json"),
     methods: tuple[str, ...] = tuple(KINDS),
-    tasks: tuple[str, ...] = tuple(TOYS),
+    tasks: tuple[str, ...] = REPORTED,
     seeds: tuple[int, ...] = (0, 1, 2),
     steps: int = 2500,
-    batch_size: int = 64,
+    batch: int = 64,
+    optimizer: Literal["adamw", "muon"] = "adamw",
+    learning_rate: float = 7e-4,
     device: str = "cpu",
     side_by_side: int = 2,
 ) -> None:
@@ -294,7 +311,9 @@ def main(
         tasks: Toys to train on.
         seeds: Training seeds.
         steps: Optimizer steps of each training.
-        batch_size: Episodes of a step.
+        batch: Episodes of a step.
+        optimizer: As in `chameleon train`.
+        learning_rate: After the warm-up it stays as it is.
         device: Where to train.
         side_by_side: Trainings at the same time; on a GPU they share it best under NVIDIA's MPS.
     """
@@ -302,12 +321,14 @@ def main(
         if name not in known:
             raise SystemExit(f"there is no {name!r}; choose from {', '.join(known)}")
     rows = json.loads(out.read_text())["result"]["rows"] if out.is_file() else []
-    keys = ("method", "task", "seed", "steps", "batch_size")
-    done = {tuple(row[key] for key in keys) for row in rows}
-    wanted = [(method, task, seed, steps, batch_size) for seed in seeds for task in tasks for method in methods]
+    wanted = [
+        (method, task, TrainingConfig(seed=seed, steps=steps, batch=batch, optimizer=optimizer, learning_rate=learning_rate))
+        for seed in seeds for task in tasks for method in methods
+    ]  # fmt: skip
+    missing = [each for each in wanted if not any(identity(*each).items() <= row.items() for row in rows)]
     command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
     with ProcessPoolExecutor(side_by_side, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(run, *each, device) for each in wanted if each not in done]):
+        for future in as_completed([pool.submit(run, *each, device) for each in missing]):
             rows.append(future.result())
             write_result(out, {"rows": rows}, command=command, seeds=seeds)
     print(f"{len(rows)} rows. Written to {out}")

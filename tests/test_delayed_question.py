@@ -9,6 +9,7 @@ import torch
 
 from benchmarks import delayed_question
 from benchmarks.delayed_question import ANSWER_STEPS, KINDS, SCORED, TOYS, Toy, UndirectedPolicy, make_policy, score, train
+from chameleon_policy.train.config import TrainingConfig
 
 LIT_UP = 0.5
 
@@ -57,7 +58,7 @@ def test_tracking(swaps: int) -> None:
 @pytest.mark.parametrize("name", TOYS)
 def test_answers_are_fair_and_scored_where_they_are_due(name: str) -> None:
     toy = TOYS[name]
-    batch, answer = toy.episodes(torch.full((2000,), toy.scored[0]), torch.Generator().manual_seed(1))
+    batch, answer = toy.episodes(torch.full((2000,), toy.scored[-1]), torch.Generator().manual_seed(1))
     shares = torch.bincount(answer, minlength=toy.answers) / len(answer)
     assert shares.max() < 1 / toy.answers + 0.06
     assert torch.equal(batch.emphasis[0] > 0, torch.arange(toy.time) >= toy.decision)
@@ -72,8 +73,8 @@ def test_every_method_trains_and_is_scored(method: str, monkeypatch: pytest.Monk
     toy = TOYS["question-4"]
     policy = make_policy(method, toy, 0)
     assert (policy.config.fast.half_life_limit is None) == (method == "chameleon-without-limit")
-    ((step, (rate,)),) = train(policy, toy, steps=2, batch_size=8, seed=0)
-    assert step == 2 and rate.count == 20 < SCORED
+    ((step, rates),) = train(policy, toy, TrainingConfig(steps=2, batch=8))
+    assert step == 2 and [rate.count for rate in rates] == [20] * len(toy.scored)
 
 
 def test_a_score_counts_nearest_places(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +101,15 @@ def test_undirected_recall_asks_a_constant() -> None:
 
 def test_rows_that_are_there_are_kept(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     out = tmp_path / "rows.json"
-    row = {"method": "lstm", "task": "tracking", "seed": 0, "steps": 5, "batch_size": 64}
+    row = {
+        "method": "lstm",
+        "task": "tracking",
+        "seed": 0,
+        "steps": 5,
+        "batch": 64,
+        "optimizer": "adamw",
+        "learning_rate": 7e-4,
+    }
     out.write_text(json.dumps({"result": {"rows": [row]}}))
     monkeypatch.setattr(delayed_question, "run", None)  # nothing is trained
     delayed_question.main(out, methods=("lstm",), tasks=("tracking",), seeds=(0,), steps=5)

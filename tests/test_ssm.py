@@ -279,6 +279,18 @@ def test_a_limited_head_forgets_faster_where_the_input_says_so() -> None:
     torch.testing.assert_close(rates, torch.where(without > least, without, least.expand_as(without)), rtol=0, atol=0)
 
 
+def test_another_limit_cuts_the_half_lives_off() -> None:
+    fast = nano().fast
+    for limit in (4.0, 32.0):
+        other = fast.limited(limit)
+        assert other.half_life_limit == limit and other.half_life == (1.0, min(16.0, limit))
+        assert SelectiveSSM(64, other).half_lives.max() <= min(16.0, limit) * 1.01
+    assert fast.limited(math.inf).half_life_limit is None
+    for limit in (0.5, -1.0, math.nan):
+        with pytest.raises(ValueError, match=r"at least the shortest half-life to begin with \(1.0\)"):
+            fast.limited(limit)
+
+
 @pytest.mark.parametrize("limit", [8.0, -1.0, math.inf, math.nan])
 def test_a_limit_below_the_longest_half_life_is_refused(limit: float) -> None:
     with pytest.raises(ValueError, match="half_life_limit must be None or at least the longest half_life"):

@@ -49,6 +49,8 @@ class PolicyOptions:
     """Size of the policy (default: small)."""
     horizon: int | None = None
     """Actions in one predicted chunk; half of them are executed before the next one (default: 16)."""
+    half_life_limit: float | None = None
+    """Most control steps over which the working state may keep half of what it holds; inf: no limit (default: 16)."""
     action_steps: int | None = None
     """Time steps of each episode that carry the action loss, drawn anew each time (default: all)."""
     flow_time_power: float = 1.0
@@ -60,7 +62,7 @@ class PolicyOptions:
     language: str | None = None
     """Text encoder for the dataset's instructions: distilbert-base-uncased, or minilm offline (default: none)."""
     start_from: str | None = None
-    """A saved policy to go on from (folder or hub id); it decides method, preset and horizon."""
+    """A saved policy to go on from (folder or hub id); it decides method, preset, horizon and limit."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +122,15 @@ def train(
         action_steps=policy.action_steps, flow_time_power=policy.flow_time_power,
         proprioception_noise=policy.proprioception_noise, control_jepa_weight=policy.control_jepa_weight,
     )  # fmt: skip
-    architecture: dict[str, Any] = {"method": policy.method, "preset": policy.preset, "horizon": policy.horizon}
+    architecture: dict[str, Any] = {
+        "method": policy.method, "preset": policy.preset, "horizon": policy.horizon,
+        "half_life_limit": policy.half_life_limit,
+    }  # fmt: skip
     given = {name: value for name, value in architecture.items() if value is not None}
     if policy.start_from is not None and given:
-        options = ", ".join(f"--{name}" for name in given)
-        raise ValueError(f"--start-from decides {', '.join(architecture)} of the policy; leave out {options}")
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        decided = ", ".join(name.replace("_", " ") for name in architecture)
+        raise ValueError(f"--start-from decides {decided} of the policy; leave out {options}")
     run = RunConfig(
         data=data, held_out=held_out, tell_answer=tell_answer, objective=objective, language=policy.language,
         start_from=policy.start_from, training=training,

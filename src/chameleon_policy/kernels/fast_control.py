@@ -235,9 +235,7 @@ class _Graphs:
         return _Acting(_capture(run), chunk, actions, sample)
 
 
-def _sampler(
-    flow: ActionFlow, robots: int, steps: int, shared_memory: int | None
-) -> Callable[[Tensor, Tensor], Tensor]:
+def _sampler(flow: ActionFlow, robots: int, steps: int, shared_memory: int | None) -> Callable[[Tensor, Tensor], Tensor]:
     """Make the function from working states and noise to normalised chunks."""
     if shared_memory is not None and kernels.AVAILABLE and kernels.enabled(flow.action_out.weight):
         from chameleon_policy.kernels import euler

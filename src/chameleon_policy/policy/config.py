@@ -73,6 +73,17 @@ class SSMConfig:
             f"SSMConfig.half_life_limit must be None or at least the longest half_life ({longest}), got {limit}",
         )
 
+    def limited(self, limit: float) -> SSMConfig:
+        """Return this layer with H_max = `limit` (inf: none); half-lives at initialisation end there, too."""
+        shortest, longest = self.half_life
+        _require(
+            limit >= shortest,
+            f"half_life_limit must be at least the shortest half-life to begin with ({shortest}), got {limit}",
+        )
+        return dataclasses.replace(
+            self, half_life=(shortest, min(longest, limit)), half_life_limit=None if limit == math.inf else limit
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:

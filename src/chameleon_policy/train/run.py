@@ -64,11 +64,13 @@ class RunConfig:
     preset: str = "small"
     horizon: int = 16
     """Actions in one predicted chunk."""
+    half_life_limit: float | None = None
+    """Most control steps over which the working state may keep half of what it holds; inf: no limit, None: the preset's."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     language: str | None = None
     """Text encoder for instructions; None: the policy gets none."""
     start_from: str | None = None
-    """A saved policy to go on from, in place of random weights; it decides method, preset and horizon."""
+    """A saved policy to go on from, in place of random weights; it decides method, preset, horizon and limit."""
     keys: Keys = field(default_factory=Keys)
     training: TrainingConfig
 
@@ -210,6 +212,8 @@ def build_policy(
         trained.add_training_branch()
         return trained
     architecture = replace(preset(config.preset), objective=config.objective)
+    if config.half_life_limit is not None:
+        architecture = replace(architecture, fast=architecture.fast.limited(config.half_life_limit))
     features = features_of(episodes, config.horizon, encoder)
     return method_named(config.method)(architecture, features, statistics_of(arrays, mirror))
 

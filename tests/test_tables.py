@@ -1,0 +1,60 @@
+"""Tables that are written from result files: what they say, and that the documents have the newest."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import tables
+from benchmarks.tables import ROOT, TABLES, replaced, table
+from chameleon_policy.camo.scoring import Rate
+
+
+@pytest.mark.parametrize("marker", TABLES)
+def test_writing_a_table_again_changes_nothing(marker: str) -> None:
+    page = ROOT / TABLES[marker][0]
+    assert replaced(page.read_text(), f"<!-- table: {marker} -->", table(marker), page) == page.read_text()
+
+
+def test_delayed_questions() -> None:
+    """Every seed by itself, in order; what was not trained is a dash; of items, only the most that were shown."""
+
+    def row(method: str, task: str, seed: int, **scores: int) -> dict:
+        return {
+            "method": method,
+            "task": task,
+            "seed": seed,
+            "scores": {n: Rate.of(k, 100).as_dict() for n, k in scores.items()},
+        }
+
+    rows = [
+        row("lstm", "question-4", 1, **{"1": 99, "4": 26}),
+        row("lstm", "question-4", 0, **{"1": 99, "4": 30}),
+        row("chameleon", "question-4", 0, **{"1": 100, "4": 97}),
+        row("chameleon", "tracking", 0, **{"4": 98, "6": 40}),
+    ]
+    assert tables.delayed_question({"rows": rows}).splitlines() == [
+        "| method | question, 4 items | tracking, 4 swaps | tracking, 6 swaps |",
+        "|---|---|---|---|",
+        "| `lstm` | 30, 26 | - | - |",
+        "| `chameleon` | 97 | 98 | 40 |",
+    ]
+
+
+def test_half_lives() -> None:
+    row = {
+        "policy": "nano, untrained", "layer": "fast", "set_to": [1.0, 16.0], "limit": None,
+        "quantiles": [0.59, 2.4, 10.01, 66.13, 1518.3], "above_64": 0.254,
+    }  # fmt: skip
+    assert tables.half_lives({"rows": [row]}).splitlines()[2] == (
+        "| nano, untrained | fast | 1 to 16 | - | 0.59 / 2.4 / 10 / 66.1 / 1,518 | 25% |"
+    )
+
+
+def test_small_cards() -> None:
+    row = {
+        "card": "sm_86", "names": "RTX 3090", "preset": "paper", "kernels": ["a", "b"], "card_kib": 99, "shared_kib": 92.0,
+        "largest": "b", "registers": 255, "spilled_bytes": 0, "most_spilled": "a",
+    }  # fmt: skip
+    assert (
+        tables.small_cards({"rows": [row]}).splitlines()[2] == "| sm_86: RTX 3090 | `paper` | 2 | 92 of 99 (`b`) | 255 | 0 |"
+    )
