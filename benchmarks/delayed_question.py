@@ -53,6 +53,8 @@ FAR = 1_000_000
 """Added to a training's seed, for the episodes that score it."""
 HORIZON = 4
 NOISE = 0.05
+LOUD = 3.0
+"""Of a mark: what normalisation by range makes of a number that is 0 or 1."""
 
 
 # The toys
@@ -64,8 +66,8 @@ class Toy:
 
     name: str
     answers: int
-    size: int
-    """Numbers of a slot."""
+    marks: int
+    """What can be seen at a slot, one number each, beside where the slot is."""
     time: int
     decision: int
     """The first step at which the answer is due."""
@@ -74,12 +76,12 @@ class Toy:
     scored: tuple[int, ...]
     """The same, while scoring."""
     draw: Callable[[Toy, Tensor, torch.Generator], tuple[Tensor, Tensor]]
-    """Makes objects (B T K F) and answers (B) of so many lights or swaps (B)."""
+    """Makes marks (B T K F) and answers (B) of so many lights or swaps (B)."""
 
     @property
     def features(self) -> Features:
         """What a policy sees and does: it goes to a place on a circle."""
-        slots = ObjectSlots(count=self.answers + 1, size=self.size)
+        slots = ObjectSlots(count=self.answers + 1, size=2 + self.marks)
         return Features(objects=slots, proprioception=1, action=2, horizon=HORIZON)
 
     @property
@@ -90,7 +92,10 @@ class Toy:
 
     def episodes(self, counts: Tensor, generator: torch.Generator) -> tuple[EpisodeBatch, Tensor]:
         """Draw episodes of so many lights or swaps (B), and their answers (B)."""
-        objects, answer = self.draw(self, counts, generator)
+        marks, answer = self.draw(self, counts, generator)
+        middle = torch.zeros(1, 2)  # where the slot behind the last is, which holds the question
+        places = torch.cat([self.places, middle]).expand(*marks.shape[:3], 2)
+        objects = torch.cat([places, LOUD * marks], dim=-1)
         objects = objects + NOISE * torch.randn(objects.shape, generator=generator)
         batch, due = len(counts), torch.arange(self.time) >= self.decision
         actions = torch.where(due[:, None], self.places[answer][:, None], torch.zeros(1))
@@ -111,36 +116,36 @@ def draw_question(toy: Toy, counts: Tensor, generator: torch.Generator) -> tuple
     batch, slots = len(counts), toy.answers
     everyone = torch.arange(batch)
     order, colour = (torch.rand(batch, slots, generator=generator).argsort(1) for _ in range(2))
-    objects = torch.zeros(batch, toy.time, slots + 1, toy.size)
+    marks = torch.zeros(batch, toy.time, slots + 1, toy.marks)
     for place in range(slots):  # those that do not light up would have been the first
         slot, lit = order[:, place], place >= slots - counts
         here = everyone[lit], slot[lit], colour[everyone, slot][lit]
         for step in range(LIT * place, LIT * (place + 1)):
-            objects[here[0], step, here[1], here[2]] = 1
+            marks[here[0], step, here[1], here[2]] = 1
     asked = slots - 1 - (torch.rand(batch, generator=generator) * counts).long()
     answer = order[everyone, asked]
-    objects[everyone, toy.decision :, slots, colour[everyone, answer]] = 1
-    return objects, answer
+    marks[everyone, toy.decision :, slots, colour[everyone, answer]] = 1
+    return marks, answer
 
 
 def draw_tracking(toy: Toy, counts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Show a cue at a slot, and swap it away by marking pairs."""
     batch, slots = len(counts), toy.answers
     everyone = torch.arange(batch)
-    objects = torch.zeros(batch, toy.time, slots + 1, toy.size)
+    marks = torch.zeros(batch, toy.time, slots + 1, toy.marks)
     answer = torch.randint(slots, (batch,), generator=generator)
-    objects[everyone, : CUE + SWAP * MOST_SWAPS, answer, 0] = _until(CUE + SWAP * (MOST_SWAPS - counts), CUE, objects)
+    marks[everyone, : CUE + SWAP * MOST_SWAPS, answer, 0] = _until(CUE + SWAP * (MOST_SWAPS - counts), CUE, marks)
     for number in range(MOST_SWAPS):
         happens = number >= MOST_SWAPS - counts
         left_out = torch.randint(slots, (batch,), generator=generator)
         pair = torch.stack([(left_out + 1) % slots, (left_out + 2) % slots])
         begin = CUE + SWAP * number
         for slot in pair:
-            objects[everyone[happens], begin, slot[happens], 1] = 1
-            objects[everyone[happens], begin + 1, slot[happens], 1] = 1
+            marks[everyone[happens], begin, slot[happens], 1] = 1
+            marks[everyone[happens], begin + 1, slot[happens], 1] = 1
         moved = torch.where(answer == pair[0], pair[1], torch.where(answer == pair[1], pair[0], answer))
         answer = torch.where(happens, moved, answer)
-    return objects, answer
+    return marks, answer
 
 
 def _until(end: Tensor, length: int, like: Tensor) -> Tensor:
