@@ -107,7 +107,9 @@ class Held(Emptied):
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
         """Observe; where a decision is due, also measure."""
         if self._due:
+            told = observation.instruction
             seen, held = observation.map(lambda tensor: tensor[self._due]), state[self._due]
+            seen = dataclasses.replace(seen, instruction=None if told is None else told[self._due])
             self._due = []
             for _ in range(STILL_STEPS):
                 held = self._policy.observe(seen, held)

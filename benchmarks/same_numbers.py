@@ -69,7 +69,7 @@ def main(revision: tyro.conf.Positional[str], out: Path = Path("runs/same-number
 
 def _run(tree: Path, file: Path) -> dict[str, Tensor]:
     """Let the code of a checkout compute; this file says what."""
-    code = f"import runpy; runpy.run_path({__file__!r})['compute']({str(file)!r})"
+    code = f"import runpy; runpy.run_path({__file__!r})['compute']({str(file)!r}, {str(tree)!r})"
     paths = os.pathsep.join([str(tree / "src"), str(tree)])
     subprocess.run([sys.executable, "-c", code], cwd=tree, env={**os.environ, "PYTHONPATH": paths}, check=True)
     return load_file(file)
@@ -81,8 +81,11 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
-def compute(file: str) -> None:
+def compute(file: str, tree: str) -> None:
     """Save everything that is compared, by name."""
+    import chameleon_policy
+
+    assert Path(chameleon_policy.__file__).is_relative_to(tree), "another checkout's code was imported"
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in _everything()}, file)

@@ -2,13 +2,15 @@
 
     python -m benchmarks.small_cards --out docs/results/small-cards.json
 
-Triton compiles without a card. A fused policy takes one training step and samples one chunk on a CPU, and every launch of
-a kernel compiles it for the card in question instead of running it. Shared memory is what Triton allots to a block of
+Triton compiles without a card. Fused policies take a training step and a control step and sample chunks on a CPU, and every
+launch of a kernel compiles it for the card in question instead of running it. Memory and head see as many tokens as the
+paper's cameras make. Shared memory is what Triton allots to a block of
 threads; registers and spilled bytes are a thread's, as `cuobjdump` reads them from the compiled kernel.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import subprocess
@@ -28,8 +30,10 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from benchmarks.inputs import random_observation
-from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, Language, View, fuse, kernels, preset
+from chameleon_policy import ChameleonPolicy, EpisodeBatch, ObjectSlots, fuse, kernels, preset
 from chameleon_policy.kernels import euler
+from chameleon_policy.kernels.frozen import freeze
+from chameleon_policy.policy.presets import budget_features
 from chameleon_policy.report.provenance import write_result
 
 COMMAND = "python -m benchmarks.small_cards"
@@ -44,14 +48,11 @@ CARDS = {
 }
 """Compute capability, shared memory that a block of threads can have (KiB), and who has it."""
 TIME = 70
-"""Time steps of the batch: more than one chunk of the scan, so that its states are kept, too."""
-FEATURES = Features(
-    views=tuple(View(name=name, height=128, width=128) for name in ("third", "wrist")),
-    proprioception=10,
-    action=10,
-    horizon=16,
-    language=Language(width=384, encoder="none"),
-)
+"""Time steps: more than one chunk of the scan, so that its states are kept, too."""
+PICTURES = budget_features()
+SLOTS = dataclasses.replace(PICTURES, views=(), objects=ObjectSlots(count=PICTURES.tokens - 2, size=4))
+"""As many tokens without pictures, which would take a CPU minutes."""
+ROBOTS = (1, 2, 4)
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
@@ -100,21 +101,25 @@ def needs(card: str, name: str) -> dict[str, Any]:
 
 
 def use(name: str, shared_memory: int) -> None:
-    """Take one training step with the loss of a preset, and make its Euler sampler where there is one."""
+    """Train and control with a preset, and use its Euler sampler where there is one."""
     torch.manual_seed(SEED)
-    policy = fuse(ChameleonPolicy(preset(name), FEATURES), shared_memory=shared_memory)
-    batch = EpisodeBatch(
-        observation=random_observation(FEATURES, (1, TIME), torch.Generator().manual_seed(SEED)),
-        actions=torch.randn(1, TIME, FEATURES.action),
-        valid=torch.ones(1, TIME, dtype=torch.bool),
-    )
-    with torch.autocast("cpu", torch.bfloat16):
-        policy.loss(batch, check_values=False).total.backward()
-    flow = policy.action_flow.bfloat16()
-    if euler.fits(flow):
-        working, noise = torch.zeros(1, flow.width), torch.zeros(1, flow.horizon, flow.action)
+    for features, time in ((PICTURES, 1), (SLOTS, TIME)):
+        policy = fuse(ChameleonPolicy(preset(name), features), shared_memory=shared_memory)
+        batch = EpisodeBatch(
+            observation=random_observation(features, (1, time), torch.Generator().manual_seed(SEED)),
+            actions=torch.randn(1, time, features.action),
+            valid=torch.ones(1, time, dtype=torch.bool),
+        )
+        with torch.autocast("cpu", torch.bfloat16):
+            policy.loss(batch, check_values=False).total.backward()
+        control = freeze(policy.bfloat16())
+        observation = batch.observation.map(lambda tensor: tensor[:, 0])
+        control.act(control.observe(observation, control.initial_state()), steps=1)
+    flow = policy.action_flow
+    for robots in ROBOTS if euler.fits(flow) else ():
+        working, noise = torch.zeros(robots, flow.width), torch.zeros(robots, flow.horizon, flow.action)
         with torch.no_grad():
-            euler.EulerSampler(flow, 1, 2, torch.bfloat16, shared_memory)(working, noise)
+            euler.EulerSampler(flow, robots, 2, torch.bfloat16, shared_memory)(working, noise)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import tyro
 
+from benchmarks.delayed_question import KINDS
 from chameleon_policy.camo.scoring import Rate
 
 COMMAND = "python -m benchmarks.tables"
@@ -87,9 +88,13 @@ def small_cards(result: Mapping[str, Any]) -> str:
 
 def delayed_question(result: Mapping[str, Any]) -> str:
     """Show the score of every training seed of every method."""
+    trainings = {tuple(row[name] for name in ("steps", "batch", "optimizer", "learning_rate")) for row in result["rows"]}
+    if len(trainings) > 1:
+        raise ValueError(f"one table, one way of training: {sorted(trainings)}")
     columns = list(dict.fromkeys((row["task"], count) for row in result["rows"] for count in _counts(row)))
     rows = []
-    for method in dict.fromkeys(row["method"] for row in result["rows"]):
+    present = {row["method"] for row in result["rows"]}
+    for method in (method for method in KINDS if method in present):
         cells = []
         for task, count in columns:
             found = sorted(

@@ -95,7 +95,7 @@ def test_memory_layer() -> None:
     events = torch.randn(episodes, time, tokens, CONFIG.width, dtype=torch.float64)
     output = layer(events, None, write_back=True)
     recall, consolidation = layer.recall, layer.consolidation
-    index, *_, index_norm = recall.control_context.index, recall.control_context.index[-1]
+    index, index_norm = recall.control_context.index, recall.control_context.index[-1]
     for episode in range(episodes):
         bound = torch.stack([mixed(layer.binding.mixer, moment) for moment in events[episode]])  # Eq. 5
         traces = torch.stack([carried(layer.propagation.slow, bound[:, i]) for i in range(tokens)], dim=1)  # Eq. 6

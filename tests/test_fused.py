@@ -29,6 +29,7 @@ from chameleon_policy.baselines.no_memory import ForgetfulSSM  # noqa: E402
 from chameleon_policy.kernels import one_query  # noqa: E402
 from chameleon_policy.kernels.frozen import freeze  # noqa: E402
 from chameleon_policy.kernels.fused import TWINS, FusedSSM, half_weights, twin_of  # noqa: E402
+from chameleon_policy.kernels.selective_layer import LayerShape, longest_chunk  # noqa: E402
 from chameleon_policy.policy.action_flow import ActionFlow  # noqa: E402
 from chameleon_policy.policy.attention import Attention, TransformerBlock  # noqa: E402
 from chameleon_policy.policy.control_jepa import ControlJEPA  # noqa: E402
@@ -73,6 +74,24 @@ def kernels_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let kernels compute where they otherwise would not: in float32, and on a CPU. Float64 stays plain."""
     monkeypatch.setattr(kernels, "enabled", lambda tensor: tensor.dtype == torch.float32)
     monkeypatch.setattr(one_query, "LEAST_QUERIES", 1)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that run."""
+    from triton.runtime.interpreter import GridExecutor
+    from triton.runtime.jit import JITFunction
+
+    ran: list[str] = []
+    for kind, name in ((GridExecutor, "__call__"), (JITFunction, "run")):
+        launch = getattr(kind, name)
+
+        def counted(self: Any, *arguments: Any, launch: Any = launch, **options: Any) -> Any:
+            ran.append(self.fn.__name__)
+            return launch(self, *arguments, **options)
+
+        monkeypatch.setattr(kind, name, counted)
+    return ran
 
 
 def normal(*shape: int) -> Tensor:
@@ -211,8 +230,9 @@ def test_no_twin_is_left_out() -> None:
 
 @pytest.mark.usefixtures("kernels_on")
 @pytest.mark.parametrize("name", CASES)
-def test_a_twin_computes_what_its_plain_module_computes(name: str) -> None:
+def test_a_twin_computes_what_its_plain_module_computes(name: str, launches: list[str]) -> None:
     compare(*CASES[name][1]())
+    assert bool(launches) == (name != "attention, too many tokens"), "kernels ran, and not the plain module's code"
 
 
 @pytest.mark.usefixtures("kernels_on")
@@ -366,6 +386,36 @@ def test_the_loss_stays_precise_while_weights_are_converted(monkeypatch: pytest.
         found.append((loss.parts, {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}))
         policy.zero_grad()
     torch.testing.assert_close(found[0], found[1], rtol=1e-2, atol=1e-4)
+
+
+def test_fusing_can_be_undone_and_repeated() -> None:
+    policy = make_policy(SMALL_IMAGES)
+    kinds = [type(module) for module in policy.modules()]
+    fuse(policy)
+    assert kernels.unfuse(policy) is policy
+    assert [type(module) for module in policy.modules()] == kinds
+    for memory in (None, SMALL_CARD):
+        fuse(policy, shared_memory=memory)
+        ssms = [module for module in policy.modules() if isinstance(module, FusedSSM)]
+        assert ssms and all(ssm.shared_memory == memory for ssm in ssms)
+
+
+@pytest.mark.parametrize(
+    ("state", "head", "memory", "steps"),
+    [(128, 64, 227, 64), (128, 64, 99, 32), (64, 128, 99, 16), (256, 64, 99, None), (32, 64, 99, 64), (512, 64, 227, None)],
+)
+def test_chunks_are_as_long_as_shared_memory_allows(state: int, head: int, memory: int, steps: int | None) -> None:
+    shape = LayerShape(inner=4 * head, state=state, heads=4, chunk=64, epsilon=1e-5, shared_memory=memory * 1024)
+    assert longest_chunk(shape) == steps
+
+
+@pytest.mark.usefixtures("kernels_on")
+def test_a_layer_that_does_not_fit_computes_as_the_plain_one(launches: list[str]) -> None:
+    layer = SelectiveSSM(64, SSMConfig(expand=1, state=256, head_dim=64, half_life=(4, 2048)))
+    sequence = torch.randn(1, 2, 20, 64)
+    expected = layer(sequence, None)[0]
+    torch.testing.assert_close(twin_of(layer, SMALL_CARD)(sequence, None)[0], expected, rtol=0, atol=0)
+    assert not launches
 
 
 def test_a_policy_built_for_control_can_be_fused() -> None:

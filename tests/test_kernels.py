@@ -208,7 +208,12 @@ def test_attention_of_one_query(width: int, heads: int, sources: int, dtype: tor
         return (asked.transpose(0, 1) @ tokens.transpose(1, 2)).softmax(-1).matmul(tokens).transpose(0, 1)
 
     asked = (normal(heads, 3, width) / width**0.5).to(dtype).detach().requires_grad_()
-    check(OneQuery.apply, plain, [asked, normal(3, sources, width, dtype=dtype)], dtype)
+    for shared_memory in (99 * 1024, 227 * 1024):  # bytes: the blocks of small and of large cards
+
+        def ours(asked: Tensor, tokens: Tensor, shared_memory: int = shared_memory) -> Tensor:
+            return OneQuery.apply(asked, tokens, shared_memory)
+
+        check(ours, plain, [asked, normal(3, sources, width, dtype=dtype)], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

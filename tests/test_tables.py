@@ -19,17 +19,14 @@ def test_delayed_questions() -> None:
     """Every seed by itself, in order; what was not trained is a dash; of items, only the most that were shown."""
 
     def row(method: str, task: str, seed: int, **scores: int) -> dict:
-        return {
-            "method": method,
-            "task": task,
-            "seed": seed,
-            "scores": {n: Rate.of(k, 100).as_dict() for n, k in scores.items()},
-        }
+        training = {"steps": 5, "batch": 8, "optimizer": "adamw", "learning_rate": 1e-3}
+        rates = {n: Rate.of(k, 100).as_dict() for n, k in scores.items()}
+        return {"method": method, "task": task, "seed": seed, "scores": rates, **training}
 
     rows = [
+        row("chameleon", "question-4", 0, **{"1": 100, "4": 97}),
         row("lstm", "question-4", 1, **{"1": 99, "4": 26}),
         row("lstm", "question-4", 0, **{"1": 99, "4": 30}),
-        row("chameleon", "question-4", 0, **{"1": 100, "4": 97}),
         row("chameleon", "tracking", 0, **{"4": 98, "6": 40}),
     ]
     assert tables.delayed_question({"rows": rows}).splitlines() == [
@@ -38,6 +35,8 @@ def test_delayed_questions() -> None:
         "| `lstm` | 30, 26 | - | - |",
         "| `chameleon` | 97 | 98 | 40 |",
     ]
+    with pytest.raises(ValueError, match="one table, one way of training"):
+        tables.delayed_question({"rows": [*rows, {**rows[0], "steps": 6}]})
 
 
 def test_half_lives() -> None:

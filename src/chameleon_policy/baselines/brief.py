@@ -13,6 +13,7 @@ class BriefPolicy(ChameleonPolicy):
     """Its fast layer (Eq. 10) meets an empty state at every step: h_t follows from this moment's recall alone."""
 
     method: ClassVar[str] = "brief"
+    has_working_state: ClassVar[bool] = False
 
     def _make_layer(self) -> MemoryLayer:
         return MemoryLayer(self.config, fast=ForgetfulSSM)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -31,7 +33,8 @@ class ForgetfulSSM(SelectiveSSM):
 class NoMemoryPolicy(ChameleonPolicy):
     """Every time step meets an empty memory: what the policy does follows from the current observation alone."""
 
-    method = "no-memory"
+    method: ClassVar[str] = "no-memory"
+    has_working_state: ClassVar[bool] = False
 
     def _make_layer(self) -> MemoryLayer:
         return MemoryLayer(self.config, slow=ForgetfulSSM, fast=ForgetfulSSM)

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from chameleon_policy.export.manifest import BATCH, NEXT, NOISE, Signature, TensorSpec
+from chameleon_policy.kernels import unfuse
 from chameleon_policy.kernels.frozen import freeze
 from chameleon_policy.policy import Features, MemoryState, Observation, VisuomotorPolicy
 
@@ -134,7 +135,7 @@ def _told(observation: Observation, instruction: Tensor) -> Observation:
 
 def _frozen(policy: VisuomotorPolicy) -> VisuomotorPolicy:
     """Copy a policy for control alone, with what follows from weights alone computed once."""
-    return freeze(copy.deepcopy(policy))
+    return freeze(unfuse(copy.deepcopy(policy)))
 
 
 def _example(policy: VisuomotorPolicy, batch_size: int | None) -> tuple[MemoryState, Observation]:

@@ -17,6 +17,7 @@
     euler.py             the action head's Euler steps for one or a few robots
     streams.py           independent work at the same time
     weights.py           weights of many layers, converted at once
+    frozen.py            what follows from weights alone, computed once
 
 The kernels are Triton's, for half precision (bfloat16 weights, or autocast) on a CUDA device. A twin that meets anything else
 (a CPU, float32, sizes that its kernels do not take) computes what its plain module computes, with the plain module's code.
@@ -58,6 +59,15 @@ def fuse(policy: ModuleT, *, shared_memory: int | None = None) -> ModuleT:
     return policy
 
 
+def unfuse(policy: ModuleT) -> ModuleT:
+    """Put the plain modules back, in place."""
+    if AVAILABLE:
+        from chameleon_policy.kernels.fused import put_plain
+
+        put_plain(policy)
+    return policy
+
+
 def compute_dtype(tensor: Tensor) -> torch.dtype:
     """Return what a matrix product of this tensor is computed in: autocast's type where it is on, else its own."""
     kind = tensor.device.type
@@ -88,7 +98,7 @@ def enabled(tensor: Tensor) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    """Load FastControl when it is used: it imports the policy, of which this room's other files need no part."""
+    """Load FastControl when it is used: the kernels themselves need no part of the policy, which it imports."""
     if name == "FastControl":
         return importlib.import_module("chameleon_policy.kernels.fast_control").FastControl
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

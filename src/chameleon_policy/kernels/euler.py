@@ -28,6 +28,8 @@ COLUMNS = {"linear": 16, "long": 16, "attend": 16}
 """Output columns of a program, by kernel; `long` is the feed-forward network's second layer."""
 STREAM = torch.bfloat16
 """Type of the tokens between the blocks."""
+MOST_ROWS = {"linear": 32, "long": 16}
+"""Rows of a program: as many as its share of shared memory takes."""
 SPLIT = {"linear": 4, "long": 8}
 WARPS = {"linear": 4, "long": 8, "attend": 8, "advance": 8}
 
@@ -264,9 +266,9 @@ class EulerSampler:
     ) -> None:  # fmt: skip
         (weight, bias), rows = layer, len(x)
         columns, size = weight.shape
-        tile = min(64, _tile(rows))
-        gamma, beta = norm or (weight, weight)
         name = "long" if size > 1024 else "linear"
+        tile = min(MOST_ROWS[name], _tile(rows))
+        gamma, beta = norm or (weight, weight)
         _linear[(triton.cdiv(columns, COLUMNS[name]), triton.cdiv(rows, tile))](
             x, gamma, beta, weight, weight if bias is None else bias, out, rows, columns, EPSILON,
             NORM=norm is not None, BIAS=bias is not None, GELU=gelu, ADD=add, K=size,

@@ -141,6 +141,8 @@ def _frozen(policy: ChameleonPolicy, *, fused: bool, shared_memory: int | None) 
                 parameter.data = parameter.data.bfloat16()
         if fused:
             kernels.fuse(frozen, shared_memory=shared_memory)
+        else:
+            kernels.unfuse(frozen)
     for module in frozen.modules():
         if isinstance(module, nn.Conv2d):
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)

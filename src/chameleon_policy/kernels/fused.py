@@ -34,7 +34,7 @@ from chameleon_policy.kernels.bias import WithBias
 from chameleon_policy.kernels.frozen import FrozenAttention, adopt
 from chameleon_policy.kernels.gelu import BiasGelu
 from chameleon_policy.kernels.layer_norm import StreamNorm
-from chameleon_policy.kernels.selective_layer import TAPS, LayerShape, SelectiveLayer
+from chameleon_policy.kernels.selective_layer import TAPS, LayerShape, SelectiveLayer, longest_chunk
 from chameleon_policy.kernels.streams import side_by_side
 from chameleon_policy.kernels.weights import converted
 from chameleon_policy.policy.action_flow import ActionFlow
@@ -54,14 +54,25 @@ def put_twins(module: nn.Module, shared_memory: int | None = None) -> None:
         put_twins(child, shared_memory)
         if type(child) in TWINS:
             setattr(module, name, twin_of(child, shared_memory))
+        elif isinstance(child, CARD_AWARE):
+            child.shared_memory = shared_memory
 
 
 def twin_of(plain: nn.Module, shared_memory: int | None = None) -> nn.Module:
     """Make a fused module that has the plain one's parameters, buffers and children as its own."""
     fused = adopt(TWINS[type(plain)], plain)
-    if isinstance(fused, FusedSSM):
+    if isinstance(fused, CARD_AWARE):
         fused.shared_memory = shared_memory
     return fused
+
+
+def put_plain(module: nn.Module) -> None:
+    """Replace every child that is a twin by the plain module it stands for, and the children's children."""
+    plain = {twin: kind for kind, twin in TWINS.items()}
+    for name, child in module.named_children():
+        put_plain(child)
+        if type(child) in plain:
+            setattr(module, name, adopt(plain[type(child)], child))
 
 
 @contextmanager
@@ -122,6 +133,9 @@ def convolve(image: Tensor, layer: nn.Conv2d) -> Tensor:
 class FusedAttention(FrozenAttention):
     """Attention of one query without keys and values, and over short sequences with a head in registers."""
 
+    shared_memory: int | None = None
+    """Bytes that a block of threads may have; None: as many as the device has."""
+
     def forward(self, queries: Tensor, sources: Tensor) -> Tensor:
         """Compute Attn(queries, sources, sources): (... M D) and (... N D) to (... M D)."""
         if not kernels.enabled(sources):
@@ -160,7 +174,8 @@ class FusedAttention(FrozenAttention):
         to_keys, to_values = self.key_value.weight.unflatten(0, (2, self.heads, -1))  # each H C D
         scaled = self.query(query) * to_keys.shape[1] ** -0.5
         asked = torch.bmm(scaled.unflatten(-1, (self.heads, -1)).transpose(0, 1), to_keys)  # H B D
-        seen = one_query.OneQuery.apply(asked, sources.to(asked.dtype))
+        memory = self.shared_memory or kernels.shared_memory_of(sources.device)
+        seen = one_query.OneQuery.apply(asked, sources.to(asked.dtype), memory)
         values = torch.bmm(seen, to_values.transpose(1, 2)).transpose(0, 1).flatten(1)
         return values + self.key_value.bias.chunk(2)[1].to(values.dtype)
 
@@ -295,7 +310,9 @@ class FusedSSM(SelectiveSSM):
         self, sequence: Tensor, state: SSMState | None, *, keep_state: bool = True
     ) -> tuple[Tensor, SSMState | None]:
         """Run over a sequence (... T width): outputs of the same shape, and the state afterwards."""
-        takes = self.config.convolution == TAPS and sequence.shape[-2] >= TAPS - 1
+        memory = self.shared_memory or kernels.shared_memory_of(sequence.device)
+        shape = LayerShape(self.inner, self.config.state, self.heads, self.config.chunk, NORM_EPSILON, memory)
+        takes = self.config.convolution == TAPS and sequence.shape[-2] >= TAPS - 1 and longest_chunk(shape) is not None
         if sequence.shape[-2] == 1 or not (takes and kernels.enabled(sequence)):
             return super().forward(sequence, state, keep_state=keep_state)
         streams = sequence.shape[:-2]
@@ -303,8 +320,6 @@ class FusedSSM(SelectiveSSM):
             sequence = sequence.flatten(0, -3).unsqueeze(1)
         flat = sequence.shape[:2]
         projected = self.in_projection(sequence.transpose(1, 2))  # B T streams ..., as the tokens come
-        memory = self.shared_memory or kernels.shared_memory_of(sequence.device)
-        shape = LayerShape(self.inner, self.config.state, self.heads, self.config.chunk, NORM_EPSILON, memory)
         least = self.least_rates()
         gated, ssm = SelectiveLayer.apply(
             projected, self.convolution_weight, self.convolution_bias, self.rate_bias, -self.log_decay.exp(),
@@ -402,3 +417,5 @@ TWINS: dict[type[nn.Module], type[nn.Module]] = {
     ControlJEPA: FusedControlJEPA,
     ActionFlow: FusedActionFlow,
 }
+CARD_AWARE = (FusedAttention, FusedSSM)
+"""Twins whose block sizes follow the card's shared memory."""

@@ -21,13 +21,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from chameleon_policy.kernels import AMPLE_SHARED_MEMORY
+
 LARGEST = 128
 """Sources up to which these kernels are made."""
 LEAST_QUERIES = 64
 """Fewer, as on a robot, take less time with keys and values: there are fewer kernels to start."""
 MOST_HEADS = 16
 PIECE = 128
-"""Of the width, at a time."""
+"""Of the width, at a time; half of it for many sources where shared memory is scarce."""
+MANY = 64
 WARPS = 4
 
 
@@ -94,29 +97,31 @@ class OneQuery(torch.autograd.Function):
     """seen = softmax(asked x) x, one query for each of B sets of sources."""
 
     @staticmethod
-    def forward(ctx: Any, asked: Tensor, sources: Tensor) -> Tensor:
+    def forward(ctx: Any, asked: Tensor, sources: Tensor, shared_memory: int) -> Tensor:
         asked, sources = asked.contiguous(), sources.contiguous()
         (heads, batch, _), count = asked.shape, sources.shape[1]
         weights = torch.empty(batch, heads, count, device=asked.device, dtype=torch.float32)
         seen = torch.empty_like(asked)
-        _one_query_forward[(batch,)](asked, sources, weights, seen, batch, count, **_sizes(asked, sources))
+        _one_query_forward[(batch,)](asked, sources, weights, seen, batch, count, **_sizes(asked, sources, shared_memory))
         ctx.save_for_backward(asked, sources, weights)
+        ctx.shared_memory = shared_memory
         return seen
 
     @staticmethod
-    def backward(ctx: Any, dseen: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, dseen: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
         asked, sources, weights = ctx.saved_tensors
         dasked, dsources = torch.empty_like(asked), torch.empty_like(sources)
         _one_query_backward[(len(sources),)](
             asked, sources, weights, dseen.contiguous(), dasked, dsources, len(sources), sources.shape[1],
-            **_sizes(asked, sources),
+            **_sizes(asked, sources, ctx.shared_memory),
         )  # fmt: skip
-        return dasked, dsources
+        return dasked, dsources, None
 
 
-def _sizes(asked: Tensor, sources: Tensor) -> dict[str, int]:
+def _sizes(asked: Tensor, sources: Tensor, shared_memory: int) -> dict[str, int]:
     heads, width = asked.shape[0], asked.shape[2]
+    piece = PIECE // 2 if sources.shape[1] > MANY and shared_memory < AMPLE_SHARED_MEMORY else PIECE
     return {
         "HEADS": heads, "ROWS": MOST_HEADS, "N": max(16, triton.next_power_of_2(sources.shape[1])), "WIDTH": width,
-        "PIECE": min(PIECE, max(16, triton.next_power_of_2(width))), "num_warps": WARPS,
+        "PIECE": min(piece, max(16, triton.next_power_of_2(width))), "num_warps": WARPS,
     }  # fmt: skip

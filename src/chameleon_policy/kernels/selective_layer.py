@@ -13,16 +13,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from chameleon_policy.kernels import AMPLE_SHARED_MEMORY, selective_scan
+from chameleon_policy.kernels import selective_scan
 from chameleon_policy.kernels.sums import sum_rows
 
 TAPS = 4
 """Width of the convolution that these kernels are made for."""
 CHANNELS_TOGETHER = 128
 ROWS_TOGETHER = 32
-LONGEST_CHUNK = 64
-WIDE_STATE = 64
-"""Larger states get half the chunk where shared memory is scarce."""
+CHUNKS = (64, 32, 16)
+"""Steps of a chunk, as many as fit."""
 WARPS = {"states": 4, "outputs": 4, "state_gradients": 4, "gradients": 4, "gradients_through_states": 8}
 
 
@@ -285,6 +284,20 @@ class SelectiveLayer(torch.autograd.Function):
         )  # fmt: skip
 
 
+def _tile(size: int) -> int:
+    return max(16, triton.next_power_of_2(size))
+
+
+def longest_chunk(shape: LayerShape) -> int | None:
+    """Return how many steps of a chunk fit a block's shared memory; None if not even the fewest do.
+
+    The hungriest kernel, `_scan_gradients_through_states`, takes 2 L N + 8 P N + 10 L P bytes for tiles of L steps, P channels of a
+    head and N numbers of state: found by compiling it for many sizes (`benchmarks.small_cards` checks what it takes).
+    """
+    p, n = _tile(shape.inner // shape.heads), _tile(shape.state)
+    return next((c for c in CHUNKS if 2 * c * n + 8 * p * n + 10 * c * p <= shape.shared_memory), None)
+
+
 class _Run:
     """Sizes, grids and tiles of one call."""
 
@@ -293,13 +306,13 @@ class _Run:
         self.projected, self.shape = projected.new_empty(0), shape
         self.streams, self.rows = self.batch * self.tokens, self.batch * self.tokens * self.steps
         self.size, self.channels = shape.inner // shape.heads, shape.inner + 2 * shape.state
-        scarce = shape.state > WIDE_STATE and shape.shared_memory < AMPLE_SHARED_MEMORY
-        longest = min(LONGEST_CHUNK // 2 if scarce else LONGEST_CHUNK, triton.next_power_of_2(shape.chunk))
-        length = max(16, min(longest, triton.next_power_of_2(self.steps)))
+        fitting = longest_chunk(shape)
+        assert fitting is not None, "FusedSSM asks before"
+        length = max(16, min(fitting, triton.next_power_of_2(shape.chunk), triton.next_power_of_2(self.steps)))
         self.chunks = triton.cdiv(self.steps, length)
         self.tiles = {
             "SIZE": self.size, "STATE": shape.state, "CHANNELS": self.channels, "INNER": shape.inner,
-            "P": max(16, triton.next_power_of_2(self.size)), "N": max(16, triton.next_power_of_2(shape.state)), "L": length,
+            "P": _tile(self.size), "N": _tile(shape.state), "L": length,
         }  # fmt: skip
         self.by_channels = (self.streams, triton.cdiv(self.channels, CHANNELS_TOGETHER))
         self.by_heads = (self.streams, shape.heads)

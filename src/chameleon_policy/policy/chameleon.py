@@ -45,6 +45,7 @@ class ChameleonPolicy(FlowPolicy):
 
     method: ClassVar[str] = "chameleon"
     training_only: ClassVar[tuple[str, ...]] = ("control_jepa.",)
+    has_working_state: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class SSMConfig:
     half_life: tuple[float, float]
     """Shortest and longest half-life at initialisation, in control steps; the heads are spread evenly in log between.
 
-    They hold for the mean of Delta over inputs of unit variance; on a still scene a head may be far off."""
+    They hold for the mean clock over inputs of unit variance, before a limit; on a still scene a head may be far off."""
     half_life_limit: float | None = None
     """H_max: no head ever keeps more than half of its state over so many steps, whatever the input; None: no limit."""
     selectivity: float = 3.0

@@ -63,7 +63,6 @@ def save(policy: VisuomotorPolicy, directory: Path) -> None:
 def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -> PolicyT:
     """Rebuild the policy that `save` wrote."""
     directory, description = describe(path_or_hub_id)
-    _say_if_unlimited(directory, description["config"])
     if description["method"] != cls.method:
         raise ValueError(
             f"{directory} holds a {description['method']} policy, and {cls.__name__} is {cls.method}; "
@@ -75,6 +74,8 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
             from_json(Features, description["features"], f"{directory / CONFIG}: features"),
             from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
         )
+    if cls.has_working_state:
+        _say_if_unlimited(directory, description["config"])
     _load_weights(policy, directory / WEIGHTS)
     policy.provenance = description["provenance"]
     return policy.to(device).eval()
@@ -82,8 +83,7 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
 
 def _say_if_unlimited(directory: Path, config: Any) -> None:
     """Log where a policy is from before the fast layer had a limit: it loads as it was trained, without one."""
-    fast = config.get("fast") if isinstance(config, dict) else None
-    if isinstance(fast, dict) and "half_life_limit" not in fast:
+    if "half_life_limit" not in config["fast"]:
         LOG.warning(
             "%s was saved before the fast layer had a half_life_limit and keeps its layer without one: its working state "
             "may outlast the traces (docs/deviations.md)",

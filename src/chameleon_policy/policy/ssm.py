@@ -19,7 +19,7 @@ S: independent streams (any leading shape), T: time, P: channels of a head.
 Decisions
 - One group: every head writes and reads at the same B_t and C_t, as the parameter budget requires.
 - Half-lives at initialisation are spread evenly in log over the heads, between the two ends that the configuration gives.
-  They hold for the mean of Delta_t over inputs of unit variance.
+  They hold for the mean of Delta_t over inputs of unit variance, before a limit cuts the small ones off.
 - Delta_t depends on the input from the start, and strongly (`selectivity`): some heads write an event of one step louder
   than the many steps around it. The price: while nothing changes, a head keeps one draw of Delta_t, and its half-life lies
   well off the nominal one, to both sides (docs/deviations.md has the measured ones).
@@ -54,7 +54,7 @@ class SSMState:
 
 
 def expected_rate(bias: Tensor, selectivity: float) -> Tensor:
-    """Compute the mean of Delta = softplus(bias + selectivity z) over standard normal z: a head's clock on average."""
+    """Compute the mean of softplus(bias + selectivity z) over standard normal z: a head's clock on average, unlimited."""
     z = torch.linspace(-6, 6, 241, dtype=bias.dtype, device=bias.device)
     density = torch.softmax(-z.square() / 2, dim=0)
     return (F.softplus(bias[:, None] + selectivity * z) * density).sum(-1)
@@ -96,9 +96,8 @@ class SelectiveSSM(nn.Module):
 
     @property
     def half_lives(self) -> Tensor:
-        """Nominal half-life of every head, in steps: that of the mean Delta_t over inputs of unit variance."""
-        nominal = math.log(2) / (expected_rate(self.rate_bias, self.config.selectivity) * self.log_decay.exp())
-        return nominal if self.config.half_life_limit is None else nominal.clamp(max=self.config.half_life_limit)
+        """Nominal half-life of every head, in steps: that of the mean clock over inputs of unit variance, unlimited."""
+        return math.log(2) / (expected_rate(self.rate_bias, self.config.selectivity) * self.log_decay.exp())
 
     def least_rates(self) -> Tensor | None:
         """Compute ln 2 / (H_max |A|) of every head, below which Delta_t must not fall; None without a limit."""

@@ -95,6 +95,8 @@ class VisuomotorPolicy(nn.Module):
     """Sampling steps of a chunk in benchmarks."""
     training_only: ClassVar[tuple[str, ...]] = ()
     """How names of weights begin that control does not need: they are neither counted nor saved."""
+    has_working_state: ClassVar[bool] = False
+    """Whether a fast layer carries a working state from step to step, which has a limit of its half-life."""
     carries_memory: ClassVar[bool] = True
     """Whether windows of a long episode can be trained on one after another."""
 

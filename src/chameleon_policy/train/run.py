@@ -41,6 +41,8 @@ from chameleon_policy.train.store import EpisodeStore, check_fit, features_of
 LOCK = "lock"
 NOT_COMPARED = ("git_revision",)
 """A run may go on with newer code."""
+UNLIMITED = " (add --half-life-limit inf)"
+"""How a run goes on that began without a limit."""
 
 WatchMaker = Callable[[VisuomotorPolicy], Watch]
 """Prepares the look at a policy in closed loop, or refuses one that does not fit, before the first step."""
@@ -268,8 +270,9 @@ def _claim(out: Path, settings: dict[str, Any]) -> None:
             then = json.loads(path.read_text())
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is damaged ({error}): choose another --out, or delete the folder {out}") from error
+        then.get("training", {}).setdefault("fused", True)  # what runs were before there was the option
         changed = [
-            f"{key}: {before} then, {now} now"
+            f"{key}: {before} then, {now} now{UNLIMITED if key.endswith('half_life_limit') and before is None else ''}"
             for key, before, now in _differences(then, settings)
             if key.split(".")[0] not in NOT_COMPARED
         ]

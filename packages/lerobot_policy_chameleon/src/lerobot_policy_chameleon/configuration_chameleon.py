@@ -1,6 +1,7 @@
 """The options of `--policy.type=chameleon`, and how they become chameleon_policy's configuration."""
 
 # Without `from __future__ import annotations`: LeRobot's parser reads the types of the fields.
+import math
 from dataclasses import dataclass, field, replace
 
 from lerobot.configs.policies import PreTrainedConfig
@@ -80,8 +81,8 @@ class ChameleonConfig(PreTrainedConfig):
     statistics: dict[str, dict[str, list[float]]] | None = None
     """What the policy normalises with; None: made from the dataset."""
     half_life_limit: float | None = None
-    """Most control steps over which the working state may keep half of what it holds; None: the preset's for a new policy,
-    and no limit for one that was saved without (before there was one)."""
+    """Most control steps over which the working state may keep half of what it holds; inf: no limit. None: the preset's for
+    a new policy, no limit for one that was saved before there was one."""
     normalization_mapping: dict[str, NormalizationMode] = field(default_factory=_identity)
     """LeRobot's own normalisation stays out of it."""
 
@@ -156,7 +157,7 @@ class ChameleonConfig(PreTrainedConfig):
             config.objective, action_steps=self.action_steps, flow_time_power=self.flow_time_power,
             proprioception_noise=self.proprioception_noise, control_jepa_weight=self.control_jepa_weight,
         )  # fmt: skip
-        fast = replace(config.fast, half_life_limit=self.half_life_limit)
+        fast = config.fast.limited(math.inf if self.half_life_limit is None else self.half_life_limit)
         return replace(config, fast=fast, sampling_steps=self.sampling_steps, objective=objective)
 
     def views(self) -> dict[str, str]:

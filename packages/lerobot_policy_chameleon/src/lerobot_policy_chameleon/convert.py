@@ -66,6 +66,7 @@ def convert(source: str | Path, out: Path) -> ChameleonPolicy:
     weights = exported_weights(policy)
     for copy in (converted.model, converted.averaged):
         copy.load_state_dict({**copy.state_dict(), **weights})
+        copy.provenance = policy.provenance
         copy.add_training_branch()  # after the weights: Control-JEPA's target begins as a copy of them
     converted.averaged.load_state_dict(converted.model.state_dict())
     converted.averaged.requires_grad_(False).eval()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chameleon_policy.baselines import method_named
 from chameleon_policy.policy import preset
 from lerobot_policy_chameleon.configuration_chameleon import ChameleonConfig
 from lerobot_policy_chameleon.statistics import as_plain, from_frames, from_summary
@@ -23,10 +24,10 @@ def describe(config: ChameleonConfig, stats: Any, meta: Any) -> None:
         config.object_size = slot_size(meta.features[OBJECTS].get("names"))
     config.validate_features()
     if config.statistics is not None:
-        if config.half_life_limit is None:
+        if config.half_life_limit is None and method_named(config.method).has_working_state:
             LOG.warning(
-                "this policy was saved without a half_life_limit and keeps its fast layer without one: its working state "
-                "may outlast the traces (docs/deviations.md)"
+                "this policy was saved before there was a half_life_limit and keeps its fast layer without one: its working "
+                "state may outlast the traces (docs/deviations.md)"
             )
         return
     if config.half_life_limit is None:
