@@ -37,7 +37,7 @@ from chameleon_policy.baselines import METHODS
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.policy.memory import ControlIndexedRecall, MemoryLayer
-from chameleon_policy.report.provenance import write_result
+from chameleon_policy.report.provenance import git_revision, write_result
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.graphs import GraphedLoss
 from chameleon_policy.train.loop import make_optimizers
@@ -284,7 +284,7 @@ def run(method: str, task: str, config: TrainingConfig, device: str) -> dict[str
     return {
         **identity(method, task, config), "parameters": policy.parameter_count,
         "scores": {key: value for key, value in looks[-1].items() if key != "step"}, "looks": looks,
-        "duration_s": round(time.time() - start, 1),
+        "duration_s": round(time.time() - start, 1), "git_revision": git_revision(),
     }  # fmt: skip
 
 
@@ -326,6 +326,7 @@ def main(
         if name not in known:
             raise SystemExit(f"there is no {name!r}; choose from {', '.join(known)}")
     rows = json.loads(out.read_text())["result"]["rows"] if out.is_file() else []
+    failed = 0
     wanted = [
         (method, task, TrainingConfig(seed=seed, steps=steps, batch=batch, optimizer=optimizer, learning_rate=learning_rate))
         for seed in seeds for task in tasks for method in methods
@@ -334,9 +335,16 @@ def main(
     command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
     with ProcessPoolExecutor(side_by_side, mp_context=multiprocessing.get_context("spawn")) as pool:
         for future in as_completed([pool.submit(run, *each, device) for each in missing]):
-            rows.append(future.result())
+            try:
+                rows.append(future.result())
+            except RuntimeError as error:  # out of memory, say: the others go on
+                failed += 1
+                print(f"a training failed: {error}", flush=True)
+                continue
             write_result(out, {"rows": rows}, command=command, seeds=seeds)
     print(f"{len(rows)} rows. Written to {out}")
+    if failed:
+        raise SystemExit(f"{failed} trainings failed; the same command tries them again")
 
 
 if __name__ == "__main__":

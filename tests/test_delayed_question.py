@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -116,3 +117,32 @@ def test_rows_that_are_there_are_kept(tmp_path, monkeypatch: pytest.MonkeyPatch,
     assert "1 rows" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="there is no 'gru'; choose from lstm"):
         delayed_question.main(out, methods=("gru",))
+
+
+def test_a_training_that_fails_does_not_end_the_others(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    class Inline:
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def __enter__(self) -> Inline:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def submit(self, function, *arguments):
+            future: Future = Future()
+            try:
+                future.set_result(function(*arguments))
+            except RuntimeError as error:
+                future.set_exception(error)
+            return future
+
+    def run(method: str, task: str, config: TrainingConfig, device: str) -> dict:
+        if method == "lstm":
+            raise RuntimeError("out of memory")
+        return {"method": method, "task": task}
+
+    monkeypatch.setattr(delayed_question, "ProcessPoolExecutor", Inline)
+    monkeypatch.setattr(delayed_question, "run", run)
+    out = tmp_path / "rows.json"
+    with pytest.raises(SystemExit, match="1 trainings failed"):
+        delayed_question.main(out, methods=("lstm", "chameleon"), tasks=("tracking",), seeds=(0,))
+    assert [row["method"] for row in json.loads(out.read_text())["result"]["rows"]] == ["chameleon"]
+    assert "a training failed: out of memory" in capsys.readouterr().out
