@@ -19,6 +19,8 @@ from chameleon_policy.camo.scoring import Rate
 
 COMMAND = "python -m benchmarks.tables"
 ROOT = Path(__file__).parents[1]
+FOR_EVER = 1_000_000
+"""Control steps."""
 
 
 def main() -> None:
@@ -59,7 +61,7 @@ def half_lives(result: Mapping[str, Any]) -> str:
     rows = []
     for row in result["rows"]:
         shortest, longest = row["set_to"]
-        quantiles = " / ".join(f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in row["quantiles"])
+        quantiles = " / ".join(_steps(value) for value in row["quantiles"])
         rows.append(
             [
                 row["policy"],
@@ -71,6 +73,12 @@ def half_lives(result: Mapping[str, Any]) -> str:
             ]
         )
     return markdown("policy | layer | set to | limit | 5 / 25 / 50 / 75 / 95 % of the heads | above 64 steps", rows)
+
+
+def _steps(value: float) -> str:
+    if value > FOR_EVER:
+        return f"> {FOR_EVER:,}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def small_cards(result: Mapping[str, Any]) -> str:

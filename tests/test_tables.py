@@ -42,10 +42,10 @@ def test_delayed_questions() -> None:
 def test_half_lives() -> None:
     row = {
         "policy": "nano, untrained", "layer": "fast", "set_to": [1.0, 16.0], "limit": None,
-        "quantiles": [0.59, 2.4, 10.01, 66.13, 1518.3], "above_64": 0.254,
+        "quantiles": [0.59, 2.4, 66.13, 1518.3, 2e9], "above_64": 0.254,
     }  # fmt: skip
     assert tables.half_lives({"rows": [row]}).splitlines()[2] == (
-        "| nano, untrained | fast | 1 to 16 | - | 0.59 / 2.4 / 10 / 66.1 / 1,518 | 25% |"
+        "| nano, untrained | fast | 1 to 16 | - | 0.59 / 2.4 / 66.1 / 1,518 / > 1,000,000 | 25% |"
     )
 
 
