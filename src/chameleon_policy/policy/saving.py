@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,21 +75,21 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
             from_json(Features, description["features"], f"{directory / CONFIG}: features"),
             from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
         )
-    if cls.has_working_state:
-        _say_if_unlimited(directory, description["config"])
+    if cls.has_working_state and "half_life_limit" not in description["config"]["fast"]:
+        _say_that_it_is_unlimited(directory)
     _load_weights(policy, directory / WEIGHTS)
     policy.provenance = description["provenance"]
     return policy.to(device).eval()
 
 
-def _say_if_unlimited(directory: Path, config: Any) -> None:
-    """Log where a policy is from before the fast layer had a limit: it loads as it was trained, without one."""
-    if "half_life_limit" not in config["fast"]:
-        LOG.warning(
-            "%s was saved before the fast layer had a half_life_limit and keeps its layer without one: its working state "
-            "may outlast the traces (docs/deviations.md)",
-            directory,
-        )
+@cache
+def _say_that_it_is_unlimited(directory: Path) -> None:
+    """Log, once, where a policy is from before the fast layer had a limit: it loads as it was trained, without one."""
+    LOG.warning(
+        "%s was saved before the fast layer had a half_life_limit and keeps its layer without one: its working state may "
+        "outlast the traces (docs/deviations.md)",
+        directory,
+    )
 
 
 def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
