@@ -418,6 +418,30 @@ def test_a_layer_that_does_not_fit_computes_as_the_plain_one(launches: list[str]
     assert not launches
 
 
+@pytest.mark.usefixtures("kernels_on")
+def test_a_fused_policy_may_forget_its_activations() -> None:
+    found = []
+    for forget in (False, True):
+        policy = fuse(make_policy(STATE_FEATURES).to(DEVICE).eval())
+        policy.forget_activations = forget
+        torch.manual_seed(0)
+        loss = policy.loss(make_batch(STATE_FEATURES, 1, 6).to(DEVICE))
+        loss.total.backward()
+        found.append((loss.total.detach(), [p.grad for p in policy.parameters() if p.grad is not None]))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("kernels_on")
+def test_a_fused_policy_that_is_frozen_acts_as_before() -> None:
+    policy = make_policy(SMALL_IMAGES).to(DEVICE).eval()
+    frozen = freeze(fuse(copy.deepcopy(policy)))
+    chunks = []
+    for each in (policy, frozen):
+        state = each.observe(make_observation(SMALL_IMAGES, 1).to(DEVICE), each.initial_state())
+        chunks.append(each.act(state, steps=3, source="zero"))
+    torch.testing.assert_close(*chunks, rtol=1e-3, atol=1e-4)
+
+
 def test_a_policy_built_for_control_can_be_fused() -> None:
     policy = ChameleonPolicy(nano(), STATE_FEATURES, with_control_jepa=False)
     assert fuse(policy) is policy
