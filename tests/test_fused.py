@@ -62,6 +62,7 @@ Run = Callable[[Any, torch.dtype], tuple[dict[str, Tensor], dict[str, Tensor]]]
 def poisoned_memory() -> Iterator[None]:
     """Fill what a kernel leaves unwritten with NaN, and let every test draw other numbers."""
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.allow_tf32 = False
     filled, torch.utils.deterministic.fill_uninitialized_memory = torch.utils.deterministic.fill_uninitialized_memory, True
     torch.seed()
     yield

@@ -241,12 +241,15 @@ def test_sums_of_rows(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(sum_rows(rows).double(), rows.double().sum(0), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("shared_memory", [99 * 1024, 227 * 1024])
+@pytest.mark.parametrize("shared_memory", [99 * 1024, (227 if DEVICE == "cuda" else 320) * 1024])
 @pytest.mark.parametrize(("horizon", "action", "robots", "ratio"), [(4, 2, 2, 4), (16, 10, 1, 4), (4, 2, 2, 32)])
 def test_euler_steps(
     horizon: int, action: int, robots: int, ratio: int, shared_memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A feed-forward network of 2,048 channels is as wide as the paper's: where memory is scarce it goes in two rounds."""
+    """A feed-forward network of 2,048 channels is as wide as the paper's: where memory is scarce it goes in two rounds.
+
+    In float32 it is scarce on every card; the interpreter may have as much as it likes.
+    """
     monkeypatch.setattr(euler, "STREAM", torch.float32)
     flow = ActionFlow(dataclasses.replace(preset("nano"), feedforward_ratio=ratio), action, horizon).to(DEVICE).eval()
     with torch.no_grad():

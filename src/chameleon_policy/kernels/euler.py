@@ -192,7 +192,8 @@ class EulerSampler:
         )
         self.heads, self.context = flow.blocks[0].attention.heads, flow.policy_tokens.out_features // flow.width
         self.kind = kind
-        self.rounds = 1 if shared_memory >= AMPLE_SHARED_MEMORY else 2
+        # Ample for weights of two bytes: wider ones take as many times more.
+        self.rounds = 1 if 2 * shared_memory >= kind.itemsize * AMPLE_SHARED_MEMORY else 2
         # Programmatic dependent launch came with Hopper.
         self.pdl = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
