@@ -9,7 +9,11 @@ question-N   N slots light up one after another in random order, each in another
 tracking     One of three slots holds a cue. Pairs of slots are marked and thereby swapped, 0 to 4 times while training, 4
              and 6 while scoring. Ten steps later the action must go to where the cue is now. Guess: 1/3.
 
-Every method has the nano size, the same optimizer and the same number of steps.
+Every method has the nano size, the same optimizer and the same number of steps. On a GPU it trains as `chameleon train`
+does: fused, under bfloat16 autocast, a step as one recorded graph. Scores are of float32.
+
+Where a method has both traces and a working state, each is also emptied just before the question (or before the last still
+step): what is still answered was in the other one.
 """
 
 from __future__ import annotations
@@ -23,8 +27,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -32,11 +36,12 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots, Observation, PolicyConfig, preset
+from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots, Observation, PolicyConfig, fuse, preset
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.policy.memory import ControlIndexedRecall, MemoryLayer
+from chameleon_policy.policy.state import Part
 from chameleon_policy.report.provenance import git_revision, write_result
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.graphs import GraphedLoss
@@ -218,6 +223,9 @@ KINDS: dict[str, tuple[type[VisuomotorPolicy], bool]] = {
     "chameleon": (METHODS["chameleon"], True),
 }
 """Name -> class, and whether its fast layer has the limit of the preset."""
+TWO_MEMORIES = ("undirected", "no-jepa", "no-control-index", "chameleon-without-limit", "chameleon")
+"""Methods with traces and a working state that lasts."""
+EMPTIED: tuple[Part, ...] = ("traces", "working")
 
 
 def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
@@ -237,7 +245,9 @@ def train(policy: VisuomotorPolicy, toy: Toy, config: TrainingConfig) -> Iterato
     """Train on fresh episodes; yields scores after every `LOOK` steps and at the end."""
     generator = torch.Generator().manual_seed(config.seed)
     optimizers = make_optimizers(policy, config)
-    graphed = GraphedLoss(policy, nullcontext) if policy.device.type == "cuda" else None
+    graphed = None
+    if policy.device.type == "cuda":
+        graphed = GraphedLoss(fuse(policy), partial(torch.autocast, "cuda", torch.bfloat16))
     assert config.steps is not None
     for step in range(1, config.steps + 1):
         counts = toy.training[0] + (torch.rand(config.batch, generator=generator) * len(toy.training)).long()
@@ -255,24 +265,36 @@ def train(policy: VisuomotorPolicy, toy: Toy, config: TrainingConfig) -> Iterato
         if hasattr(policy, "update_target"):
             policy.update_target()
         if step % LOOK == 0 or step == config.steps:
-            held_out = torch.Generator().manual_seed(FAR + config.seed)
-            yield step, [score(policy, toy, count, held_out) for count in toy.scored]
+            yield step, [score(policy, toy, count, held_out_episodes(config)) for count in toy.scored]
+
+
+def held_out_episodes(config: TrainingConfig) -> torch.Generator:
+    """Return where the episodes that score a training come from: the same ones whatever is scored."""
+    return torch.Generator().manual_seed(FAR + config.seed)
 
 
 @torch.no_grad()
-def score(policy: VisuomotorPolicy, toy: Toy, count: int, generator: torch.Generator) -> Rate:
-    """Count fresh episodes in which the first action is nearest to the right place."""
+def score(policy: VisuomotorPolicy, toy: Toy, count: int, generator: torch.Generator, emptied: Part | None = None) -> Rate:
+    """Count fresh episodes in which the first action is nearest to the right place.
+
+    With `emptied`, this part of the memory is lost just before the step at which the answer is due.
+    """
     policy.eval()
     batch, answer = toy.episodes(torch.full((SCORED,), count), generator)
-    seen = batch.observation.map(lambda tensor: tensor[:, : toy.decision + 1]).to(policy.device)
-    action = policy.act(policy.advance(seen, policy.initial_state(SCORED)), steps=8, source="zero")[:, 0].cpu()
+    before, now = (
+        batch.observation.map(lambda tensor, steps=steps: tensor[:, steps]).to(policy.device)
+        for steps in (slice(toy.decision), slice(toy.decision, toy.decision + 1))
+    )
+    state = policy.advance(before, policy.initial_state(SCORED))
+    state = policy.advance(now, state if emptied is None else state.mask(part=emptied))
+    action = policy.act(state, steps=8, source="zero")[:, 0].cpu()
     policy.train()
     chosen = torch.cdist(action.float(), toy.places).argmin(1)
     return Rate.of(int((chosen == answer).sum()), SCORED)
 
 
-def run(method: str, task: str, config: TrainingConfig, device: str) -> dict[str, Any]:
-    """Train a method on a toy and return a row: what it scores on the way and at the end."""
+def run(method: str, task: str, config: TrainingConfig, device: str, deadline: float) -> dict[str, Any] | None:
+    """Train a method on a toy and return a row: what it scores on the way and at the end. None: the deadline came first."""
     torch.set_num_threads(1)
     start, toy = time.time(), TOYS[task]
     policy = make_policy(method, toy, config.seed).to(device)
@@ -281,9 +303,16 @@ def run(method: str, task: str, config: TrainingConfig, device: str) -> dict[str
         looks.append({"step": step, **{str(n): rate.as_dict() for n, rate in zip(toy.scored, rates, strict=True)}})
         told = ", ".join(f"{n}: {100 * rate.value:.0f} %" for n, rate in zip(toy.scored, rates, strict=True))
         print(f"{task} {method} seed {config.seed} step {step}: {told} ({time.time() - start:.0f} s)", flush=True)
+        if time.time() > deadline and step < config.steps:
+            return None
+    emptied = {
+        part: {str(n): score(policy, toy, n, held_out_episodes(config), part).as_dict() for n in toy.scored}
+        for part in (EMPTIED if method in TWO_MEMORIES else ())
+    }
     return {
         **identity(method, task, config), "parameters": policy.parameter_count,
-        "scores": {key: value for key, value in looks[-1].items() if key != "step"}, "looks": looks,
+        "precision": "bf16" if policy.device.type == "cuda" else "float32",
+        "scores": {key: value for key, value in looks[-1].items() if key != "step"}, "emptied": emptied, "looks": looks,
         "duration_s": round(time.time() - start, 1), "git_revision": git_revision(),
     }  # fmt: skip
 
@@ -305,6 +334,7 @@ def main(
     learning_rate: float = 7e-4,
     device: str = "cpu",
     side_by_side: int = 2,
+    minutes: float = math.inf,
 ) -> None:
     """Train every method on every toy with every seed, print as results come, and write them.
 
@@ -321,12 +351,13 @@ def main(
         learning_rate: After the warm-up it stays as it is.
         device: Where to train.
         side_by_side: Trainings at the same time; on a GPU they share it best under NVIDIA's MPS.
+        minutes: Trainings that are not over by then are given up; the same command goes on from the rows that were.
     """
     for name, known in (*((name, KINDS) for name in methods), *((name, TOYS) for name in tasks)):
         if name not in known:
             raise SystemExit(f"there is no {name!r}; choose from {', '.join(known)}")
     rows = json.loads(out.read_text())["result"]["rows"] if out.is_file() else []
-    failed = 0
+    failed, given_up, deadline = 0, 0, time.time() + 60 * minutes
     wanted = [
         (method, task, TrainingConfig(seed=seed, steps=steps, batch=batch, optimizer=optimizer, learning_rate=learning_rate))
         for seed in seeds for task in tasks for method in methods
@@ -334,17 +365,21 @@ def main(
     missing = [each for each in wanted if not any(identity(*each).items() <= row.items() for row in rows)]
     command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
     with ProcessPoolExecutor(side_by_side, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(run, *each, device) for each in missing]):
+        for future in as_completed([pool.submit(run, *each, device, deadline) for each in missing]):
             try:
-                rows.append(future.result())
+                row = future.result()
             except RuntimeError as error:  # out of memory, say: the others go on
                 failed += 1
                 print(f"a training failed: {error}", flush=True)
                 continue
+            if row is None:
+                given_up += 1
+                continue
+            rows.append(row)
             write_result(out, {"rows": rows}, command=command, seeds=seeds)
     print(f"{len(rows)} rows. Written to {out}")
-    if failed:
-        raise SystemExit(f"{failed} trainings failed; the same command tries them again")
+    if failed or given_up:
+        raise SystemExit(f"{failed} trainings failed, {given_up} had no time left; the same command tries them again")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from concurrent.futures import Future
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from benchmarks import delayed_question
 from benchmarks.delayed_question import ANSWER_STEPS, KINDS, SCORED, TOYS, Toy, UndirectedPolicy, make_policy, score, train
+from chameleon_policy.policy import MemoryState
 from chameleon_policy.train.config import TrainingConfig
 
 LIT_UP = 0.5
@@ -89,6 +91,28 @@ def test_a_score_counts_nearest_places(monkeypatch: pytest.MonkeyPatch) -> None:
         assert score(policy, toy, 4, torch.Generator().manual_seed(5)).value == 1 - wrong / SCORED
 
 
+def test_what_is_emptied_is_gone_when_the_question_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the last observation: that one is seen with what is left."""
+    monkeypatch.setattr(delayed_question, "SCORED", 3)
+    toy = TOYS["question-2"]
+    policy = make_policy("chameleon", toy, 0)
+    states: list[tuple[int, MemoryState]] = []
+    advance = policy.advance
+    monkeypatch.setattr(
+        policy,
+        "advance",
+        lambda seen, state: (states.append((seen.proprioception.shape[1], state)), advance(seen, state))[1],
+    )
+    for emptied in (None, "traces", "working"):
+        states.clear()
+        score(policy, toy, 2, torch.Generator().manual_seed(0), emptied)
+        (first, _), (last, remembered) = states
+        assert (first, last) == (toy.decision, 1)
+        for layer in remembered.layers:
+            assert bool(layer.slow.ssm.any()) == (emptied != "traces")
+            assert bool(layer.fast.ssm.any()) == (emptied != "working")
+
+
 def test_undirected_recall_asks_a_constant() -> None:
     """With the same traces, whatever the control context says, the same is recalled; in Chameleon it is not."""
     toy = TOYS["question-4"]
@@ -119,7 +143,9 @@ def test_rows_that_are_there_are_kept(tmp_path, monkeypatch: pytest.MonkeyPatch,
         delayed_question.main(out, methods=("gru",))
 
 
-def test_a_training_that_fails_does_not_end_the_others(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_training_that_fails_or_has_no_time_left_does_not_end_the_others(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     class Inline:
         def __init__(self, *_: object, **__: object) -> None: ...
         def __enter__(self) -> Inline:
@@ -134,15 +160,26 @@ def test_a_training_that_fails_does_not_end_the_others(tmp_path, monkeypatch: py
                 future.set_exception(error)
             return future
 
-    def run(method: str, task: str, config: TrainingConfig, device: str) -> dict:
+    def run(method: str, task: str, config: TrainingConfig, device: str, deadline: float) -> dict | None:
         if method == "lstm":
             raise RuntimeError("out of memory")
-        return {"method": method, "task": task}
+        return None if method == "brief" else {"method": method, "task": task}
 
     monkeypatch.setattr(delayed_question, "ProcessPoolExecutor", Inline)
     monkeypatch.setattr(delayed_question, "run", run)
     out = tmp_path / "rows.json"
-    with pytest.raises(SystemExit, match="1 trainings failed"):
-        delayed_question.main(out, methods=("lstm", "chameleon"), tasks=("tracking",), seeds=(0,))
+    with pytest.raises(SystemExit, match="1 trainings failed, 1 had no time left"):
+        delayed_question.main(out, methods=("lstm", "brief", "chameleon"), tasks=("tracking",), seeds=(0,))
     assert [row["method"] for row in json.loads(out.read_text())["result"]["rows"]] == ["chameleon"]
     assert "a training failed: out of memory" in capsys.readouterr().out
+
+
+def test_a_training_stops_at_the_deadline(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(delayed_question, "SCORED", 20)
+    monkeypatch.setattr(delayed_question, "LOOK", 1)
+    config = TrainingConfig(steps=2, batch=8)
+    assert delayed_question.run("chameleon", "question-2", config, "cpu", deadline=0.0) is None
+    row = delayed_question.run("chameleon", "question-2", config, "cpu", deadline=math.inf)
+    assert row is not None and row["precision"] == "float32" and [look["step"] for look in row["looks"]] == [1, 2]
+    assert set(row["emptied"]) == {"traces", "working"} and set(row["emptied"]["traces"]) == set(row["scores"])
+    assert "question-2 chameleon seed 0 step 1" in capsys.readouterr().out
