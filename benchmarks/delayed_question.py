@@ -297,6 +297,7 @@ def run(method: str, task: str, config: TrainingConfig, device: str, deadline: f
     """Train a method on a toy and return a row: what it scores on the way and at the end. None: the deadline came first."""
     torch.set_num_threads(1)
     start, toy = time.time(), TOYS[task]
+    git_revision()  # as it is now: by the end, the rows of others may have changed the checkout
     policy = make_policy(method, toy, config.seed).to(device)
     looks = []
     for step, rates in train(policy, toy, config):
