@@ -15,7 +15,7 @@ from typing import Any
 
 import tyro
 
-from benchmarks.delayed_question import KINDS
+from benchmarks.delayed_question import EMPTIED, KINDS
 from benchmarks.performance.state_space import LAYER_PEERS
 from chameleon_policy.camo.scoring import Rate
 
@@ -118,10 +118,30 @@ def delayed_question(*results: Result) -> str:
         cells = []
         for trained, count in columns:
             here = [row for row in found if row["method"] == method and _trained(row) == trained]
-            scores = sorted((row["seed"], Rate.from_dict(row["scores"][count]).value) for row in here)
-            cells.append(", ".join(f"{100 * value:.0f}" for _, value in scores) or "-")
+            cells.append(_seeds(here, lambda row, count=count: row["scores"][count]))
         rows.append([f"`{method}`", *cells])
     return markdown(" | ".join(["method", *(_named(trained, count) for trained, count in columns)]), rows)
+
+
+def emptied(*results: Result) -> str:
+    """Show what is still answered when traces or working state are emptied just before the question."""
+    found = [row for result in results for row in result["rows"] if row.get("emptied")]
+    rows = []
+    for trained, count in dict.fromkeys((_trained(row), count) for row in found for count in _counts(row)):
+        for method in KINDS:
+            here = [row for row in found if row["method"] == method and _trained(row) == trained]
+            if here:
+                cells = [_seeds(here, lambda row, count=count: row["scores"][count])]
+                for part in EMPTIED:
+                    cells.append(_seeds(here, lambda row, part=part, count=count: row["emptied"][part][count]))
+                rows.append([_named(trained, count), f"`{method}`", *cells])
+    return markdown("asked | method | whole memory | traces emptied | working state emptied", rows)
+
+
+def _seeds(rows: list[Result], rate: Callable[[Result], Mapping[str, Any]]) -> str:
+    """Write one number for each seed, in order."""
+    ordered = sorted(rows, key=lambda row: row["seed"])
+    return ", ".join(f"{100 * Rate.from_dict(rate(row)).value:.0f}" for row in ordered) or "-"
 
 
 def _trained(row: Result) -> tuple[str, int, int]:
@@ -236,12 +256,12 @@ def state_space(*results: Result) -> str:
 
 
 SPEED, SPEEDS = ("performance-h200.json",), ("performance-cpu.json", "performance-h200.json")
+QUESTIONS = ("delayed-question.json", "delayed-question-h200.json")
 TABLES = {
     "half-lives": Table("docs/deviations.md", ("half-lives.json",), half_lives),
     "small-cards": Table("docs/performance.md", ("small-cards.json",), small_cards),
-    "delayed-question": Table(
-        "docs/baselines.md", ("delayed-question.json", "delayed-question-h200.json"), delayed_question
-    ),
+    "delayed-question": Table("docs/baselines.md", QUESTIONS, delayed_question),
+    "emptied": Table("docs/baselines.md", QUESTIONS, emptied),
     "performance": Table("docs/performance.md", SPEED, performance),
     "rewrite": Table("docs/performance.md", ("performance-h200-before.json", *SPEED), rewrite),
     "late": Table("docs/performance.md", SPEED, late),

@@ -42,6 +42,31 @@ def test_delayed_questions() -> None:
         tables.delayed_question({"rows": [*rows, {**rows[0], "optimizer": "muon"}]})
 
 
+def test_emptied_memories() -> None:
+    """Methods in their order; those that were not emptied are left out."""
+
+    def row(method: str, seed: int, score: int, left: dict[str, int]) -> dict:
+        rates = {part: {"4": Rate.of(count, 100).as_dict()} for part, count in left.items()}
+        scores = {"4": Rate.of(score, 100).as_dict()}
+        return {
+            "method": method, "task": "question-4", "seed": seed, "steps": 750, "batch": 32, "scores": scores,
+            "emptied": rates,
+        }  # fmt: skip
+
+    rows = [
+        row("chameleon", 1, 94, {"traces": 24, "working": 93}),
+        row("chameleon", 0, 100, {"traces": 26, "working": 99}),
+        row("chameleon-without-limit", 0, 100, {"traces": 80, "working": 30}),
+        row("lstm", 0, 25, {}),
+    ]
+    assert tables.emptied({"rows": rows[:1]}, {"rows": rows[1:]}).splitlines() == [
+        "| asked | method | whole memory | traces emptied | working state emptied |",
+        "|---|---|---|---|---|",
+        "| question, 4 items (750 steps of 32) | `chameleon-without-limit` | 100 | 80 | 30 |",
+        "| question, 4 items (750 steps of 32) | `chameleon` | 100, 94 | 26, 24 | 99, 93 |",
+    ]
+
+
 def test_half_lives() -> None:
     row = {
         "policy": "nano, untrained", "layer": "fast", "set_to": [1.0, 16.0], "limit": None,
