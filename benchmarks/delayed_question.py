@@ -85,13 +85,13 @@ class Toy:
 
     @property
     def features(self) -> Features:
-        """What a policy sees and does: it goes to a place on a circle."""
+        """Say what a policy sees and does: it goes to a place on a circle."""
         slots = ObjectSlots(count=self.answers + 1, size=2 + self.marks)
         return Features(objects=slots, proprioception=1, action=2, horizon=HORIZON)
 
     @property
     def places(self) -> Tensor:
-        """Where the slots are (K 2)."""
+        """Return where the slots are (K 2)."""
         angle = 2 * math.pi * torch.arange(self.answers) / self.answers
         return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
@@ -154,13 +154,13 @@ def draw_tracking(toy: Toy, counts: Tensor, generator: torch.Generator) -> tuple
 
 
 def _until(end: Tensor, length: int, like: Tensor) -> Tensor:
-    """B x steps: one for `length` steps up to `end` (B)."""
+    """Mark `length` steps up to `end` (B) with ones: B x steps."""
     steps = torch.arange(CUE + SWAP * MOST_SWAPS)
     return ((steps >= end[:, None] - length) & (steps < end[:, None])).to(like.dtype)
 
 
 def question(slots: int) -> Toy:
-    """The delayed question about so many slots."""
+    """Make the delayed question about so many slots."""
     decision = LIT * slots + WAIT
     return Toy(
         f"question-{slots}",
@@ -175,7 +175,7 @@ def question(slots: int) -> Toy:
 
 
 def tracking() -> Toy:
-    """The cue that is swapped away."""
+    """Make the task in which a cue is swapped away."""
     decision = CUE + SWAP * MOST_SWAPS + STILL
     return Toy("tracking", 3, 2, decision + ANSWER_STEPS, decision, range(0, 5), (4, MOST_SWAPS), draw_tracking)
 
@@ -311,17 +311,17 @@ def run(method: str, task: str, config: TrainingConfig, device: str, deadline: f
         for part in (EMPTIED if method in TWO_MEMORIES else ())
     }
     return {
-        **identity(method, task, config), "parameters": policy.parameter_count,
-        "precision": "bf16" if policy.device.type == "cuda" else "float32",
+        **identity(method, task, config, device), "parameters": policy.parameter_count,
         "scores": {key: value for key, value in looks[-1].items() if key != "step"}, "emptied": emptied, "looks": looks,
         "duration_s": round(time.time() - start, 1), "git_revision": git_revision(),
     }  # fmt: skip
 
 
-def identity(method: str, task: str, config: TrainingConfig) -> dict[str, Any]:
+def identity(method: str, task: str, config: TrainingConfig, device: str) -> dict[str, Any]:
     """Return what tells a row from all others."""
     training = {name: getattr(config, name) for name in ("seed", "steps", "batch", "optimizer", "learning_rate")}
-    return {"method": method, "task": task, **training}
+    precision = "bf16" if torch.device(device).type == "cuda" else "float32"
+    return {"method": method, "task": task, **training, "precision": precision}
 
 
 def main(
@@ -363,7 +363,7 @@ def main(
         (method, task, TrainingConfig(seed=seed, steps=steps, batch=batch, optimizer=optimizer, learning_rate=learning_rate))
         for seed in seeds for task in tasks for method in methods
     ]  # fmt: skip
-    missing = [each for each in wanted if not any(identity(*each).items() <= row.items() for row in rows)]
+    missing = [each for each in wanted if not any(identity(*each, device).items() <= row.items() for row in rows)]
     command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
     with ProcessPoolExecutor(side_by_side, mp_context=multiprocessing.get_context("spawn")) as pool:
         for future in as_completed([pool.submit(run, *each, device, deadline) for each in missing]):

@@ -120,7 +120,7 @@ def _unlimited(config: Any) -> Any:
 
 
 def _training(policy: Any, features: Any) -> Iterator[tuple[str, Tensor]]:
-    """Two episodes of different length in training mode: the loss, its parts, every gradient, the memory afterwards."""
+    """Yield the loss of two episodes of different length, its parts, every gradient and the memory afterwards."""
     from benchmarks.inputs import random_observation
     from chameleon_policy import EpisodeBatch
 
@@ -146,7 +146,7 @@ def _training(policy: Any, features: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _control(policy: Any, features: Any) -> Iterator[tuple[str, Tensor]]:
-    """Some control steps: chunks of actions, and the memory at the end."""
+    """Yield what some control steps give: chunks of actions, and the memory at the end."""
     from benchmarks.inputs import random_observation
 
     generator = torch.Generator().manual_seed(SEED + 1)

@@ -167,7 +167,7 @@ class AbsentCard:
 
 @contextmanager
 def compiling_for(capability: int) -> Iterator[list[tuple[str, Any]]]:
-    """Inside this block kernels are compiled for a card and not run; afterwards the list has them, by name."""
+    """Compile kernels for a card in place of running them, in this block; afterwards the list has them, by name."""
     found: list[tuple[str, Any]] = []
     run, enabled = JITFunction.run, kernels.enabled
 

@@ -1,4 +1,4 @@
-"""Writes tables of the documents from `docs/results/`: no number is typed by hand.
+"""Write tables of the documents from `docs/results/`: no number is typed by hand.
 
     python -m benchmarks.tables
 
@@ -84,7 +84,7 @@ def half_lives(result: Result) -> str:
                 f"{row['above_64']:.0%}",
             ]
         )
-    return markdown("policy | layer | set to | limit | 5 / 25 / 50 / 75 / 95 % of the heads | above 64 steps", rows)
+    return markdown("policy | layer | set to | limit | 5 / 25 / 50 / 75 / 95 % of heads and streams | above 64 steps", rows)
 
 
 def _steps(value: float) -> str:
@@ -144,8 +144,8 @@ def _seeds(rows: list[Result], rate: Callable[[Result], Mapping[str, Any]]) -> s
     return ", ".join(f"{100 * Rate.from_dict(rate(row)).value:.0f}" for row in ordered) or "-"
 
 
-def _trained(row: Result) -> tuple[str, int, int]:
-    return row["task"], row["steps"], row["batch"]
+def _trained(row: Result) -> tuple[str, int, int, str]:
+    return row["task"], row["steps"], row["batch"], row["precision"]
 
 
 def _counts(row: Result) -> list[str]:
@@ -153,10 +153,10 @@ def _counts(row: Result) -> list[str]:
     return counts if row["task"] == "tracking" else counts[-1:]
 
 
-def _named(trained: tuple[str, int, int], count: str) -> str:
-    task, steps, batch = trained
+def _named(trained: tuple[str, int, int, str], count: str) -> str:
+    task, steps, batch, precision = trained
     asked = f"tracking, {count} swaps" if task == "tracking" else f"question, {count} items"
-    return f"{asked} ({steps:,} steps of {batch})"
+    return f"{asked} ({steps:,} steps of {batch}, {precision})"
 
 
 def performance(result: Result) -> str:

@@ -62,3 +62,17 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from theatre_browser import EPISODES, write
 
     return write(tmp_path_factory.mktemp("report"), EPISODES)
+
+
+@pytest.fixture
+def poisoned_memory() -> Iterator[None]:
+    """Fill what a kernel leaves unwritten with NaN, and let every test draw other numbers."""
+    import torch
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.allow_tf32 = False
+    filled, torch.utils.deterministic.fill_uninitialized_memory = torch.utils.deterministic.fill_uninitialized_memory, True
+    torch.seed()
+    yield
+    torch.utils.deterministic.fill_uninitialized_memory = filled
+    torch.use_deterministic_algorithms(False)

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,20 +54,10 @@ SSM_CONFIGS = {
     "limited": SSMConfig(expand=2, state=6, head_dim=16, half_life=(1, 16), half_life_limit=16, chunk=16),
 }
 
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
 Run = Callable[[Any, torch.dtype], tuple[dict[str, Tensor], dict[str, Tensor]]]
 """Runs a module in a precision: outputs and inputs by name."""
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory() -> Iterator[None]:
-    """Fill what a kernel leaves unwritten with NaN, and let every test draw other numbers."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.allow_tf32 = False
-    filled, torch.utils.deterministic.fill_uninitialized_memory = torch.utils.deterministic.fill_uninitialized_memory, True
-    torch.seed()
-    yield
-    torch.utils.deterministic.fill_uninitialized_memory = filled
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

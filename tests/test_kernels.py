@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -38,18 +38,7 @@ from chameleon_policy.policy.visual import crop, to_unit_range  # noqa: E402
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 DTYPES = [torch.float32, torch.bfloat16] if DEVICE == "cuda" else [torch.float32]
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory() -> Iterator[None]:
-    """What a kernel leaves unwritten is NaN, and every test draws other numbers."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.allow_tf32 = False
-    filled, torch.utils.deterministic.fill_uninitialized_memory = torch.utils.deterministic.fill_uninitialized_memory, True
-    torch.seed()
-    yield
-    torch.utils.deterministic.fill_uninitialized_memory = filled
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> Tensor:

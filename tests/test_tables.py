@@ -15,28 +15,36 @@ def test_writing_a_table_again_changes_nothing(marker: str) -> None:
     assert replaced(page, f"<!-- table: {marker} -->", TABLES[marker].text()) == page
 
 
+def asked(method: str, task: str, seed: int, *, steps: int = 2500, **scores: int) -> dict:
+    """A row of the delayed question: how many of 100 are right, by what was shown."""
+    training = {"steps": steps, "batch": 8, "optimizer": "adamw", "learning_rate": 1e-3, "precision": "float32"}
+    return {"method": method, "task": task, "seed": seed, "scores": of_100(scores), **training}
+
+
+def of_100(scores: dict[str, int]) -> dict:
+    return {count: Rate.of(right, 100).as_dict() for count, right in scores.items()}
+
+
 def test_delayed_questions() -> None:
     """Every seed by itself, in order; what was not trained is a dash; of items, only the most that were shown; results of
-    two files in one table, and trainings of different length in columns of their own."""
-
-    def row(method: str, task: str, seed: int, steps: int = 2500, **scores: int) -> dict:
-        training = {"steps": steps, "batch": 8, "optimizer": "adamw", "learning_rate": 1e-3}
-        rates = {n: Rate.of(k, 100).as_dict() for n, k in scores.items()}
-        return {"method": method, "task": task, "seed": seed, "scores": rates, **training}
-
+    two files in one table, and trainings of different length or precision in columns of their own."""
     rows = [
-        row("chameleon", "question-4", 0, **{"1": 100, "4": 97}),
-        row("lstm", "question-4", 1, **{"1": 99, "4": 26}),
-        row("lstm", "question-4", 0, **{"1": 99, "4": 30}),
-        row("chameleon", "tracking", 0, **{"4": 98, "6": 40}),
+        asked("chameleon", "question-4", 0, **{"1": 100, "4": 97}),
+        asked("lstm", "question-4", 1, **{"1": 99, "4": 26}),
+        asked("lstm", "question-4", 0, **{"1": 99, "4": 30}),
+        asked("chameleon", "tracking", 0, **{"4": 98, "6": 40}),
     ]
-    longer = [row("chameleon", "question-4", 1, steps=5000, **{"4": 100})]
-    assert tables.delayed_question({"rows": rows}, {"rows": longer}).splitlines() == [
-        "| method | question, 4 items (2,500 steps of 8) | tracking, 4 swaps (2,500 steps of 8) "
-        "| tracking, 6 swaps (2,500 steps of 8) | question, 4 items (5,000 steps of 8) |",
-        "|---|---|---|---|---|",
-        "| `lstm` | 30, 26 | - | - | - |",
-        "| `chameleon` | 97 | 98 | 40 | 100 |",
+    others = [
+        asked("chameleon", "question-4", 1, steps=5000, **{"4": 100}),
+        {**asked("lstm", "question-4", 1, **{"4": 27}), "precision": "bf16"},
+    ]
+    assert tables.delayed_question({"rows": rows}, {"rows": others}).splitlines() == [
+        "| method | question, 4 items (2,500 steps of 8, float32) | tracking, 4 swaps (2,500 steps of 8, float32) "
+        "| tracking, 6 swaps (2,500 steps of 8, float32) | question, 4 items (5,000 steps of 8, float32) "
+        "| question, 4 items (2,500 steps of 8, bf16) |",
+        "|---|---|---|---|---|---|",
+        "| `lstm` | 30, 26 | - | - | - | 27 |",
+        "| `chameleon` | 97 | 98 | 40 | 100 | - |",
     ]
     with pytest.raises(ValueError, match="one table, one optimizer"):
         tables.delayed_question({"rows": [*rows, {**rows[0], "optimizer": "muon"}]})
@@ -45,25 +53,21 @@ def test_delayed_questions() -> None:
 def test_emptied_memories() -> None:
     """Methods in their order; those that were not emptied are left out."""
 
-    def row(method: str, seed: int, score: int, left: dict[str, int]) -> dict:
-        rates = {part: {"4": Rate.of(count, 100).as_dict()} for part, count in left.items()}
-        scores = {"4": Rate.of(score, 100).as_dict()}
-        return {
-            "method": method, "task": "question-4", "seed": seed, "steps": 750, "batch": 32, "scores": scores,
-            "emptied": rates,
-        }  # fmt: skip
+    def row(method: str, seed: int, score: int, **left: int) -> dict:
+        emptied = {part: of_100({"4": right}) for part, right in left.items()}
+        return {**asked(method, "question-4", seed, **{"4": score}), "emptied": emptied}
 
     rows = [
-        row("chameleon", 1, 94, {"traces": 24, "working": 93}),
-        row("chameleon", 0, 100, {"traces": 26, "working": 99}),
-        row("chameleon-without-limit", 0, 100, {"traces": 80, "working": 30}),
-        row("lstm", 0, 25, {}),
+        row("chameleon", 1, 94, traces=24, working=93),
+        row("chameleon", 0, 100, traces=26, working=99),
+        row("chameleon-without-limit", 0, 100, traces=80, working=30),
+        row("lstm", 0, 25),
     ]
     assert tables.emptied({"rows": rows[:1]}, {"rows": rows[1:]}).splitlines() == [
         "| asked | method | whole memory | traces emptied | working state emptied |",
         "|---|---|---|---|---|",
-        "| question, 4 items (750 steps of 32) | `chameleon-without-limit` | 100 | 80 | 30 |",
-        "| question, 4 items (750 steps of 32) | `chameleon` | 100, 94 | 26, 24 | 99, 93 |",
+        "| question, 4 items (2,500 steps of 8, float32) | `chameleon-without-limit` | 100 | 80 | 30 |",
+        "| question, 4 items (2,500 steps of 8, float32) | `chameleon` | 100, 94 | 26, 24 | 99, 93 |",
     ]
 
 

@@ -122,8 +122,8 @@ class ControlIndexedRecall(nn.Module):
 class WorkingStateConsolidation(nn.Module):
     """w_t = f_w([u_t, r_t]), h_{1:T} = SSM_fast(w_{1:T}), Eq. 10, and the write-back f_upd of Eq. 11.
 
-    The working state is brief by construction: `config.fast.half_life_limit` bounds how long it can hold anything, so that
-    what must last has to be a trace.
+    The working state is brief by construction: `config.fast.half_life_limit` bounds its half-life, so that what must last
+    much longer has to be a trace.
     """
 
     def __init__(self, config: PolicyConfig, ssm: type[SelectiveSSM] = SelectiveSSM) -> None:
