@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -37,6 +38,18 @@ def test_matches_a_loop_over_episodes_times_and_horizons() -> None:
             hinges.append(F.relu(1 - (spread + 1e-4).sqrt()).mean())
     torch.testing.assert_close(alignment, weighted / weights)
     torch.testing.assert_close(variance, torch.stack(hinges).mean())
+
+
+def test_the_loss_asks_it_about_the_last_layer() -> None:
+    """Its target is made of the last layer's bound tokens, from the last layer's working state."""
+    policy = make_policy(config=dataclasses.replace(nano(), layers=2), dtype=torch.float64).eval()
+    batch = make_batch(STATE_FEATURES, 2, 9)
+    observation = batch.observation.map(torch.Tensor.double)
+    batch = dataclasses.replace(batch, actions=batch.actions.double(), observation=observation)
+    last = policy.inspect(batch.observation).layers[-1]
+    alignment, variance = policy.control_jepa(last.working, last.bound, batch.valid)
+    parts = policy.loss(batch).parts
+    torch.testing.assert_close((parts["alignment"], parts["variance"]), (alignment.detach(), variance.detach()))
 
 
 def test_an_episode_too_short_for_every_horizon_is_no_error() -> None:

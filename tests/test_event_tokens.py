@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from chameleon_policy import Features, View, preset
+from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
 from chameleon_policy.policy.visual import PatchEncoder, corners, crop
-from examples import IMAGE_FEATURES, STATE_FEATURES, make_observation, make_policy, nano
+from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy, nano
 
 
 @pytest.mark.parametrize(("size", "cropped", "tokens"), [(224, 192, 36), (128, 110, 16), (96, 82, 9)])
@@ -84,6 +85,22 @@ def test_training_crops_differ_between_episodes_and_control_never_crops_at_rando
     observation = make_observation(IMAGE_FEATURES, 2)
     first, second = (policy.observe(observation, policy.initial_state(2)) for _ in range(2))
     assert torch.equal(first.working, second.working)
+
+
+def test_a_loss_draws_what_training_sees_and_nothing_in_eval_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One crop and offset for every episode of the batch, handed to the event tokens."""
+    policy, batch = make_policy(IMAGE_FEATURES), make_batch(IMAGE_FEATURES, 3, 4)
+    seen: list[Augmentation | None] = []
+    forward = EventTokens.forward
+    monkeypatch.setattr(
+        EventTokens, "forward", lambda self, observation, drawn=None: seen.append(drawn) or forward(self, observation, drawn)
+    )
+    policy.train().loss(batch)
+    policy.eval().loss(batch)
+    drawn, nothing = seen
+    assert drawn is not None and nothing is None
+    assert len({tuple(row.flatten().tolist()) for row in drawn.crop}) == 3
+    assert len({tuple(row.tolist()) for row in drawn.proprioception_offset}) == 3
 
 
 def test_uint8_and_float_images_mean_the_same() -> None:

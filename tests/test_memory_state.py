@@ -66,6 +66,11 @@ def test_put_starts_some_robots_afresh(policy, state) -> None:
         state.put([1, 3], policy.initial_state(1))
 
 
+def test_put_keeps_the_order(policy, state) -> None:
+    other = policy.observe(make_observation(policy.features, 2, seed=5), policy.initial_state(2))
+    assert equal(state.put([3, 0], other)[[3, 0]], other)
+
+
 def test_saved_and_restored_it_goes_on_as_if_nothing_happened(policy, state, tmp_path) -> None:
     state.save(tmp_path / "memory.safetensors")
     restored = MemoryState.load(tmp_path / "memory.safetensors")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks import delayed_recall
 from benchmarks.mamba2_oracle import OUR_NAME_TO_THEIRS, mamba2_mixer
 from chameleon_policy import ChameleonPolicy, SSMConfig
-from chameleon_policy.policy.memory import LayerState
+from chameleon_policy.policy.memory import LayerState, MemoryLayer
 from chameleon_policy.policy.presets import FAST_HALF_LIFE, SLOW_HALF_LIFE, nano, paper, small
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 from examples import make_observation, make_policy
@@ -181,6 +181,24 @@ def test_half_lives_are_log_uniform_between_the_configured_ends(preset) -> None:
         torch.testing.assert_close(layer.half_lives[[0, -1]], torch.tensor([shortest, longest]), rtol=1e-3, atol=0)
         torch.testing.assert_close(steps, steps.mean().expand_as(steps), rtol=1e-3, atol=0)
     assert SLOW_HALF_LIFE[1] > 1000, "the longest trace must outlive the longest episode of the delay study"
+
+
+@pytest.mark.parametrize("preset", [paper, small, nano])
+def test_only_fast_layers_have_a_limit(preset) -> None:
+    config = preset()
+    assert (config.slow.half_life_limit, config.fast.half_life_limit) == (None, LIMIT)
+    layer = MemoryLayer(config)
+    assert layer.propagation.slow.least_rates() is None
+    fast = layer.consolidation.fast
+    least = fast.least_rates()
+    assert least is not None
+    torch.testing.assert_close(least * fast.log_decay.exp(), torch.full_like(least, math.log(2) / LIMIT))
+
+
+def test_the_limit_is_exact_in_half_precision() -> None:
+    layer = SelectiveSSM(64, nano().fast).to(torch.bfloat16)
+    kept = layer.least_rates() * layer.log_decay.exp()
+    torch.testing.assert_close(kept, torch.full_like(kept, math.log(2) / LIMIT), rtol=1e-5, atol=0)
 
 
 def decay_of_a_perturbation(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlot
 from chameleon_policy.baselines import NoMemoryPolicy, load_policy
 from chameleon_policy.data.episodes import EpisodeArrays
 from chameleon_policy.policy.checks import check_batch
+from chameleon_policy.train import loop
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.ema import WeightAverage
 from chameleon_policy.train.feeder import Feeder, chosen_episodes
@@ -382,6 +383,19 @@ def test_the_paper_recipe_is_the_default() -> None:
 def test_wrong_settings(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TrainingConfig(**wrong)
+
+
+@pytest.mark.parametrize(("device", "fused", "used"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)])
+def test_kernels_are_put_in_place_on_a_gpu_unless_switched_off(
+    device: str, fused: bool, used: bool, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put: list[nn.Module] = []
+    monkeypatch.setattr(loop, "fuse", put.append)
+    accelerator = SimpleNamespace(device=torch.device(device), num_processes=1, autocast=nullcontext)
+    config = TrainingConfig(steps=1, batch=4, graphs=False, fused=fused)
+    policy = ChameleonPolicy(nano(), FEATURES)
+    Trainer(policy, make_store(), config, tmp_path, accelerator)
+    assert put == ([policy] if used else [])
 
 
 class TestNoMemory:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,10 @@ import torch
 
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.cli import main
-from chameleon_policy.train.run import _differences
+from chameleon_policy.data.episodes import load_episodes
+from chameleon_policy.data.joined_episodes import open_datasets
+from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.run import RunConfig, _claim, _differences, build_policy
 from training_data import chameleon, lines, losses, make_episodes, write_hdf5
 
 STEPS = 30
@@ -74,7 +79,9 @@ def test_a_run_leaves_everything_behind(uninterrupted: Path) -> None:
     assert settings["statistics"]["action"]["low"]
     kept = sorted(path.name for path in (uninterrupted / "checkpoints").iterdir())
     assert kept == [f"step-{step:08d}.safetensors" for step in (24, 27, 30)]
-    assert load_policy(uninterrupted / "policy").method == "chameleon"
+    policy = load_policy(uninterrupted / "policy")
+    assert policy.method == "chameleon"
+    assert policy.provenance == {"seed": 0, "git_revision": settings["git_revision"], "start_from": None}
 
 
 @pytest.mark.parametrize("kill_at", [5, 16])
@@ -233,3 +240,24 @@ def test_settings_that_came_or_went_and_are_off_are_no_difference() -> None:
     assert _differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.0, "mirror": False}}) == []
     assert _differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.1}}) == [("training.tint", None, 0.1)]
     assert _differences({"mirror": True}, {}) == [("mirror", True, None)]
+
+
+def test_a_run_goes_on_with_or_without_kernels_but_not_with_another_limit(tmp_path: Path) -> None:
+    def settings(limit: float | None, *, fused: bool) -> dict:
+        return {"policy": {"fast": {"half_life_limit": limit}}, "training": {"seed": 0, "fused": fused}}
+
+    _claim(tmp_path, settings(None, fused=True))
+    _claim(tmp_path, settings(None, fused=False))
+    with pytest.raises(FileExistsError, match=r"None then, 16.0 now \(add --half-life-limit inf\)"):
+        _claim(tmp_path, settings(16.0, fused=True))
+
+
+@pytest.mark.parametrize(("limit", "found"), [(None, 16.0), (24.0, 24.0), (math.inf, None)])
+def test_the_limit_of_a_run(data: Path, limit: float | None, found: float | None) -> None:
+    episodes = open_datasets((data,))
+    arrays = load_episodes(episodes)
+    config = RunConfig(data=(data,), preset="nano", horizon=4, half_life_limit=limit, training=TrainingConfig(steps=1))
+    assert build_policy(config, episodes, arrays).config.fast.half_life_limit == found
+    if limit is not None:
+        with pytest.raises(ValueError, match="lstm has no state-space layer to limit; leave out --half-life-limit"):
+            build_policy(replace(config, method="lstm"), episodes, arrays)

@@ -103,6 +103,7 @@ def write_programs(policy: VisuomotorPolicy, folder: Path, *, steps: int, batch_
             "features": to_json(policy.features),
             "statistics_inside_the_programs": to_json(policy.statistics),
             "versions": _versions(onnx),
+            "trained": policy.provenance,
             "git_revision": git_revision(),
         },
     )

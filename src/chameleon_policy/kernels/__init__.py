@@ -52,6 +52,10 @@ def fuse(policy: ModuleT, *, shared_memory: int | None = None) -> ModuleT:
     Block sizes follow the shared memory that a block of threads has on the device; `shared_memory` (bytes) makes them as
     small as another card needs them. Without Triton nothing is replaced.
     """
+    if shared_memory is not None and shared_memory < LEAST_SHARED_MEMORY:
+        raise ValueError(
+            f"shared_memory: expected bytes, at least those of a small card ({LEAST_SHARED_MEMORY}), got {shared_memory}"
+        )
     if AVAILABLE:
         from chameleon_policy.kernels.fused import put_twins
 

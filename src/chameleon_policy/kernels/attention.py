@@ -25,9 +25,15 @@ LARGEST = 128
 """Tokens on each side up to which these kernels are made."""
 
 
-def fits(head_size: int, *counts: int) -> bool:
-    """Whether the kernels take heads of this size and this many tokens."""
-    return head_size >= 16 and head_size & (head_size - 1) == 0 and max(counts) <= LARGEST
+def fits(shared_memory: int, head_size: int, queries: int, *sources: int) -> bool:
+    """Say whether the kernels take heads of this size and this many tokens, in this shared memory (bytes) of a block.
+
+    `_attention_backward`, the hungriest, takes at most 5 bytes for every number of a head's queries and keys: found by
+    compiling it (`benchmarks.small_cards`).
+    """
+    if head_size < 16 or head_size & (head_size - 1) or max(queries, *sources) > LARGEST:
+        return False
+    return 5 * head_size * sum(_tile(count) for count in (queries, *sources)) <= shared_memory
 
 
 @triton.jit

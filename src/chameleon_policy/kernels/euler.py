@@ -168,10 +168,13 @@ def _advance(tokens_, gamma_, beta_, out_w_, out_b_, in_w_, in_b_, places_, time
 
 
 def fits(flow: nn.Module) -> bool:
-    """Whether an action head has the sizes that these kernels were checked with on a GPU: the paper's, full chunks."""
+    """Say whether an action head has the sizes that these kernels were checked with: the paper's, full chunks.
+
+    More policy tokens or action dimensions than here would not fit the shared memory of small cards.
+    """
     width, heads = flow.width, flow.blocks[0].attention.heads
-    hidden = flow.blocks[0].feedforward[1].out_features
-    return (width, heads, hidden, flow.horizon) == (512, 8, 2048, 16)
+    hidden, policy_tokens = flow.blocks[0].feedforward[1].out_features, flow.policy_tokens.out_features // width
+    return (width, heads, hidden, flow.horizon) == (512, 8, 2048, 16) and policy_tokens <= 16 and flow.action <= 64
 
 
 class EulerSampler:

@@ -23,11 +23,15 @@ class FrozenAttention(Attention):
         return super().join() if self.joined is None else self.joined
 
 
+KEPT = ("joined", "over_cells")
+"""What modules keep of weights that no longer change."""
+
+
 def adopt(kind: type[ModuleT], plain: nn.Module) -> ModuleT:
-    """Make a module of a subclass that has the plain one's parameters, buffers and children as its own."""
+    """Make a module of another class that has the plain one's parameters, buffers and children; what it kept is dropped."""
     module = kind.__new__(kind)
     nn.Module.__init__(module)
-    module.__dict__.update(plain.__dict__)
+    module.__dict__.update({name: value for name, value in plain.__dict__.items() if name not in KEPT})
     return module
 
 

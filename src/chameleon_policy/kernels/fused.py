@@ -52,10 +52,19 @@ def put_twins(module: nn.Module, shared_memory: int | None = None) -> None:
     """Replace every child that has a twin, and the children's children; a subclass of a plain module has none."""
     for name, child in module.named_children():
         put_twins(child, shared_memory)
-        if type(child) in TWINS:
+        if type(child) in TWINS and _fused_inside(child):
             setattr(module, name, twin_of(child, shared_memory))
         elif isinstance(child, CARD_AWARE):
             child.shared_memory = shared_memory
+
+
+def _fused_inside(module: nn.Module) -> bool:
+    """Say whether those children are twins that the module's own twin calls as such."""
+    if isinstance(module, TransformerBlock):
+        return isinstance(module.attention, FusedAttention)
+    if isinstance(module, ActionFlow):
+        return all(isinstance(block, FusedTransformerBlock) for block in module.blocks)
+    return True
 
 
 def twin_of(plain: nn.Module, shared_memory: int | None = None) -> nn.Module:
@@ -153,11 +162,12 @@ class FusedAttention(FrozenAttention):
     def among(self, tokens: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
         """Let normalised tokens (... M D) attend to one another and to keys and values (... C 2D) of a context.
 
-        Returns (... M D), before `output`, and their own keys and values (... M 2D), for others to attend to.
+        Returns (... M D), before `output`, and their own keys and values (... M 2D), for others to attend to. For where
+        kernels are enabled.
         """
         projected = linear(tokens, *self.join())
         width = self.output.in_features
-        if not self._short(projected, context if context is not None else projected):
+        if not self._short(projected, projected, *([] if context is None else [context])):
             query, own = projected.split([width, 2 * width], dim=-1)
             seen = own if context is None else torch.cat([context, own], dim=-2)
             return attend(query, seen, self.heads), own
@@ -167,15 +177,17 @@ class FusedAttention(FrozenAttention):
 
     def _short(self, *tokens: Tensor) -> bool:
         size = self.output.in_features // self.heads
-        return short_attention.fits(size, *(each.shape[-2] for each in tokens))
+        return short_attention.fits(self._memory(tokens[0]), size, *(each.shape[-2] for each in tokens))
+
+    def _memory(self, tokens: Tensor) -> int:
+        return self.shared_memory or kernels.shared_memory_of(tokens.device)
 
     def _one_query(self, query: Tensor, sources: Tensor) -> Tensor:
         """Let each of B queries (B D) attend to its own sources (B N D): (B D), before `output`."""
         to_keys, to_values = self.key_value.weight.unflatten(0, (2, self.heads, -1))  # each H C D
         scaled = self.query(query) * to_keys.shape[1] ** -0.5
         asked = torch.bmm(scaled.unflatten(-1, (self.heads, -1)).transpose(0, 1), to_keys)  # H B D
-        memory = self.shared_memory or kernels.shared_memory_of(sources.device)
-        seen = one_query.OneQuery.apply(asked, sources.to(asked.dtype), memory)
+        seen = one_query.OneQuery.apply(asked, sources.to(asked.dtype), self._memory(sources))
         values = torch.bmm(seen, to_values.transpose(1, 2)).transpose(0, 1).flatten(1)
         return values + self.key_value.bias.chunk(2)[1].to(values.dtype)
 
@@ -407,7 +419,8 @@ class FusedActionFlow(ActionFlow):
 
 
 TWINS: dict[type[nn.Module], type[nn.Module]] = {
-    Attention: FusedAttention,
+    FrozenAttention: FusedAttention,
+    Attention: FusedAttention,  # behind the frozen one: this is what stands there again after `unfuse`
     TransformerBlock: FusedTransformerBlock,
     PatchEncoder: FusedPatchEncoder,
     EventTokens: FusedEventTokens,

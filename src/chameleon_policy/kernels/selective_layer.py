@@ -176,12 +176,11 @@ class LayerShape(NamedTuple):
 
 
 class SelectiveLayer(torch.autograd.Function):
-    """The input projection (B T tokens width) to what the output projection takes, and the recurrent state afterwards, or
-    None where it is not wanted.
+    """Everything between the two projections of a state-space layer.
 
-    Arguments: projection, convolution weight and bias, Delta's bias, A, the least Delta of every head, D, norm weight, the convolution's history
-    (B tokens 3 channels) and the recurrent state (B tokens heads P state) or None for both at the start, sizes, whether the
-    state afterwards is wanted.
+    Takes the input projection (B T tokens width), the layer's parameters (`least` is the least Delta of every head), and the
+    state before: the convolution's history (B tokens 3 channels) and the recurrent state (B tokens heads P state), both None
+    at the beginning. Returns what the output projection takes, and the recurrent state afterwards, None unless `keep_state`.
     """
 
     @staticmethod
@@ -291,11 +290,11 @@ def _tile(size: int) -> int:
 def longest_chunk(shape: LayerShape) -> int | None:
     """Return how many steps of a chunk fit a block's shared memory; None if not even the fewest do.
 
-    The hungriest kernel, `_scan_gradients_through_states`, takes 2 L N + 8 P N + 10 L P bytes for tiles of L steps, P channels of a
-    head and N numbers of state: found by compiling it for many sizes (`benchmarks.small_cards` checks what it takes).
+    The hungriest kernel, `_scan_gradients_through_states`, takes at most 2 L N + 8 P N + 10 L P + 2048 bytes for tiles of L steps,
+    P channels of a head and N numbers of state: found by compiling it (`benchmarks.small_cards` checks what it takes).
     """
     p, n = _tile(shape.inner // shape.heads), _tile(shape.state)
-    return next((c for c in CHUNKS if 2 * c * n + 8 * p * n + 10 * c * p <= shape.shared_memory), None)
+    return next((c for c in CHUNKS if 2 * c * n + 8 * p * n + 10 * c * p + 2048 <= shape.shared_memory), None)
 
 
 class _Run:

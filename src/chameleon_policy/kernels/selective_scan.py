@@ -27,7 +27,8 @@ def _first_row(stream, steps, tokens):
 
 @triton.jit
 def _softplus(x):
-    return tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x)))
+    # Far below zero 1 + exp(x) rounds to 1, and softplus is exp(x) itself.
+    return tl.where(x < -8, tl.exp(tl.minimum(x, 0.0)), tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x))))
 
 
 @triton.jit

@@ -138,7 +138,7 @@ class ChameleonPolicy(FlowPolicy):
         self._training_branch.update_target(self._control_context)
 
     def add_training_branch(self) -> None:
-        """Add Control-JEPA, its target a copy of the online control-context path."""
+        """Add Control-JEPA, its target a copy of the online control-context path; fuse a fused policy again afterwards."""
         weight = self.action_flow.action_out.weight
         branch = ControlJEPA(self.config, self._control_context)
         initialise(branch.predictor)

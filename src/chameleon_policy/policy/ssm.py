@@ -101,8 +101,9 @@ class SelectiveSSM(nn.Module):
 
     def least_rates(self) -> Tensor | None:
         """Compute ln 2 / (H_max |A|) of every head, below which Delta_t must not fall; None without a limit."""
-        limit = self.config.half_life_limit
-        return None if limit is None else math.log(2) / (limit * self.log_decay.exp())
+        limit, decay = self.config.half_life_limit, self.log_decay.exp()
+        precise = torch.promote_types(decay.dtype, torch.float32)
+        return None if limit is None else math.log(2) / (limit * decay.to(precise))
 
     def initial_state(self, *streams: int) -> SSMState:
         """Make the state before the first step, for streams of the given leading shape."""

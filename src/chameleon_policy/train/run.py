@@ -24,6 +24,7 @@ from chameleon_policy.data.joined_episodes import open_datasets
 from chameleon_policy.locking import only_process
 from chameleon_policy.policy import InstructionEncoder, ObjectiveConfig, VisuomotorPolicy, preset
 from chameleon_policy.policy.config import to_json
+from chameleon_policy.policy.ssm import SelectiveSSM
 from chameleon_policy.report.provenance import git_revision
 from chameleon_policy.train.appearance import Mirror
 from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
@@ -39,8 +40,8 @@ from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import EpisodeStore, check_fit, features_of
 
 LOCK = "lock"
-NOT_COMPARED = ("git_revision",)
-"""A run may go on with newer code."""
+NOT_COMPARED = ("git_revision", "training.fused")
+"""A run may go on with newer code, and with or without kernels."""
 UNLIMITED = " (add --half-life-limit inf)"
 """How a run goes on that began without a limit."""
 
@@ -217,7 +218,10 @@ def build_policy(
     if config.half_life_limit is not None:
         architecture = replace(architecture, fast=architecture.fast.limited(config.half_life_limit))
     features = features_of(episodes, config.horizon, encoder)
-    return method_named(config.method)(architecture, features, statistics_of(arrays, mirror))
+    policy = method_named(config.method)(architecture, features, statistics_of(arrays, mirror))
+    if config.half_life_limit is not None and not any(isinstance(module, SelectiveSSM) for module in policy.modules()):
+        raise ValueError(f"{config.method} has no state-space layer to limit; leave out --half-life-limit")
+    return policy
 
 
 def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
@@ -270,11 +274,10 @@ def _claim(out: Path, settings: dict[str, Any]) -> None:
             then = json.loads(path.read_text())
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is damaged ({error}): choose another --out, or delete the folder {out}") from error
-        then.get("training", {}).setdefault("fused", True)  # what runs were before there was the option
         changed = [
             f"{key}: {before} then, {now} now{UNLIMITED if key.endswith('half_life_limit') and before is None else ''}"
             for key, before, now in _differences(then, settings)
-            if key.split(".")[0] not in NOT_COMPARED
+            if key not in NOT_COMPARED
         ]
         if changed:
             raise FileExistsError(

@@ -26,8 +26,8 @@ def describe(config: ChameleonConfig, stats: Any, meta: Any) -> None:
     if config.statistics is not None:
         if config.half_life_limit is None and method_named(config.method).has_working_state:
             LOG.warning(
-                "this policy was saved before there was a half_life_limit and keeps its fast layer without one: its working "
-                "state may outlast the traces (docs/deviations.md)"
+                "the fast layer of this policy has no half_life_limit (trained without one, or before there was one): its "
+                "working state may outlast the traces (docs/deviations.md)"
             )
         return
     if config.half_life_limit is None:
