@@ -53,7 +53,10 @@ def main(
     """
     seeds = evaluation_seeds(FIRST_SEED, episodes)
     rows = [fresh(name, layer, limited) for name in ("paper", "small", "nano") for layer, limited in _kinds()]
-    rows += [row for source in policies for task in tasks for row in trained(source, task, seeds)]
+    try:
+        rows += [row for source in policies for task in tasks for row in trained(source, task, seeds)]
+    except (ValueError, FileNotFoundError) as error:
+        raise SystemExit(str(error)) from None
     for row in rows:
         quantiles = " / ".join(f"{value:.3g}" for value in row["quantiles"])
         print(f"{row['policy']}, {row['layer']}, limit {row['limit']}: {quantiles}; above 64 steps {row['above_64']:.0%}")

@@ -39,6 +39,11 @@ def main(revision: tyro.conf.Positional[str], out: Path = Path("runs/same-number
     """
     from chameleon_policy.report.provenance import write_result
 
+    known = subprocess.run(
+        ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], cwd=ROOT, capture_output=True
+    )
+    if known.returncode:
+        raise SystemExit(f"git knows no revision {revision!r}; `git log --oneline` lists them")
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "checkout"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(other), revision], cwd=ROOT, check=True)

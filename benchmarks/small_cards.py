@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import triton
@@ -59,7 +59,7 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuob
 def main(
     out: Path = Path("runs/small-cards.json"),
     cards: tuple[str, ...] = tuple(CARDS),
-    presets: tuple[str, ...] = ("paper", "small", "nano"),
+    presets: tuple[Literal["paper", "small", "nano"], ...] = ("paper", "small", "nano"),
 ) -> None:
     """Compile, print, and write the result.
 
@@ -71,6 +71,8 @@ def main(
     unknown = [card for card in cards if card not in CARDS]
     if unknown:
         raise SystemExit(f"there is no card {unknown[0]!r}; choose from {', '.join(CARDS)}")
+    if triton.knobs.runtime.interpret:
+        raise SystemExit("TRITON_INTERPRET is set, and nothing would be compiled: unset it")
     rows = []
     for card in cards:
         for name in presets:
