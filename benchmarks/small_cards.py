@@ -112,7 +112,8 @@ def use(name: str, shared_memory: int) -> None:
             actions=torch.randn(1, time, features.action),
             valid=torch.ones(1, time, dtype=torch.bool),
         )
-        with torch.autocast("cpu", torch.bfloat16):
+        # oneDNN's bfloat16 convolutions over few channels crash on some processors; without it they take longer.
+        with torch.autocast("cpu", torch.bfloat16), torch.backends.mkldnn.flags(enabled=name != "nano"):
             policy.loss(batch, check_values=False).total.backward()
         control = freeze(policy.bfloat16())
         observation = batch.observation.map(lambda tensor: tensor[:, 0])
