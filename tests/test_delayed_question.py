@@ -134,6 +134,7 @@ def test_rows_that_are_there_are_kept(tmp_path, monkeypatch: pytest.MonkeyPatch,
         "batch": 64,
         "optimizer": "adamw",
         "learning_rate": 7e-4,
+        "precision": "float32",
     }
     out.write_text(json.dumps({"result": {"rows": [row]}}))
     monkeypatch.setattr(delayed_question, "run", None)  # nothing is trained
