@@ -41,6 +41,9 @@ def test_token_order_and_count() -> None:
     told = dataclasses.replace(observation, instruction=observation.instruction + 1)
     changed = (policy.event_tokens(told) - policy.event_tokens(observation)).abs().amax(dim=(0, 1, 3)) > 0
     assert changed.nonzero().flatten().tolist() == [IMAGE_FEATURES.tokens - 1], "language is the last"
+    one = dataclasses.replace(observation, instruction=observation.instruction + torch.tensor([[0.0], [1.0]]))
+    changed = (policy.event_tokens(one) - policy.event_tokens(observation)).abs().amax(dim=(1, 2, 3)) > 0
+    assert changed.tolist() == [False, True], "every episode has its own"
 
 
 def test_patches_lie_where_their_pixels_are() -> None:
@@ -49,6 +52,10 @@ def test_patches_lie_where_their_pixels_are() -> None:
     slots = policy.event_tokens.slots[0]()
     assert slots.shape == (6, 64)
     assert torch.cdist(slots, slots).fill_diagonal_(1).min() > 0.5
+    embedding, (rows, columns) = policy.event_tokens.slots[0], IMAGE_FEATURES.views[0].grid
+    for place in range(rows * columns):
+        row, column = divmod(place, columns)  # row by row, as the patches
+        torch.testing.assert_close(slots[place], embedding.rows[row, 0] + embedding.columns[0, column])
     images = torch.zeros(1, 1, 64, 96, 3)
     bright = images.clone()
     bright[:, :, 5:20, 76:88] = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import safetensors.torch
 import torch
 
 from chameleon_policy import MemoryState
-from examples import STATE_FEATURES, make_observation, make_policy
+from examples import STATE_FEATURES, make_observation, make_policy, nano
 
 
 @pytest.fixture
@@ -130,3 +131,7 @@ def test_states_of_different_architectures_do_not_mix(state) -> None:
         MemoryState.cat([state, other])
     with pytest.raises(ValueError, match="different architectures"):
         state.put([0], other)
+    config = nano()
+    unlimited = make_policy(config=dataclasses.replace(config, fast=config.fast.limited(math.inf))).initial_state(1)
+    with pytest.raises(ValueError, match="another architecture"):
+        MemoryState.cat([make_policy().initial_state(1), unlimited])
