@@ -76,3 +76,15 @@ def poisoned_memory() -> Iterator[None]:
     yield
     torch.utils.deterministic.fill_uninitialized_memory = filled
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def kernels_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kernels compute where they otherwise would not: in float32, and on a CPU. Float64 stays plain."""
+    import torch
+
+    from chameleon_policy import kernels
+    from chameleon_policy.kernels import one_query
+
+    monkeypatch.setattr(kernels, "enabled", lambda tensor: tensor.dtype == torch.float32)
+    monkeypatch.setattr(one_query, "LEAST_QUERIES", 1)

@@ -28,6 +28,9 @@ IMAGE_FEATURES = Features(
     horizon=4,
     language=Language(width=6, encoder="none"),
 )
+SMALL_IMAGES = dataclasses.replace(
+    IMAGE_FEATURES, views=tuple(View(name=n, height=20, width=24) for n in ("third", "wrist"))
+)
 
 
 def nano(**objective: object) -> PolicyConfig:

@@ -6,8 +6,6 @@ On a CUDA device the kernels are compiled; elsewhere Triton's interpreter runs t
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import os
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -16,25 +14,21 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("Triton is not installed", allow_module_level=True)
+from triton_device import DEVICE  # isort: skip
 
-from chameleon_policy import preset  # noqa: E402
-from chameleon_policy.kernels import euler  # noqa: E402
-from chameleon_policy.kernels.attention import ShortAttention  # noqa: E402
-from chameleon_policy.kernels.bias import WithBias  # noqa: E402
-from chameleon_policy.kernels.gelu import BiasGelu  # noqa: E402
-from chameleon_policy.kernels.group_norm import group_norm  # noqa: E402
-from chameleon_policy.kernels.layer_norm import StreamNorm  # noqa: E402
-from chameleon_policy.kernels.one_query import OneQuery  # noqa: E402
-from chameleon_policy.kernels.stem import depth_weight, norm_pool, space_to_depth  # noqa: E402
-from chameleon_policy.kernels.sums import sum_rows  # noqa: E402
-from chameleon_policy.kernels.weights import converted  # noqa: E402
-from chameleon_policy.policy.action_flow import ActionFlow  # noqa: E402
-from chameleon_policy.policy.visual import crop, to_unit_range  # noqa: E402
+from chameleon_policy import preset
+from chameleon_policy.kernels import euler
+from chameleon_policy.kernels.attention import ShortAttention
+from chameleon_policy.kernels.bias import WithBias
+from chameleon_policy.kernels.gelu import BiasGelu
+from chameleon_policy.kernels.group_norm import group_norm
+from chameleon_policy.kernels.layer_norm import StreamNorm
+from chameleon_policy.kernels.one_query import OneQuery
+from chameleon_policy.kernels.stem import depth_weight, norm_pool, space_to_depth
+from chameleon_policy.kernels.sums import sum_rows
+from chameleon_policy.kernels.weights import converted
+from chameleon_policy.policy.action_flow import ActionFlow
+from chameleon_policy.policy.visual import crop, to_unit_range
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 DTYPES = [torch.float32, torch.bfloat16] if DEVICE == "cuda" else [torch.float32]
