@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # one of several processes that share the cores; read when torch is imported
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so shells start what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # some tests press Ctrl-C, in this process and its children
 # No test may reach for a model hub: what is needed is made by the tests or installed by `make setup`.
 os.environ["HF_HUB_OFFLINE"] = "1"
 

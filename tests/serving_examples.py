@@ -91,11 +91,11 @@ def assert_close(chunks: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 def health(url: str) -> Mapping[str, Any]:
-    with urllib.request.urlopen(f"{url.replace('ws://', 'http://')}/healthz", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url.replace('ws://', 'http://')}/healthz", timeout=60) as answer:
         return json.load(answer)
 
 
-def eventually(true: Callable[[], bool], seconds: float = 20.0) -> None:
+def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something that another thread is about to do."""
     end = time.monotonic() + seconds
     while not true():
@@ -157,13 +157,15 @@ class Robot(threading.Thread):
         self.expected = in_process(policy, self.ticks, seed)
         self.episodes = 0
         self.failure: BaseException | None = None
+        self.playing = threading.Event()
         self._enough = threading.Event()
 
     def run(self) -> None:
         try:
-            with Client(self.url, timeout=60) as client:
-                while not self._enough.is_set():
+            with Client(self.url, timeout=120) as client:
+                while self.episodes == 0 or not self._enough.is_set():
                     with client.open(seed=self.seed) as session:
+                        self.playing.set()
                         chunks = over_the_network(session, self.ticks)
                     # With others in the batch the last bits may differ; another memory differs in the first digit.
                     for chunk, wanted in zip(chunks, self.expected, strict=True):
@@ -171,6 +173,8 @@ class Robot(threading.Thread):
                     self.episodes += 1
         except BaseException as error:
             self.failure = error
+        finally:
+            self.playing.set()  # nobody has to wait for it any longer
 
     def stop(self) -> None:
         """After the running episode."""
@@ -179,10 +183,10 @@ class Robot(threading.Thread):
     def finish(self) -> int:
         """Stop after the running episode; raises what went wrong, and returns how many were played."""
         self.stop()
-        self.join(120)
+        self.join(240)
         if self.failure is not None:
             raise self.failure
-        assert self.episodes > 0
+        assert not self.is_alive(), "its episode did not end"
         return self.episodes
 
 
@@ -193,6 +197,8 @@ def robots(policy: VisuomotorPolicy, url: str, count: int = 1) -> Iterator[list[
     for robot in playing:
         robot.start()
     try:
+        for robot in playing:
+            assert robot.playing.wait(120), "it could not connect"
         yield playing
     except BaseException:
         for robot in playing:
