@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from chameleon_policy import Features, View
@@ -16,6 +17,7 @@ from chameleon_policy.policy.event_tokens import EventTokens
 from chameleon_policy.policy.memory import MemoryLayer
 from chameleon_policy.policy.normalizer import Statistics
 from chameleon_policy.policy.ssm import SelectiveSSM
+from chameleon_policy.policy.visual import PatchEncoder
 from examples import STATE_FEATURES, make_batch, make_observation, make_policy, nano
 
 CONFIG = nano()
@@ -215,3 +217,48 @@ def test_recall_reads_traces() -> None:
     expected = [normalised(recall.norm, attended(recall.attention, question[0, t], traces[0, t])) for t in range(2)]
     torch.testing.assert_close(answer[0], torch.stack(expected), rtol=1e-9, atol=1e-9)
     assert not torch.allclose(recall(question, others), answer)
+
+
+@torch.no_grad()
+def test_patch_encoder() -> None:
+    """Eq. 2: ResNet-18 as it is taught, with GroupNorm for BatchNorm, and no pooling behind it."""
+    view = View(name="camera", height=75, width=112)  # the crop is 64 x 96: its middle begins at row 6 of 0 to 11
+    encoder = away_from_its_beginning(PatchEncoder(CONFIG, view))
+    images = torch.rand(2, 1, view.height, view.width, 3, dtype=torch.float64)
+
+    def convolved(x: Tensor, convolution: torch.nn.Conv2d, norm: torch.nn.GroupNorm, stride: int = 1) -> Tensor:
+        x = F.conv2d(x, convolution.weight, stride=stride, padding=convolution.kernel_size[0] // 2)
+        return F.group_norm(x, norm.num_groups, norm.weight, norm.bias)
+
+    halving = torch.tensor(CONFIG.encoder_blocks).cumsum(0)[:-1].tolist()  # the first block of every stage but the first
+    x = 2 * images[:, 0, 6:70, 8:104].permute(0, 3, 1, 2) - 1
+    x = F.max_pool2d(F.relu(convolved(x, encoder.stem[0], encoder.stem[1], stride=2)), 3, stride=2, padding=1)
+    for number, block in enumerate(encoder.blocks):
+        stride = 2 if number in halving else 1
+        hidden = F.relu(convolved(x, block.first, block.first_norm, stride))
+        skipped = x if stride == 1 else convolved(x, *block.shortcut, stride=2)
+        x = F.relu(convolved(hidden, block.second, block.second_norm) + skipped)
+    expected = affine(encoder.projection, x.flatten(2).transpose(1, 2))[:, None]
+    torch.testing.assert_close(encoder(images), expected, rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_time_token() -> None:
+    """F_theta sees tau as sines and cosines of 1000 tau, whose periods grow from 2 pi to 20,000 pi, through an MLP."""
+    head = away_from_its_beginning(ActionFlow(CONFIG, 3, 4))
+    half = CONFIG.width // 2
+    for tau in (0.0, 0.25, 0.7):
+        angles = torch.tensor([1000 * tau / 10_000 ** (index / half) for index in range(half)], dtype=torch.float64)
+        expected = mlp(head.flow_time, torch.cat([angles.sin(), angles.cos()]))
+        token = head.time_token(torch.tensor([tau], dtype=torch.float64), torch.float64)[0]
+        torch.testing.assert_close(token, expected, rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_first_clock() -> None:
+    """At its bias a head's Delta is sqrt(1 - a^2), where a = 2^(-1/H) is its decay per step at a half-life of H."""
+    layer = SelectiveSSM(64, dataclasses.replace(CONFIG.slow, half_life=(2.0, 200.0))).double()
+    layer.initialise_half_lives()
+    for head, bias in enumerate(layer.rate_bias.tolist()):
+        half_life = 2 * 100 ** (head / (layer.heads - 1))
+        assert math.log1p(math.exp(bias)) == pytest.approx(math.sqrt(1 - 2 ** (-2 / half_life)), rel=1e-9)

@@ -18,6 +18,7 @@ import torch
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.camo.recording import Recording, record
 from chameleon_policy.policy.saving import exported_weights
+from chameleon_policy.report.provenance import git_revision
 
 pytestmark = [
     pytest.mark.slow,
@@ -111,6 +112,7 @@ def test_training_goes_on_where_it_was(trained: Path, home: Path) -> None:
         assert any(not torch.equal(first[key], first[key.replace("model.", "averaged.", 1)]) for key in moved)
         again = get_policy_class("chameleon").from_pretrained(sys.argv[2])
         assert again.config.statistics == policy.config.statistics and again.config.object_size == 7
+        assert again.averaged.provenance == policy.averaged.provenance and policy.averaged.provenance["seed"] == 3
         print("as saved")
     """
     assert "as saved" in python(code, checkpoint(trained, 2), checkpoint(trained, 4), home=home)
@@ -137,7 +139,9 @@ def test_the_averaged_policy_lies_beside_it(trained: Path, home: Path) -> None:
         print("alike")
     """
     assert "alike" in python(code, checkpoint(trained, 4), home=home)
-    assert load_policy(checkpoint(trained, 4) / "chameleon").features.objects is not None
+    own = load_policy(checkpoint(trained, 4) / "chameleon")
+    assert own.features.objects is not None
+    assert own.provenance == {"seed": 3, "git_revision": git_revision()}
 
 
 def test_memory_advances_on_every_call(trained: Path, home: Path) -> None:

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from chameleon_policy.baselines import method_named
 from chameleon_policy.kernels import fuse
-from chameleon_policy.policy import EpisodeBatch, InstructionEncoder, MemoryState, Observation
+from chameleon_policy.policy import EpisodeBatch, InstructionEncoder, MemoryState, Observation, saving
+from chameleon_policy.report.provenance import git_revision
 from chameleon_policy.train.ema import WeightAverage
 from chameleon_policy.train.muon import matrices_of
 from lerobot_policy_chameleon.carry import Carried, left_behind, start_from
@@ -106,6 +107,7 @@ class ChameleonPolicy(PreTrainedPolicy):
         self._average.weights = self.averaged.state_dict()
         self._average.update(self.model, int(self.updates))
         self.updates += 1
+        self.averaged.provenance = {"seed": torch.initial_seed(), "git_revision": git_revision()}
 
     def train(self, mode: bool = True) -> ChameleonPolicy:
         """Training mode for what is trained; what acts stays as it is."""
@@ -190,4 +192,7 @@ class ChameleonPolicy(PreTrainedPolicy):
             )
             raise ValueError(f"{model_file} does not belong to the config.json beside it. {told}. Copy the checkpoint again")
         model.load_state_dict(loaded)
+        own = Path(model_file).parent / OWN_FORMAT
+        if own.is_dir():  # not in a file from the hub alone
+            model.averaged.provenance = saving.describe(own)[1]["provenance"]
         return model
