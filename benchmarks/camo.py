@@ -37,7 +37,7 @@ from chameleon_policy.camo.scene import new_scene
 from chameleon_policy.camo.scoring import Score
 from chameleon_policy.camo.seeds import evaluation_seed
 from chameleon_policy.camo.tasks import task_named
-from chameleon_policy.report.provenance import write_result
+from chameleon_policy.provenance import write_result
 
 SIZE = 128
 EPISODES = 3

@@ -15,12 +15,12 @@ from typing import Any, Literal
 import tyro
 
 from chameleon_policy.camo import task_named
-from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import EXPERTS, load_for_evaluation, sampling_steps_of, training_of
+from chameleon_policy.provenance import write_result
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.interval_chart import interval_chart, point_of
-from chameleon_policy.report.provenance import write_result
 
 COMMAND = "python -m benchmarks.delay_study"
 RETENTION = (3, 10, 30, 100, 300)

@@ -38,11 +38,11 @@ from torch import Tensor, nn
 
 from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots, Observation, PolicyConfig, fuse, preset
 from chameleon_policy.baselines import METHODS
-from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.policy.memory import ControlIndexedRecall, MemoryLayer
 from chameleon_policy.policy.state import Part
-from chameleon_policy.report.provenance import git_revision, write_result
+from chameleon_policy.provenance import git_revision, write_result
+from chameleon_policy.rates import Rate
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.graphs import GraphedLoss
 from chameleon_policy.train.loop import make_optimizers

@@ -23,7 +23,7 @@ from chameleon_policy.data import open_episodes
 from chameleon_policy.data.episodes import load_episodes
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
-from chameleon_policy.report.provenance import write_result
+from chameleon_policy.provenance import write_result
 
 SEED = 0
 LATER_SEEDS = FIRST_SEED + 1000

@@ -27,7 +27,7 @@ from chameleon_policy.export.check import as_arrays, random_observation
 from chameleon_policy.export.exporting import ExportReport, export_policy
 from chameleon_policy.export.manifest import read_manifest
 from chameleon_policy.export.runtime import ExportedPolicy
-from chameleon_policy.report.provenance import write_result
+from chameleon_policy.provenance import write_result
 
 SEED = 0
 CPU = torch.device("cpu")

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.performance.sizes import GPU, camera_features
 from benchmarks.performance.training import random_batch
 from chameleon_policy import ChameleonPolicy, preset
-from chameleon_policy.report.provenance import write_result
+from chameleon_policy.provenance import write_result
 
 SEED = 0
 FRAMES = 4

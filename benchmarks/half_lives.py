@@ -27,7 +27,7 @@ from chameleon_policy import ChameleonPolicy, MemoryState, Observation, SSMConfi
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy.ssm import SelectiveSSM
-from chameleon_policy.report.provenance import write_result
+from chameleon_policy.provenance import write_result
 
 COMMAND = "python -m benchmarks.half_lives"
 SEEDS = tuple(range(8))

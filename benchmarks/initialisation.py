@@ -24,7 +24,7 @@ from torch import nn
 from benchmarks import delayed_recall
 from chameleon_policy import ChameleonPolicy
 from chameleon_policy.policy.ssm import SelectiveSSM
-from chameleon_policy.report.provenance import write_result
+from chameleon_policy.provenance import write_result
 
 SOLVED = 0.97
 

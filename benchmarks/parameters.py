@@ -12,7 +12,7 @@ from chameleon_policy import PRESETS, ChameleonPolicy, Features, View, parameter
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.camo.cameras import VIEWS
 from chameleon_policy.policy.presets import budget_features
-from chameleon_policy.report.provenance import write_result
+from chameleon_policy.provenance import write_result
 
 RESULT = Path("docs/results/parameters.json")
 METHODS_RESULT = Path("docs/results/method-parameters.json")

@@ -37,7 +37,7 @@ def main(revision: tyro.conf.Positional[str], out: Path = Path("runs/same-number
         revision: What the working tree is compared with.
         out: JSON file to write.
     """
-    from chameleon_policy.report.provenance import write_result
+    from chameleon_policy.provenance import write_result
 
     known = subprocess.run(
         ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], cwd=ROOT, capture_output=True

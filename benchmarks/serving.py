@@ -34,7 +34,7 @@ from chameleon_client import Client
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Observation, preset
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.policy import VisuomotorPolicy
-from chameleon_policy.report.provenance import write_result
+from chameleon_policy.provenance import write_result
 
 SEED = 0
 STEPS = 8

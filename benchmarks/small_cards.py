@@ -34,7 +34,7 @@ from chameleon_policy import ChameleonPolicy, EpisodeBatch, ObjectSlots, fuse, k
 from chameleon_policy.kernels import euler
 from chameleon_policy.kernels.frozen import freeze
 from chameleon_policy.policy.presets import budget_features
-from chameleon_policy.report.provenance import write_result
+from chameleon_policy.provenance import write_result
 
 COMMAND = "python -m benchmarks.small_cards"
 SEED = 0

@@ -17,7 +17,7 @@ import tyro
 
 from benchmarks.delayed_question import EMPTIED, KINDS
 from benchmarks.performance.state_space import LAYER_PEERS
-from chameleon_policy.camo.scoring import Rate
+from chameleon_policy.rates import Rate
 
 COMMAND = "python -m benchmarks.tables"
 ROOT = Path(__file__).parents[1]

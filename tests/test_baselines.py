@@ -17,7 +17,7 @@ from chameleon_policy.baselines.diffusion_unet import DiffusionUNetPolicy, UNet
 from chameleon_policy.baselines.lstm import RecurrentPolicy
 from chameleon_policy.baselines.transformer import TransformerPolicy
 from chameleon_policy.baselines.window import frames_before
-from chameleon_policy.bench.plan import Bench
+from chameleon_policy.experiments.bench.plan import Bench
 from chameleon_policy.policy.targets import Targets
 from examples import STATE_FEATURES, make_batch, make_observation, nano
 

@@ -17,13 +17,13 @@ from rich.console import Console
 
 from bench_rows import ALL, row
 from chameleon_policy.baselines import METHODS
-from chameleon_policy.bench import plan
-from chameleon_policy.bench.board import Board
-from chameleon_policy.bench.plan import Bench, Job
-from chameleon_policy.bench.processes import NoRoomError, Processes, failure, last_lines
-from chameleon_policy.bench.rows import IDENTITY, Results
-from chameleon_policy.bench.run import BUDGET_IS_SPENT, Lanes, Workshop, is_trained, missing
 from chameleon_policy.cli import main
+from chameleon_policy.experiments.bench import plan
+from chameleon_policy.experiments.bench.board import Board
+from chameleon_policy.experiments.bench.plan import Bench, Job
+from chameleon_policy.experiments.bench.processes import NoRoomError, Processes, failure, last_lines
+from chameleon_policy.experiments.bench.rows import IDENTITY, Results
+from chameleon_policy.experiments.bench.run import BUDGET_IS_SPENT, Lanes, Workshop, is_trained, missing
 
 SMALL = Bench(methods=("chameleon", "no-memory"), tasks=("clean-plate", "shell-game"), steps=5, episodes=4)
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from camo_episodes import TASK_NAMES
-from chameleon_policy.camo import CamoEnv, Rate, Score, score, summarise, task_named
+from chameleon_policy.camo import CamoEnv, Score, score, summarise, task_named
 from chameleon_policy.camo.events import Event
 from chameleon_policy.camo.experts import make_expert
 from chameleon_policy.camo.seeds import (
@@ -19,6 +19,7 @@ from chameleon_policy.camo.seeds import (
     refuse_training_seeds,
     stream,
 )
+from chameleon_policy.rates import Rate
 
 
 def log(*entries: str) -> list[Event]:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from bench_rows import ALL, row
-from chameleon_policy.camo import Rate
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.comparison import choices, statistics
 from chameleon_policy.report.comparison.cells import Comparison
 from chameleon_policy.report.comparison.files import draw_tables

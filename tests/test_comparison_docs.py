@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmarks import parameters
 from benchmarks.which_memory import EMPTIED
 from chameleon_policy.baselines import METHODS
-from chameleon_policy.camo import Rate
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.comparison.choices import pairs
 from chameleon_policy.report.comparison.files import draw_tables
 from chameleon_policy.report.comparison.paper import NAMES, SECTIONS, TABLE_1

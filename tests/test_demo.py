@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from chameleon_policy import demo
 from chameleon_policy.baselines import load_policy
-from chameleon_policy.camo import Rate, Summary
+from chameleon_policy.camo import Summary
 from chameleon_policy.camo.tasks.clean_plate import CleanPlate
 from chameleon_policy.cli import main
+from chameleon_policy.experiments import demo
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.demo_page import Contender, demo_page
 from chameleon_policy.report.line_chart import line_chart
 

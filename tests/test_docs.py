@@ -14,8 +14,9 @@ import pytest
 
 from benchmarks import camo_scores, parameters
 from chameleon_policy import Budget
-from chameleon_policy.camo import TASKS, Rate
+from chameleon_policy.camo import TASKS
 from chameleon_policy.policy.saving import SHIPPED
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval, percent
 from documents import README, ROOT, result, table_below
 

@@ -22,9 +22,9 @@ from chameleon_policy.export.check import as_arrays, check_export
 from chameleon_policy.export.exporting import ExportReport, export_policy
 from chameleon_policy.export.manifest import MANIFEST, Manifest, read_manifest
 from chameleon_policy.export.runtime import ExportedPolicy
+from chameleon_policy.export.table import export_table
 from chameleon_policy.policy.config import from_json
 from chameleon_policy.policy.normalizer import Range
-from chameleon_policy.report.export_table import export_table
 from documents import ROOT
 from examples import STATE_FEATURES, make_observation, nano
 

@@ -18,7 +18,7 @@ import torch
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.camo.recording import Recording, record
 from chameleon_policy.policy.saving import exported_weights
-from chameleon_policy.report.provenance import git_revision
+from chameleon_policy.provenance import git_revision
 
 pytestmark = [
     pytest.mark.slow,

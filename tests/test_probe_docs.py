@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from chameleon_policy.camo import Rate
 from chameleon_policy.probes.addressability import by_rule
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval, percent
 from chameleon_policy.report.probes import paper
 from chameleon_policy.report.probes.files import charts

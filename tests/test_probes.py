@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.probes.addressability import largest, readable
-from chameleon_policy.probes.linear import LinearProbe
 from chameleon_policy.probes.prospectiveness import lead, prospectiveness, ready
 from chameleon_policy.probes.representations import WINDOW
 from chameleon_policy.probes.separability import separability
+from chameleon_policy.rates import Rate
+from chameleon_policy.train.linear_probe import LinearProbe
 from probe_material import TOKENS, material
 
 

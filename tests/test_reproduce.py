@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chameleon_policy import reproduce
 from chameleon_policy.cli import main
+from chameleon_policy.experiments import reproduce
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chameleon_policy.report.theatre.episode import TokenLayout
+from chameleon_policy.probes.theatre_episode import TokenLayout
 from chameleon_policy.report.theatre.rerun_recording import heat_maps, save_recording
 from theatre_episodes import make_episode
 

@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.serving import CLIENTS
 from chameleon_policy.baselines import METHODS
-from chameleon_policy.camo import TASKS, Rate
+from chameleon_policy.camo import TASKS
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval, percent
 from documents import README, ROOT, result, table_below
 

@@ -14,19 +14,20 @@ import torch
 import umap
 from rich.console import Console
 
-from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Range, Statistics, reporting
+from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Range, Statistics
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.camo import task_named
 from chameleon_policy.cli import main
+from chameleon_policy.console import progress_bar
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.probes import study as module
 from chameleon_policy.probes.addressability import INTERVENTIONS, by_rule
 from chameleon_policy.probes.study import Place, Study, found_before, name_of, probe_runs, tasks_of
+from chameleon_policy.report import runs as reporting
 from chameleon_policy.report.probes import paper
 from chameleon_policy.report.probes.files import publish
 from chameleon_policy.report.probes.table import leads, tables
 from chameleon_policy.report.probes.trajectories import BEFORE, embed
-from chameleon_policy.report.progress_bar import progress_bar
 from examples import nano
 from theatre_browser import Open, bars, state
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import tables
 from benchmarks.tables import ROOT, TABLES, replaced
-from chameleon_policy.camo.scoring import Rate
+from chameleon_policy.rates import Rate
 
 
 @pytest.mark.parametrize("marker", TABLES)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from chameleon_policy.probes.theatre_episode import TokenLayout
 from chameleon_policy.report.demo_page import Clip
 from chameleon_policy.report.line_chart import line_chart
 from chameleon_policy.report.theatre.encoding import decode_shares, encode_episode, encode_shares
-from chameleon_policy.report.theatre.episode import TokenLayout
 from chameleon_policy.report.theatre.page import report_page
 from theatre_episodes import camera_frames, flat_frames, make_episode, make_run, number_of, shares
 

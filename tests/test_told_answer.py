@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import told_answer
-from chameleon_policy.camo import TASKS, Rate
+from chameleon_policy.camo import TASKS
+from chameleon_policy.rates import Rate
 
 
 def evaluation(task: str, seed: int, right: int, kind: str = "told") -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from chameleon_policy.report.theatre.episode import TheatreEpisode, TokenLayout
+from chameleon_policy.probes.theatre_episode import TheatreEpisode, TokenLayout
 from chameleon_policy.report.theatre.page import report_page
 from theatre_episodes import make_episode, make_run, number_of
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from chameleon_policy.camo.scoring import Rate, Summary
-from chameleon_policy.report.theatre.episode import Belief, Counterfactual, TheatreEpisode, TokenLayout
+from chameleon_policy.camo.scoring import Summary
+from chameleon_policy.probes.theatre_episode import Belief, Counterfactual, TheatreEpisode, TokenLayout
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.theatre.run import RunReport
 
 SPACING, LEVELS = 20, 13

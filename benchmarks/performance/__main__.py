@@ -20,7 +20,7 @@ from benchmarks.performance.sizes import CPU, GPU, SEED
 from benchmarks.performance.state_space import LAYER_PEERS, state_space
 from benchmarks.performance.table import print_table
 from benchmarks.performance.training import training
-from chameleon_policy.report.provenance import write_result
+from chameleon_policy.provenance import write_result
 
 COMMAND = "python -m benchmarks.performance"
 Part = Literal["training", "control", "ssm", "length", "recording", "kinds"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gymnasium as gym
 
 from chameleon_policy.camo.env import CamoEnv
-from chameleon_policy.camo.scoring import Rate, Score, Summary, score, summarise
+from chameleon_policy.camo.scoring import Score, Summary, score, summarise
 from chameleon_policy.camo.tasks import TASKS, Task, task_named
 
 for _task in TASKS.values():
@@ -24,4 +24,4 @@ for _task in TASKS.values():
         disable_env_checker=True,
     )
 
-__all__ = ["TASKS", "CamoEnv", "Rate", "Score", "Summary", "Task", "score", "summarise", "task_named"]
+__all__ = ["TASKS", "CamoEnv", "Score", "Summary", "Task", "score", "summarise", "task_named"]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from chameleon_policy.camo.cameras import VIEWS, Frame
+from chameleon_policy.camo.contact_sheet import PHASE_COLOURS, Column, captioned, contact_sheet, shrink
 from chameleon_policy.camo.env import CamoEnv, describe_answers
 from chameleon_policy.camo.experts import make_expert
 from chameleon_policy.camo.scene import LARGEST_IMAGE
@@ -20,7 +21,6 @@ from chameleon_policy.camo.scoring import Score
 from chameleon_policy.camo.tasks import Answer, Task
 from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.data.video import encode_video
-from chameleon_policy.report.contact_sheet import PHASE_COLOURS, Column, captioned, contact_sheet, shrink
 
 SHARPNESS = 2
 """Pictures for people are drawn larger by this factor and shrunk."""

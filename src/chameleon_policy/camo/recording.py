@@ -33,6 +33,7 @@ from chameleon_policy.camo.nuisance import Level
 from chameleon_policy.camo.seeds import recording_seed, stream
 from chameleon_policy.camo.tasks import Answer, Span, make_task, task_named
 from chameleon_policy.camo.world import CONTROL_HZ
+from chameleon_policy.console import Bar
 from chameleon_policy.data import Schema, assemble, part_indices, write_part
 from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.locking import only_process
@@ -132,6 +133,17 @@ def record(
         assemble(parts, out, recording.schema(), range(recording.episodes))
     shutil.rmtree(out / UNFINISHED)
     return out
+
+
+def record_once(recording: Recording, folder: Path, bar: Bar, workers: int) -> None:
+    """Record into the folder, unless these very demonstrations are there; ValueError if it holds others."""
+    if (folder / INFO_PATH).exists():
+        then = json.loads((folder / SETTINGS).read_text())
+        if then != recording.as_dict():
+            raise ValueError(f"{folder} holds other demonstrations ({then}); give the same options, or another --out")
+        return
+    with bar(f"demonstrations in {folder.parent.name}/{folder.name}", recording.episodes) as advance:
+        record(recording, folder, workers=workers, progress=advance)
 
 
 def _prepare(recording: Recording, out: Path) -> Path:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chameleon_policy.camo.events import Event, happened
+from chameleon_policy.rates import Rate
 
 if TYPE_CHECKING:
     from chameleon_policy.camo.tasks.task import Answer, Task
@@ -56,41 +57,6 @@ def score(task: Task, events: Sequence[Event], z: Answer) -> Score:
         return Score(False, False, None, verdict.reason)
     correct = verdict.choice == z
     return Score(True, correct, verdict.choice, SUCCESS if correct else WRONG_CHOICE)
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A share of successes with its Wilson 95 % interval; `value` is NaN when nothing was counted."""
-
-    value: float
-    low: float
-    high: float
-    count: int
-
-    @classmethod
-    def of(cls, successes: int, count: int) -> Rate:
-        """Wilson's score interval: unlike the normal one it stays inside 0..1 and is honest at 0 and at 1."""
-        if count == 0:
-            return cls(math.nan, 0.0, 1.0, 0)
-        z = 1.959963984540054
-        share, spread = successes / count, z * z / count
-        centre = (share + spread / 2) / (1 + spread)
-        half = z * math.sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
-        return cls(share, max(0.0, centre - half), min(1.0, centre + half), count)
-
-    @classmethod
-    def from_dict(cls, numbers: Mapping[str, Any]) -> Rate:
-        """What `as_dict` wrote."""
-        return cls(**{**numbers, "value": math.nan if numbers["value"] is None else numbers["value"]})
-
-    def as_dict(self) -> dict[str, float | int | None]:
-        """For JSON, which has no NaN."""
-        return {
-            "value": None if math.isnan(self.value) else self.value,
-            "low": self.low,
-            "high": self.high,
-            "count": self.count,
-        }
 
 
 @dataclass(frozen=True)

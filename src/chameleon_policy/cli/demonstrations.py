@@ -10,7 +10,7 @@ from rich.console import Console
 
 from chameleon_policy.cli.dials import UNTURNED, CamoTask, FlatDials
 from chameleon_policy.cli.shared import extra
-from chameleon_policy.report.progress_bar import progress_bar
+from chameleon_policy.console import progress_bar
 
 
 def record(

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from chameleon_policy.cli.shared import Where, extra, typed
-from chameleon_policy.report.progress_bar import progress_bar
+from chameleon_policy.console import progress_bar
 
 
 def probe(
@@ -90,7 +90,7 @@ def report(
         device: Where the policies compute (default: a GPU if there is one).
     """
     with extra("camo,train"):
-        from chameleon_policy.reporting import Report, report_runs
+        from chameleon_policy.report.runs import Report, report_runs
     if rerun is not None:
         with extra("rerun"):
             from chameleon_policy.report.theatre.rerun_recording import check_recording, save_recording

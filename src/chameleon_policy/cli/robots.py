@@ -14,7 +14,7 @@ from rich.console import Console
 
 from chameleon_policy.cli.dials import UNTURNED, FlatDials
 from chameleon_policy.cli.shared import Where, extra, typed
-from chameleon_policy.report.progress_bar import progress_bar
+from chameleon_policy.console import progress_bar
 
 
 def serve(
@@ -99,11 +99,11 @@ def run(
     """
     with extra("camo,serve"):
         from chameleon_client import Client, ServerError
+        from chameleon_policy.provenance import write_result
         from chameleon_policy.report.evaluation_table import evaluation_table
-        from chameleon_policy.report.loop_table import loop_table
-        from chameleon_policy.report.provenance import write_result
         from chameleon_policy.robot.limits import Limits
         from chameleon_policy.robot.loop import INTERRUPTED
+        from chameleon_policy.robot.loop_table import loop_table
         from chameleon_policy.robot.recording import RobotRecording
         from chameleon_policy.robot.run import loop_settings, open_robot, run_episodes
         from chameleon_policy.serve.authentication import find_token
@@ -171,7 +171,7 @@ def export(
     """
     with extra("export"):
         from chameleon_policy.export.exporting import export_policy
-        from chameleon_policy.report.export_table import export_table
+        from chameleon_policy.export.table import export_table
 
     place = "cpu" if device == "auto" else device
     with Console(stderr=True).status(f"exporting {run} ..."):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from chameleon_policy.cli.dials import UNTURNED, FlatDials
 from chameleon_policy.cli.shared import Preset, Where, extra, typed
-from chameleon_policy.report.progress_bar import progress_bar
+from chameleon_policy.console import progress_bar
 
 
 def demo(
@@ -33,7 +33,7 @@ def demo(
         shipped_episodes: Held-out episodes of each task for the policy that comes with the package.
     """
     with extra("camo,train"):
-        from chameleon_policy.demo import DemoConfig, run_demo
+        from chameleon_policy.experiments.demo import DemoConfig, run_demo
 
     given = {
         "demonstrations": demonstrations, "minutes": minutes, "twin_minutes": twin_minutes, "episodes": episodes,
@@ -79,8 +79,8 @@ def evaluate(
         from chameleon_policy.evaluate import camo
         from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of, training_of
         from chameleon_policy.evaluate.videos import save_failures
+        from chameleon_policy.provenance import write_result
         from chameleon_policy.report.evaluation_table import evaluation_table
-        from chameleon_policy.report.provenance import write_result
 
     seeds = camo.evaluation_seeds(first_seed, episodes)
     if json_file is not None and json_file.is_dir():
@@ -142,8 +142,8 @@ def reproduce(
         device: Where to train (default: a GPU if there is one).
     """
     with extra("camo,train"):
-        from chameleon_policy.reproduce import Reproduction
-        from chameleon_policy.reproduce import reproduce as run_reproduction
+        from chameleon_policy.experiments.reproduce import Reproduction
+        from chameleon_policy.experiments.reproduce import reproduce as run_reproduction
 
     tasks = {"tasks": task} if task else {}
     config = Reproduction(
@@ -199,9 +199,9 @@ def bench(
         table_only: Draw the tables from the results that are there, and run nothing.
     """
     with extra("camo,train"):
-        from chameleon_policy.bench.plan import Bench
-        from chameleon_policy.bench.rows import Results
-        from chameleon_policy.bench.run import Workshop, run_bench
+        from chameleon_policy.experiments.bench.plan import Bench
+        from chameleon_policy.experiments.bench.rows import Results
+        from chameleon_policy.experiments.bench.run import Workshop, run_bench
         from chameleon_policy.report.comparison.files import draw_tables
 
     file, console = Results(results), Console()

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from chameleon_policy.device import Device, check_device
 from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.evaluate.settings import CamoSettings, observation_of
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.train.checkpoint import SETTINGS, load_trained
-from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 EXPERTS = ("oracle", "guess")

@@ -17,7 +17,7 @@ from chameleon_policy.export.onnx_files import check_packages, write_onnx
 from chameleon_policy.export.programs import trace_act, trace_observe
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.policy.config import to_json
-from chameleon_policy.report.provenance import git_revision
+from chameleon_policy.provenance import git_revision
 from chameleon_policy.train.checkpoint import load_trained
 
 

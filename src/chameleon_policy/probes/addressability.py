@@ -29,14 +29,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.policy import ChameleonPolicy, MemoryState
 from chameleon_policy.policy.state import Part
 from chameleon_policy.probes.continuation import Played, go_on, stage
-from chameleon_policy.probes.linear import LinearProbe
 from chameleon_policy.probes.representations import Material
+from chameleon_policy.rates import Rate
+from chameleon_policy.train.linear_probe import LinearProbe
 
 SHARE = 4
 """A quarter of the tokens is relevant."""

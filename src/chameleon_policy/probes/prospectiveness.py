@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.probes.representations import WINDOW, Episode, Material, readable_share
+from chameleon_policy.rates import Rate
 
 THRESHOLD = 0.8
 """Accuracy that counts as ready."""

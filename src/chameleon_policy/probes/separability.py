@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chameleon_policy.camo.scoring import Rate
-from chameleon_policy.probes.linear import LinearProbe
 from chameleon_policy.probes.representations import Episode, Material, readable_share
+from chameleon_policy.rates import Rate
+from chameleon_policy.train.linear_probe import LinearProbe
 
 BEFORE, AFTER = 60, 12
 """Time steps before and after the first decision through which the probe is followed."""

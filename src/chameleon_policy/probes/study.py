@@ -21,6 +21,8 @@ import torch
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.camo.recording import SETTINGS
 from chameleon_policy.camo.scoring import summarise
+from chameleon_policy.console import Bar
+from chameleon_policy.device import Device
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
 from chameleon_policy.evaluate.rollouts import Policy
@@ -32,9 +34,7 @@ from chameleon_policy.probes.continuation import play, play_twins
 from chameleon_policy.probes.prospectiveness import prospectiveness
 from chameleon_policy.probes.representations import Episode, gather
 from chameleon_policy.probes.separability import separability
-from chameleon_policy.report.progress_bar import Bar
-from chameleon_policy.report.provenance import write_result
-from chameleon_policy.train.devices import Device
+from chameleon_policy.provenance import write_result
 
 SURGERY = "seasonings"
 """Where the paper edits memories: three decisions that look the same."""

@@ -17,9 +17,9 @@ from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy, Features, Inspection
 from chameleon_policy.probes.addressability import Intervention, Surgeon
 from chameleon_policy.probes.continuation import Continued, Played, go_on, stage
-from chameleon_policy.probes.linear import LinearProbe
 from chameleon_policy.probes.representations import Material
-from chameleon_policy.report.theatre.episode import Belief, Counterfactual, TheatreEpisode, TokenLayout
+from chameleon_policy.probes.theatre_episode import Belief, Counterfactual, TheatreEpisode, TokenLayout
+from chameleon_policy.train.linear_probe import LinearProbe
 
 PLACES = ("left", "middle", "right")
 """Candidates as the third view shows them."""

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from PIL import Image
 from rich.table import Table
 
+from chameleon_policy.camo.contact_sheet import Column, contact_sheet
 from chameleon_policy.data import RecordedDataset
-from chameleon_policy.report.contact_sheet import Column, contact_sheet
 
 ANNOTATIONS = "camo/episodes.parquet"
 COMMON_COLUMNS = (

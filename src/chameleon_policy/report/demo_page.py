@@ -9,7 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from chameleon_policy.camo import Rate, Summary
+from chameleon_policy.camo import Summary
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.line_chart import line_chart
 

@@ -6,8 +6,9 @@ import math
 
 from rich.table import Table
 
-from chameleon_policy.camo import Rate, Summary
+from chameleon_policy.camo import Summary
 from chameleon_policy.evaluate.camo import Evaluation
+from chameleon_policy.rates import Rate
 
 
 def evaluation_table(evaluation: Evaluation, name: str) -> Table:

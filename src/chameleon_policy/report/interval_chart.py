@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from chameleon_policy.camo.scoring import Rate
+from chameleon_policy.rates import Rate
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 64, 60, 46

@@ -20,6 +20,7 @@ from websockets.frames import CloseCode
 
 from chameleon_client.wire import PROTOCOL
 from chameleon_policy import __version__
+from chameleon_policy.device import Device, check_device
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.serve.connection import Connection
 from chameleon_policy.serve.engine import Engine
@@ -28,7 +29,6 @@ from chameleon_policy.serve.instructions import Embed, KeptInstructions
 from chameleon_policy.serve.sessions import Job, Reply, Session
 from chameleon_policy.serve.settings import Settings
 from chameleon_policy.train.checkpoint import load_trained
-from chameleon_policy.train.devices import Device, check_device
 
 LOG = logging.getLogger("chameleon_policy.serve")
 STRANGERS = logging.getLogger("chameleon_policy.serve.strangers")

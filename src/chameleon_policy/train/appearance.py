@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chameleon_policy.train.devices import sent
+from chameleon_policy.device import sent
 
 Matrix = tuple[tuple[float, float], tuple[float, float]]
 UNWARPED: Matrix = ((1.0, 0.0), (0.0, 1.0))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chameleon_policy.policy import EpisodeBatch, VisuomotorPolicy
-from chameleon_policy.probes.linear import LinearProbe
+from chameleon_policy.train.linear_probe import LinearProbe
 from chameleon_policy.train.loop import Watch
 from chameleon_policy.train.order import seed_noise
 from chameleon_policy.train.store import Emphasis, EpisodeStore

@@ -21,15 +21,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from chameleon_policy.baselines import load_policy, method_named
 from chameleon_policy.data.episodes import EpisodeArrays, Episodes, Keys, load_episodes
 from chameleon_policy.data.joined_episodes import open_datasets
+from chameleon_policy.device import Device, check_device
 from chameleon_policy.locking import only_process
 from chameleon_policy.policy import InstructionEncoder, ObjectiveConfig, VisuomotorPolicy, preset
 from chameleon_policy.policy.config import to_json
 from chameleon_policy.policy.ssm import SelectiveSSM
-from chameleon_policy.report.provenance import git_revision
+from chameleon_policy.provenance import git_revision
 from chameleon_policy.train.appearance import Mirror
 from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.graphs import LENGTH_MULTIPLE
 from chameleon_policy.train.held_out import watch_held_out
 from chameleon_policy.train.loop import Trainer, Watch

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from chameleon_policy.data.episodes import EpisodeArrays, Episodes
+from chameleon_policy.device import sent
 from chameleon_policy.policy import (
     EpisodeBatch,
     Features,
@@ -25,7 +26,6 @@ from chameleon_policy.policy import (
     View,
 )
 from chameleon_policy.train.appearance import Appearance, Mirror, tinted, warped
-from chameleon_policy.train.devices import sent
 from chameleon_policy.train.moments import DECIDING, moments
 from chameleon_policy.train.order import equal_frames
 from chameleon_policy.train.timeline import Rows, Timeline, as_it_was

@@ -25,7 +25,7 @@ from torch import Tensor
 from chameleon_policy.baselines import method_named
 from chameleon_policy.kernels import fuse
 from chameleon_policy.policy import EpisodeBatch, InstructionEncoder, MemoryState, Observation, saving
-from chameleon_policy.report.provenance import git_revision
+from chameleon_policy.provenance import git_revision
 from chameleon_policy.train.ema import WeightAverage
 from chameleon_policy.train.muon import matrices_of
 from lerobot_policy_chameleon.carry import Carried, left_behind, start_from

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from chameleon_policy.camo import Rate
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
 
 NOT_RUN = "not run"

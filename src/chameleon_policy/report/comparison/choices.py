@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from chameleon_policy.camo import Rate
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Column, Comparison, Line
 from chameleon_policy.report.comparison.paper import NAMES, REFERENCE
 from chameleon_policy.report.comparison.statistics import NO_CHOICE, Row

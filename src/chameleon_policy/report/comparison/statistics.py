@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chameleon_policy.camo import Rate
+from chameleon_policy.rates import Rate, average, mcnemar
 
 Row = Mapping[str, Any]
 """Of a bench: one policy on one task."""
@@ -64,36 +63,12 @@ def rates(outcomes: str) -> Rates:
     return Rates(Rate.of(scorable, len(outcomes)), Rate.of(right, scorable), Rate.of(right, len(outcomes)))
 
 
-def average(parts: Sequence[Rate]) -> Rate:
-    """The mean of independent rates; its interval by MOVER.
-
-    With the parts' estimates p and intervals [l, u], the mean of k parts reaches sqrt(sum (p - l)^2) / k below and
-    sqrt(sum (u - p)^2) / k above. If one of them is unknown, so is the mean.
-    """
-    count = sum(part.count for part in parts)
-    if any(math.isnan(part.value) for part in parts):
-        return Rate(math.nan, 0.0, 1.0, count)
-    number = len(parts)
-    mean = sum(part.value for part in parts) / number
-    below = math.sqrt(sum((part.value - part.low) ** 2 for part in parts)) / number
-    above = math.sqrt(sum((part.high - part.value) ** 2 for part in parts)) / number
-    return Rate(mean, max(0.0, mean - below), min(1.0, mean + above), count)
-
-
 def average_rates(parts: Iterable[Rates]) -> Rates:
     """The same for all three."""
     parts = list(parts)
     return Rates(
         average([part.msr for part in parts]), average([part.dsr for part in parts]), average([part.sr for part in parts])
     )
-
-
-def mcnemar(lost: int, gained: int) -> float:
-    """Two-sided exact p: how likely a fair coin splits the episodes that differ at least as unevenly."""
-    number = lost + gained
-    ways = sum(math.comb(number, few) for few in range(min(lost, gained) + 1))
-    share: float = 2 * ways / (1 << number)
-    return min(1.0, share)
 
 
 def episodes(rows: Iterable[Row]) -> dict[Episode, bool]:

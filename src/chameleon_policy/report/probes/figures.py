@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Literal
 
-from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.probes.addressability import FOUR, by_rule
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.interval_chart import COLOURS, FAINT, INK, Point, interval_chart, text
 from chameleon_policy.report.probes import paper
 

@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import Console
 
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.provenance import write_result
 from chameleon_policy.report.probes.figures import before_the_decision, edited_memories, over_time
 from chameleon_policy.report.probes.table import tables
 from chameleon_policy.report.probes.trajectories import trajectories
-from chameleon_policy.report.provenance import write_result
 
 
 def publish(findings: Sequence[Mapping[str, Any]], out: Path, json_file: Path, command: str, console: Console) -> list[Path]:

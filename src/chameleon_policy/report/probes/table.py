@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
-from chameleon_policy.camo.scoring import Rate
 from chameleon_policy.probes.prospectiveness import lead, ready
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.probes import paper
 

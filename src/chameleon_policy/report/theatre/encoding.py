@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from chameleon_policy.report.theatre.episode import Counterfactual, TheatreEpisode
+from chameleon_policy.probes.theatre_episode import Counterfactual, TheatreEpisode
 
 QUALITY = 85
 """Of WebP: a picture of 128 x 128 takes 2 to 3 KB, and objects of a few pixels keep their colour."""

@@ -9,9 +9,9 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from chameleon_policy.report.contact_sheet import PHASE_COLOURS
+from chameleon_policy.camo.contact_sheet import PHASE_COLOURS
+from chameleon_policy.probes.theatre_episode import TheatreEpisode
 from chameleon_policy.report.theatre.encoding import encode_episode
-from chameleon_policy.report.theatre.episode import TheatreEpisode
 from chameleon_policy.report.theatre.run import RunReport
 from chameleon_policy.report.theatre.sections import clips_section, curves_section, figures_section, scores_section
 

@@ -9,7 +9,7 @@ import numpy as np
 import rerun as rr
 from PIL import Image
 
-from chameleon_policy.report.theatre.episode import TheatreEpisode
+from chameleon_policy.probes.theatre_episode import TheatreEpisode
 
 APPLICATION = "chameleon-memory-theatre"
 

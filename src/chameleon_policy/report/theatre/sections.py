@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from chameleon_policy.camo.scoring import Rate, Summary
+from chameleon_policy.camo.scoring import Summary
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.demo_page import Clip
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.line_chart import Line, line_chart

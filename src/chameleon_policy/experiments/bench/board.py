@@ -10,7 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from chameleon_policy.bench.plan import Job
+from chameleon_policy.experiments.bench.plan import Job
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 

@@ -12,9 +12,9 @@ from chameleon_policy.baselines import METHODS, method_named
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.camo.env import Mode
 from chameleon_policy.camo.recording import Recording
+from chameleon_policy.device import Device
+from chameleon_policy.experiments.reproduce import HELD_OUT
 from chameleon_policy.policy.presets import preset
-from chameleon_policy.reproduce import HELD_OUT
-from chameleon_policy.train.devices import Device
 
 HELD_OUT_RECORDING = 1000
 """Added to a training's seed, the number of the recording that is held out."""

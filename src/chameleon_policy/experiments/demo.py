@@ -16,17 +16,15 @@ from rich.console import Console
 
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.camo.play import save_clip
-from chameleon_policy.camo.recording import Recording, record
-from chameleon_policy.data import RecordedDataset
-from chameleon_policy.data.schema import INFO_PATH
+from chameleon_policy.camo.recording import Recording, record_once
+from chameleon_policy.console import Bar
 from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.evaluate.videos import replay
 from chameleon_policy.policy.saving import SHIPPED
+from chameleon_policy.provenance import write_result
 from chameleon_policy.report.demo_page import Clip, Contender, Showing, demo_page
 from chameleon_policy.report.evaluation_table import evaluation_table
-from chameleon_policy.report.progress_bar import Bar
-from chameleon_policy.report.provenance import write_result
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
@@ -63,11 +61,12 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
     """Record, train, evaluate, and write the page; returns its path."""
     started = time.perf_counter()
     console.rule("1. Demonstrations")
-    data = _record(config, out / "data", bar)
+    recording = Recording(task=TASK, episodes=config.demonstrations, seed=config.seed, observation="state")
+    record_once(recording, out / "data", bar, workers=2)
     evaluations: dict[str, Evaluation] = {}
     for number, (method, minutes) in enumerate({"chameleon": config.minutes, "no-memory": config.twin_minutes}.items()):
         console.rule(f"{number + 2}. Training {NAMES[method]}")
-        _train(config, method, minutes, data, out / method, console)
+        _train(config, method, minutes, out / "data", out / method, console)
     console.rule("4. Closed loop")
     for method in NAMES:
         evaluations[method] = _evaluate(config, out / method, bar)
@@ -101,18 +100,6 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
     page = out / "index.html"
     page.write_text(demo_page(TASK, task_named(TASK).instruction, contenders, facts, showings))
     return page
-
-
-def _record(config: DemoConfig, folder: Path, bar: Bar) -> Path:
-    if (folder / INFO_PATH).exists():
-        found = len(RecordedDataset(folder))
-        if found != config.demonstrations:
-            raise ValueError(f"{folder} holds {found} demonstrations: give --demonstrations {found}, or another --out")
-    else:
-        recording = Recording(task=TASK, episodes=config.demonstrations, seed=config.seed, observation="state")
-        with bar("expert demonstrations", config.demonstrations) as advance:
-            record(recording, folder, workers=2, progress=advance)
-    return folder
 
 
 def _train(config: DemoConfig, method: str, minutes: float, data: Path, run: Path, console: Console) -> None:

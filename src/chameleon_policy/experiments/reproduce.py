@@ -17,22 +17,22 @@ from rich.table import Table
 
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.camo.recording import SETTINGS, Recording, record
-from chameleon_policy.camo.scoring import Rate
+from chameleon_policy.camo.recording import Recording, record_once
+from chameleon_policy.console import Bar
 from chameleon_policy.data.schema import INFO_PATH
+from chameleon_policy.device import Device, check_device
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of
+from chameleon_policy.provenance import write_result
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
-from chameleon_policy.report.progress_bar import Bar
-from chameleon_policy.report.provenance import write_result
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.checkpoint import SETTINGS as RUN_SETTINGS
-from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.order import equal_frames
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
-PUBLISHED = Path(__file__).parents[2] / "docs/results/camo-chameleon.json"
+PUBLISHED = Path(__file__).parents[3] / "docs/results/camo-chameleon.json"
 """In a checkout; elsewhere there is nothing to compare with."""
 LOOKS = 10
 """At the demonstrations that are held out, during training."""
@@ -142,17 +142,6 @@ def _scored_before(path: Path, training: dict[str, Any], episodes: int) -> dict[
     same = {**before, "tasks": {}} == training
     way = {"episodes": episodes, "euler_steps": EULER_STEPS}
     return {task: scores for task, scores in before["tasks"].items() if same and way.items() <= scores.items()}
-
-
-def record_once(recording: Recording, folder: Path, bar: Bar, workers: int) -> None:
-    """Record into the folder, unless these very demonstrations are there; ValueError if it holds others."""
-    if (folder / INFO_PATH).exists():
-        then = json.loads((folder / SETTINGS).read_text())
-        if then != recording.as_dict():
-            raise ValueError(f"{folder} holds other demonstrations ({then}); give the same options, or another --out")
-        return
-    with bar(f"demonstrations in {folder.parent.name}/{folder.name}", recording.episodes) as advance:
-        record(recording, folder, workers=workers, progress=advance)
 
 
 def _training(config: Reproduction, out: Path) -> dict[str, Any]:

@@ -14,17 +14,17 @@ from typing import Protocol
 
 from rich.console import Console
 
-from chameleon_policy.bench.board import Board, what
-from chameleon_policy.bench.plan import Bench, Job
-from chameleon_policy.bench.processes import NoRoomError, Processes, failure, last_lines
-from chameleon_policy.bench.rows import Results, Row, row_of
-from chameleon_policy.camo import Rate
+from chameleon_policy.camo.recording import record_once
+from chameleon_policy.console import Bar
+from chameleon_policy.device import Device, check_device
+from chameleon_policy.experiments.bench.board import Board, what
+from chameleon_policy.experiments.bench.plan import Bench, Job
+from chameleon_policy.experiments.bench.processes import NoRoomError, Processes, failure, last_lines
+from chameleon_policy.experiments.bench.rows import Results, Row, row_of
 from chameleon_policy.policy.saving import NORMALIZER
+from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
-from chameleon_policy.report.progress_bar import Bar
-from chameleon_policy.reproduce import record_once
 from chameleon_policy.train.checkpoint import POLICY
-from chameleon_policy.train.devices import Device, check_device
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.stopping import StopRequest
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from chameleon_policy.camo import summarise, task_named
 from chameleon_policy.camo.play import save_clip
+from chameleon_policy.console import Bar
+from chameleon_policy.device import Device
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.settings import CamoSettings
@@ -18,15 +20,13 @@ from chameleon_policy.probes.addressability import readable
 from chameleon_policy.probes.continuation import Played, play, play_twins
 from chameleon_policy.probes.representations import gather
 from chameleon_policy.probes.study import check_names, fingerprint, found_before, name_of, tasks_of
+from chameleon_policy.probes.theatre_episode import TheatreEpisode
 from chameleon_policy.probes.watching import WHAT_IFS, Watcher, in_words, telling, theatre_episodes
+from chameleon_policy.provenance import git_revision, hardware, write_result
 from chameleon_policy.report.demo_page import Clip
 from chameleon_policy.report.probes.files import charts
-from chameleon_policy.report.progress_bar import Bar
-from chameleon_policy.report.provenance import git_revision, hardware, write_result
-from chameleon_policy.report.theatre.episode import TheatreEpisode
 from chameleon_policy.report.theatre.page import report_page
 from chameleon_policy.report.theatre.run import RunReport
-from chameleon_policy.train.devices import Device
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 CLIP_SIZE = 200

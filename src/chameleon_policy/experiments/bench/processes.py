@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from chameleon_policy.report.provenance import git_revision
+from chameleon_policy.provenance import git_revision
 
 LAST_LINES = 5
 NO_ROOM = ("out of memory", "ALLOC_FAILED")
