@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from bench_rows import ALL, row
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.cli import main
+from chameleon_policy.exit_codes import ALREADY_TRAINED, NO_ROOM
 from chameleon_policy.experiments.bench import plan
 from chameleon_policy.experiments.bench.board import Board
 from chameleon_policy.experiments.bench.plan import Bench, Job
 from chameleon_policy.experiments.bench.processes import NoRoomError, Processes, failure, last_lines
 from chameleon_policy.experiments.bench.rows import IDENTITY, Results
-from chameleon_policy.experiments.bench.run import BUDGET_IS_SPENT, Lanes, Workshop, is_trained, missing
+from chameleon_policy.experiments.bench.run import Lanes, Workshop, is_trained, missing
+from command_line import plain
 
 SMALL = Bench(methods=("chameleon", "no-memory"), tasks=("clean-plate", "shell-game"), steps=5, episodes=4)
 
@@ -199,22 +202,19 @@ def test_an_unforeseen_error_is_that_jobs_alone(tmp_path: Path) -> None:
 
 def test_what_an_earlier_sitting_said_excuses_nothing(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
-    log.write_text(f"chameleon: x {BUDGET_IS_SPENT}\n")
+    log.write_text("chameleon: no such file\n")
     before = log.stat().st_size
     with log.open("a") as file:
         file.write("chameleon: another process is training\n")
     assert last_lines(log, before) == "chameleon: another process is training"
-    assert BUDGET_IS_SPENT in last_lines(log)
+    assert "no such file" in last_lines(log)
 
 
 def test_a_training_with_nothing_left_to_do_is_no_failure(tmp_path: Path) -> None:
-    stub = Stub(failing=["--recipe camo "], status=2, says=f"chameleon: x {BUDGET_IS_SPENT}. Evaluate it")
+    stub = Stub(failing=["--recipe camo "], status=ALREADY_TRAINED)
     work, results = lanes(tmp_path, stub)
     assert work.work(SMALL.jobs()) == []
     assert len(results.rows) == 4
-
-
-FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 306.00 MiB."
 
 
 def test_what_found_no_room_on_the_gpu_is_done_again_alone_when_all_else_is_over(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_what_found_no_room_on_the_gpu_is_done_again_alone_when_all_else_is_over
         f"eval {name.format('no-memory')} shell-game",
     ]
     failing = ["--method chameleon", "--method lstm", f"{name.format('no-memory')} --task shell-game"]
-    stub = Stub(failing=failing, says=FULL, times=1, seconds=0.05)
+    stub = Stub(failing=failing, status=NO_ROOM, times=1, seconds=0.05)
     work, results = lanes(tmp_path, stub, side_by_side=3)
     bench = Bench(methods=("chameleon", "lstm", "no-memory"), tasks=("clean-plate", "shell-game"), steps=5, episodes=4)
     assert work.work(bench.jobs()) == []
@@ -244,23 +244,37 @@ def test_what_found_no_room_on_the_gpu_is_done_again_alone_when_all_else_is_over
     assert "no room on the GPU for training chameleon" in (tmp_path / "console").read_text()
 
 
+def test_a_full_gpu_has_an_exit_status(tmp_path: Path) -> None:
+    assert isinstance(failure(NO_ROOM, tmp_path / "run.log", 0), NoRoomError)
+    assert not isinstance(failure(1, tmp_path / "run.log", 0), NoRoomError)
+
+
 @pytest.mark.parametrize(
-    "said", ["CUDA error: out of memory\nadvice\n" * 3 + "more\n" * 6, "RuntimeError: CUBLAS_STATUS_ALLOC_FAILED"]
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 306.00 MiB."),
+        RuntimeError("CUDA error: out of memory\nadvice\n"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    ],
 )
-def test_a_full_gpu_has_many_words(said: str, tmp_path: Path) -> None:
-    log = tmp_path / "run.log"
-    log.write_text(f"before: out of memory\n{said}")
-    assert isinstance(failure(1, log, 22), NoRoomError)
-    log.write_text("before: out of memory\nboom")
-    assert not isinstance(failure(1, log, 22), NoRoomError)
+def test_a_full_gpu_has_many_words(error: RuntimeError, monkeypatch, capsys) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("chameleon_policy.cli.train.train", full)
+    monkeypatch.setattr("sys.argv", ["chameleon", "train", "data", "--out", "run", "--steps", "3"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == NO_ROOM
+    assert "give a smaller --batch" in capsys.readouterr().err
 
 
 def test_what_has_the_gpu_to_itself_and_finds_no_room_has_failed(tmp_path: Path) -> None:
-    stub = Stub(failing=["--method chameleon"], says=FULL)
+    stub = Stub(failing=["--method chameleon"], status=NO_ROOM, says="it is full")
     work, results = lanes(tmp_path, stub)
     assert work.work(SMALL.jobs()) == ["training chameleon-5steps-seed0-clean-plate-shell-game"]
     assert Counter(stub.names())["train chameleon-5steps-seed0-clean-plate-shell-game"] == 2
-    assert len(results.rows) == 2 and FULL in (tmp_path / "console").read_text()
+    assert len(results.rows) == 2 and "it is full" in (tmp_path / "console").read_text()
 
 
 def test_trainings_run_side_by_side_and_evaluations_beside_them(tmp_path: Path) -> None:
@@ -372,8 +386,7 @@ def test_mistakes(
     Path("folder.json").mkdir()
     with pytest.raises(SystemExit) as stopped:
         run(monkeypatch, "--results", "new.json", *wrong)
-    said = capsys.readouterr().err
-    assert stopped.value.code == 2 and message in said and said.count("\n") == 1
+    assert stopped.value.code == 2 and message in plain(capsys.readouterr().err)
     assert not list(tmp_path.rglob("*.parquet")) and not Path("new.md").exists()
 
 

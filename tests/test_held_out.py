@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,10 @@ from chameleon_policy.data.episodes import load_episodes, open_episodes
 from chameleon_policy.data.joined_episodes import open_datasets
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy.presets import nano
+from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.held_out import _by_task, probe, probe_of, watch_held_out
-from chameleon_policy.train.recipes import RECIPES, Recipe, with_recipe
+from chameleon_policy.train.recipes import RECIPES
+from chameleon_policy.train.run import RunConfig
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import Decisions, EpisodeStore, features_of
 from training_data import lines, make_episodes, write_hdf5
@@ -188,27 +191,48 @@ class TestJoined:
             open_datasets([])
 
 
+@pytest.fixture
+def configured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunConfig]:
+    """What a command line asks for, without training."""
+
+    def configure(*arguments: str) -> RunConfig:
+        asked: list[RunConfig] = []
+        monkeypatch.setattr("chameleon_policy.cli.train.run", lambda config, *_: asked.append(config))
+        monkeypatch.setattr("sys.argv", ["chameleon", "train", "data", "--out", "run", *arguments])
+        main()
+        return asked[0]
+
+    return configure
+
+
 class TestRecipe:
-    def test_options_beside_it_count_more(self) -> None:
-        arguments = with_recipe(["train", "data", "--recipe", "camo", "--optimizer", "adamw", "--steps", "3"])
-        assert arguments[0] == "train" and arguments[-7:] == [
-            "data",
-            "--recipe",
-            "camo",
-            "--optimizer",
-            "adamw",
-            "--steps",
-            "3",
-        ]
-        assert arguments.index("muon") < arguments.index("adamw") and "--minutes" not in arguments
-        assert with_recipe(["train", "data", "--recipe=camo", "--steps=3"])[1:3] == ["--batch", "32"]
-        assert "--horizon" not in with_recipe(["train", "data", "--recipe", "camo", "--start-from", "policy"])
-        switched = with_recipe(["train", "data", "--recipe", "camo", "--no-mirror"])
-        assert switched.index("--mirror") + 1 == switched.index("--warp") < switched.index("--no-mirror")
-        off = Recipe(horizon=4, objective={}, training={"graphs": False})
-        assert off.options() == {"--no-graphs": [], "--horizon": ["4"]}
-        for untouched in (["train", "data"], ["eval", "run", "--recipe", "camo"], ["train", "--recipe", "none"], []):
-            assert with_recipe(untouched) == untouched
+    def test_it_is_where_options_begin(self, configured) -> None:
+        recipe = RECIPES["camo"]
+        config = configured("--recipe", "camo")
+        assert (config.training, config.objective) == (recipe.training, recipe.objective)
+        assert config.horizon == 8 and config.data == (Path("data"),) and config.method == "chameleon"
+        assert configured("--recipe=camo") == config
+
+    def test_options_beside_it_count_more(self, configured) -> None:
+        config = configured("--optimizer", "adamw", "--recipe", "camo", "--steps=3", "--no-mirror", "--horizon", "4")
+        changes = {"optimizer": "adamw", "steps": 3, "minutes": None, "mirror": False}
+        assert config.training == replace(RECIPES["camo"].training, **changes)
+        assert config.horizon == 4
+
+    def test_without_one_the_defaults_are_the_papers(self, configured) -> None:
+        config = configured("--minutes", "2")
+        assert config.training == TrainingConfig(minutes=2) and config.objective == ObjectiveConfig()
+
+    def test_a_saved_policy_decides_what_is_new(self, configured, capsys) -> None:
+        assert configured("--recipe", "camo", "--start-from", "policy").start_from == "policy"
+        with pytest.raises(SystemExit):
+            configured("--minutes", "2", "--start-from", "policy", "--horizon=4")
+        assert "leave out --horizon" in capsys.readouterr().err
+
+    def test_one_of_two_budgets(self, configured, capsys) -> None:
+        with pytest.raises(SystemExit):
+            configured("--steps", "3", "--minutes", "2")
+        assert "--steps or as --minutes" in capsys.readouterr().err
 
     def test_from_the_command_line(
         self, recordings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -234,7 +258,7 @@ class TestRecipe:
         assert "All 2 steps were plain (--plain-steps 2000)" in capsys.readouterr().err
         training = json.loads((run / "run.json").read_text())["training"]
         assert training["batch"] == 2 and training["minutes"] is None
-        assert training["optimizer"] == RECIPES["camo"].training["optimizer"] and training["beta2"] == 0.99
+        assert training["optimizer"] == "muon" and training["beta2"] == 0.99
         look = lines(run)[-1]
         assert 0 <= look["held_out_probe"] <= 1 and look["held_out_action"] > 0 and "train_msr" not in look
         policy, settings = load_for_evaluation(run, "clean-plate", "cpu")
@@ -256,7 +280,7 @@ class TestRecipe:
             (["--recipe", "camo", "--tell-answer"], "with --tell-answer, give --no-mirror"),
             (["--tint", "0.1"], "--tint and --warp change pictures"),
             (["--warp", "0.1"], "--tint and --warp change pictures"),
-            (["--watch-times", "1"], "there is nothing to look at"),
+            (["--watch-times", "1"], "there is nothing to evaluate"),
             (["--held-out", "DATA", "--watch-times", "1"], "is trained on; hold out other demonstrations"),
         ],
     )

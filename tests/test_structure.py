@@ -17,7 +17,7 @@ PACKAGE = Path(chameleon_policy.__file__).parent
 
 
 ROOMS = (
-    "locking", "console", "device", "provenance", "rates",
+    "exit_codes", "locking", "console", "device", "provenance", "rates",
     "data", "policy", "kernels", "baselines", "camo", "train", "evaluate", "probes", "report",
     "serve", "robot", "export", "experiments", "cli",
 )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -14,6 +16,18 @@ def check_device(device: Device) -> None:
     """ValueError if a GPU is asked for where there is none."""
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: no GPU is available to torch; use --device cpu")
+
+
+@contextmanager
+def gpu_memory(remedy: str) -> Iterator[None]:
+    """Raise a MemoryError that names the option to lower where the GPU's memory is full."""
+    try:
+        yield
+    except RuntimeError as error:
+        # Of CUDA's allocator, of its other errors, and of its libraries.
+        if not any(words in str(error) for words in ("out of memory", "ALLOC_FAILED")):
+            raise
+        raise MemoryError(f"the GPU's memory is full; give a smaller {remedy}: {error}") from error
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

@@ -1,42 +1,78 @@
-"""The command `chameleon`: one function per subcommand; tyro makes the options from their signatures.
+"""The command `chameleon`: one module per subcommand, whose function `main` tyro turns into options.
 
-Each command imports what it needs: recording does not wait for torch, and the policy does not need MuJoCo.
+Only the module of the command that was typed is imported: recording does not wait for torch, and
+training does not need MuJoCo.
 """
 
 from __future__ import annotations
 
+import ast
+import difflib
 import sys
-from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import tyro
 
-from chameleon_policy.cli.demonstrations import data, play, record
-from chameleon_policy.cli.insight import probe, report
-from chameleon_policy.cli.robots import export, run, serve
-from chameleon_policy.cli.scores import bench, demo, evaluate, reproduce
-from chameleon_policy.cli.training import params, train
-from chameleon_policy.train.recipes import with_recipe
+from chameleon_policy.cli.options import needs
+from chameleon_policy.exit_codes import INTERRUPTED, NO_ROOM, REFUSED
 
-COMMANDS: dict[str, Callable[..., Any]] = {
-    "params": params, "demo": demo, "record": record, "train": train, "eval": evaluate, "reproduce": reproduce,
-    "bench": bench, "probe": probe, "report": report, "serve": serve, "run": run, "export": export, "data": data,
-    "play": play,
-}  # fmt: skip
-app = tyro.extras.SubcommandApp()
-for _name, _command in COMMANDS.items():
-    app.command(name=_name)(_command)
+COMMANDS = {
+    "demo": "camo,train",
+    "record": "camo",
+    "train": "train",
+    "eval": "camo",
+    "reproduce": "camo,train",
+    "bench": "camo,train",
+    "probe": "camo,train",
+    "report": "camo,train",
+    "serve": "serve",
+    "run": "camo,serve",
+    "export": "export",
+    "data": "camo",
+    "play": "camo",
+    "params": "",
+}
+"""Every command, with the extras that it needs."""
 
 
 def main() -> None:
-    """Run the command line; what the user did wrong is said in one line, without a traceback."""
+    """Run the command line; say what the user can put right in one line, without a traceback."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print(overview())
+        return
     try:
-        app.cli(
-            prog="chameleon", description="Chameleon: a visuomotor policy that remembers.", args=with_recipe(sys.argv[1:])
-        )
+        run_command(name, arguments)
     except (ValueError, OSError, ImportError) as error:
         print(f"chameleon: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(REFUSED)
+    except MemoryError as error:
+        print(f"chameleon: {error}", file=sys.stderr)
+        sys.exit(NO_ROOM)
     except KeyboardInterrupt:
         print("chameleon: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
+
+
+def run_command(name: str, arguments: list[str]) -> Any:
+    """Import a command and run it with these options."""
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+        raise ValueError(f"there is no command {name!r}; {hint}")
+    with needs(COMMANDS[name]):
+        module = import_module(f"chameleon_policy.cli.{name}")
+    # Options of training have defaults that depend on the recipe.
+    command = module.command(arguments) if hasattr(module, "command") else module.main
+    return tyro.cli(command, prog=f"chameleon {name}", args=arguments)
+
+
+def overview() -> str:
+    """List the commands, each with the first line of its module's docstring."""
+    lines = ["usage: chameleon COMMAND [OPTIONS]", "", "A visuomotor policy that remembers.", ""]
+    for name in COMMANDS:
+        docstring = ast.get_docstring(ast.parse((Path(__file__).parent / f"{name}.py").read_text()))
+        lines.append(f"  {name:<10} {(docstring or '').splitlines()[0]}")
+    return "\n".join([*lines, "", "chameleon COMMAND --help lists the options of one."])

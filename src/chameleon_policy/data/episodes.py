@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import tyro
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,13 +49,14 @@ class EpisodeArrays:
 class Keys:
     """Which arrays of a dataset to use. None: by the convention of its format."""
 
-    state: tuple[str, ...] | None = None
-    """Joined in this order."""
-    action: str | None = None
-    views: tuple[str, ...] | None = None
-    """None: all of them. Empty: none."""
-    objects: str | None = None
-    """None: the format's usual array if no views are used, since objects tell what cameras have to find out; else none."""
+    state: Annotated[tuple[str, ...] | None, tyro.conf.arg(name="state-keys")] = None
+    """Arrays that make up proprioception, joined in this order."""
+    action: Annotated[str | None, tyro.conf.arg(name="action-key")] = None
+    """Array of the actions."""
+    views: Annotated[tuple[str, ...] | None, tyro.conf.arg(name="view-keys")] = None
+    """Cameras; None: all of them, empty: none."""
+    objects: Annotated[str | None, tyro.conf.arg(name="objects-key")] = None
+    """Object slots; None: the format's usual array if no cameras are used, else none."""
 
     def __post_init__(self) -> None:
         for name, chosen in (("state", self.state), ("views", self.views)):

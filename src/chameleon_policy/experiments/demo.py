@@ -18,15 +18,15 @@ from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.camo.play import save_clip
 from chameleon_policy.camo.recording import Recording, record_once
 from chameleon_policy.console import Bar
-from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
-from chameleon_policy.evaluate.loading import load_for_evaluation
+from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluation_seeds
 from chameleon_policy.evaluate.videos import replay
+from chameleon_policy.experiments.pipeline import play, train_once
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.provenance import write_result
 from chameleon_policy.report.demo_page import Clip, Contender, Showing, demo_page
 from chameleon_policy.report.evaluation_table import evaluation_table
 from chameleon_policy.train.metrics import METRICS, read_metrics
-from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
+from chameleon_policy.train.run import RunConfig
 
 TASK = "clean-plate"
 NAMES = {"chameleon": "Chameleon", "no-memory": "its memoryless twin"}
@@ -50,6 +50,7 @@ class DemoConfig:
     shipped_episodes: int = 2
     """Held-out episodes of each task for the policy that comes with the package."""
     seed: int = 0
+    """Of demonstrations and training; held-out episodes stay the same."""
 
     def __post_init__(self) -> None:
         for name in ("episodes", "shipped_episodes"):
@@ -60,16 +61,24 @@ class DemoConfig:
 def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command: str) -> Path:
     """Record, train, evaluate, and write the page; returns its path."""
     started = time.perf_counter()
+    seeds = evaluation_seeds(FIRST_SEED, config.episodes)
     console.rule("1. Demonstrations")
     recording = Recording(task=TASK, episodes=config.demonstrations, seed=config.seed, observation="state")
     record_once(recording, out / "data", bar, workers=2)
     evaluations: dict[str, Evaluation] = {}
     for number, (method, minutes) in enumerate({"chameleon": config.minutes, "no-memory": config.twin_minutes}.items()):
         console.rule(f"{number + 2}. Training {NAMES[method]}")
-        _train(config, method, minutes, out / "data", out / method, console)
+        run = RunConfig.by_recipe(
+            "camo-state",
+            data=(out / "data",),
+            training={"minutes": minutes, "seed": config.seed},
+            method=method,
+            preset="nano",
+        )
+        train_once(run, out / method, console, device="cpu")
     console.rule("4. Closed loop")
     for method in NAMES:
-        evaluations[method] = _evaluate(config, out / method, bar)
+        evaluations[method] = play(out / method, TASK, seeds, bar, device="cpu", steps=SAMPLING_STEPS)
         console.print(evaluation_table(evaluations[method], NAMES[method]))
     metrics = {method: read_metrics(out / method / METRICS) for method in NAMES}
     contenders = [
@@ -77,7 +86,8 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
         for method, evaluation in evaluations.items()
     ]
     console.rule("5. The policy that comes with the package")
-    shipped = {task: _play_shipped(task, config.shipped_episodes, bar) for task in TASKS}
+    few = evaluation_seeds(FIRST_SEED, config.shipped_episodes)
+    shipped = {task: play(SHIPPED_POLICY, task, few, bar, device="cpu", parallel=min(len(few), 36)) for task in TASKS}
     showings = [_showing(task, evaluation, out / "clips" / SHIPPED_POLICY.name) for task, evaluation in shipped.items()]
     for showing in showings:
         console.print(f"{showing.task}: {showing.right} of {showing.episodes} right")
@@ -88,8 +98,7 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
     }
     result |= {"minutes": minutes, "demonstrations": config.demonstrations}
     result["shipped"] = {task: evaluation.as_dict() for task, evaluation in shipped.items()}
-    seeds = evaluation_seeds(FIRST_SEED, max(config.episodes, config.shipped_episodes))
-    write_result(out / "scores.json", result, command=command, seeds=seeds)
+    write_result(out / "scores.json", result, command=command, seeds=max(seeds, few, key=len))
     facts = [
         f"{config.demonstrations} expert demonstrations, state observations (five object slots), training seeds only.",
         f"<code>nano</code> from scratch: {config.minutes:g} minutes for Chameleon, {config.twin_minutes:g} for the twin.",
@@ -100,29 +109,6 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
     page = out / "index.html"
     page.write_text(demo_page(TASK, task_named(TASK).instruction, contenders, facts, showings))
     return page
-
-
-def _train(config: DemoConfig, method: str, minutes: float, data: Path, run: Path, console: Console) -> None:
-    budget = {"minutes": minutes, "seed": config.seed}
-    settings = RunConfig.by_recipe("camo-state", budget, data=(data,), method=method, preset="nano")
-    try:
-        train(settings, run, device="cpu", console=console)
-    except AlreadyTrainedError:
-        console.print(f"{run} is trained already.", soft_wrap=True)
-
-
-def _evaluate(config: DemoConfig, run: Path, bar: Bar) -> Evaluation:
-    policy, settings = load_for_evaluation(run, TASK, "cpu")
-    with bar(f"rollouts of {run.name}", config.episodes) as advance:
-        seeds = evaluation_seeds(FIRST_SEED, config.episodes)
-        return evaluate(policy, settings, seeds, steps=SAMPLING_STEPS, progress=advance)
-
-
-def _play_shipped(task: str, episodes: int, bar: Bar) -> Evaluation:
-    policy, settings = load_for_evaluation(SHIPPED_POLICY, task, "cpu")
-    with bar(f"{task} from pictures", episodes) as advance:
-        seeds = evaluation_seeds(FIRST_SEED, episodes)
-        return evaluate(policy, settings, seeds, parallel=min(episodes, 36), progress=advance)
 
 
 def _showing(task: str, evaluation: Evaluation, folder: Path) -> Showing:

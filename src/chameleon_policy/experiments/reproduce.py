@@ -10,8 +10,9 @@ import json
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -21,8 +22,9 @@ from chameleon_policy.camo.recording import Recording, record_once
 from chameleon_policy.console import Bar
 from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.device import Device, check_device
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
-from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of
+from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.experiments.pipeline import play, train_once
+from chameleon_policy.policy.presets import PresetName
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
@@ -30,7 +32,7 @@ from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.checkpoint import SETTINGS as RUN_SETTINGS
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.order import equal_frames
-from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
+from chameleon_policy.train.run import RunConfig
 
 PUBLISHED = Path(__file__).parents[3] / "docs/results/camo-chameleon.json"
 """In a checkout; elsewhere there is nothing to compare with."""
@@ -47,38 +49,49 @@ EULER_STEPS = 8
 class Reproduction:
     """What is made from nothing."""
 
-    tasks: tuple[str, ...] = tuple(TASKS)
-    """One policy learns all of them."""
+    tasks: Annotated[tuple[str, ...], tyro.conf.arg(name="task"), tyro.conf.UseAppendAction] = ()
+    """clean-plate, shell-game or seasonings; give it again for another, which the same policy
+    learns (default: all three)."""
     minutes: float = 20.0
-    """Of training."""
+    """Training."""
     demonstrations: int = 120
-    """Of each task, as in the paper."""
-    preset: str = "small"
+    """Expert episodes of each task to learn from; the paper has 120."""
+    preset: PresetName = "small"
+    """Size of the policy."""
     image_size: int = 128
+    """Height and width of the pictures."""
     episodes: int = 200
-    """Rollouts of each task, on held-out seeds."""
+    """Held-out episodes of each task."""
     seed: int = 0
+    """Of demonstrations and training; held-out episodes stay the same."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", self.tasks or tuple(TASKS))
         if not self.tasks or len(set(self.tasks)) < len(self.tasks):
-            raise ValueError(f"--task must name each task once, got {' '.join(self.tasks) or 'none'}")
+            raise ValueError(f"--task must name each task once, got {' '.join(self.tasks)}")
         for task in self.tasks:
             task_named(task)  # or ValueError
         if self.episodes < 1:
             raise ValueError(f"--episodes must be at least 1, got {self.episodes}")
+
+    @property
+    def name(self) -> str:
+        """The benchmark, or the tasks where they are not all of it; part of the folder's name."""
+        return "camo" if self.tasks == tuple(TASKS) else "-".join(self.tasks)
 
 
 def reproduce(
     config: Reproduction, out: Path, bar: Bar, console: Console, *, command: str, device: Device, workers: int
 ) -> dict[str, Any]:
     """Record, train, evaluate and compare; returns the scores, which also stand in out/scores.json."""
-    settings = {"minutes": config.minutes, "seed": config.seed, "watch_times": LOOKS, "watch_episodes": 0}
     # Everything that can be refused is made before the long work.
     run = RunConfig.by_recipe(
-        "camo", settings, preset=config.preset,
+        "camo",
         data=tuple(out / "data" / task for task in config.tasks),
         held_out=tuple(out / "held-out" / task for task in config.tasks),
-    )  # fmt: skip
+        training={"minutes": config.minutes, "seed": config.seed, "watch_times": LOOKS, "watch_episodes": 0},
+        preset=config.preset,
+    )
     check_device(device)
     recordings = {
         out / name / task: Recording(task=task, episodes=episodes, seed=seed, image_size=config.image_size)
@@ -87,13 +100,7 @@ def reproduce(
     }
     for folder, recording in recordings.items():
         record_once(recording, folder, bar, workers)
-    try:
-        stopped_by = train(run, out / "run", device=device, workers=workers, console=console)
-        if stopped_by is not None:
-            console.print(f"stopped and saved; the same command goes on with {out}", soft_wrap=True)
-            raise SystemExit(128 + stopped_by)
-    except AlreadyTrainedError:
-        console.print(f"{out / 'run'} is trained already.", soft_wrap=True)
+    train_once(run, out / "run", console, device=device, workers=workers)
     _export(out)
     seeds = evaluation_seeds(FIRST_SEED, config.episodes)
     result: dict[str, Any] = {**_training(config, out), "tasks": {}}
@@ -127,11 +134,9 @@ def _export(out: Path) -> None:
 
 def _score(policy: Path, task: str, seeds: list[int], bar: Bar, device: Device, workers: int) -> dict[str, Any]:
     started = time.perf_counter()
-    loaded, environment = load_for_evaluation(policy, task, device)
-    with bar(f"rollouts of {task}", len(seeds)) as advance:
-        evaluation = evaluate(loaded, environment, seeds, workers=workers, progress=advance)
-    steps = sampling_steps_of(loaded)
-    return {**evaluation.as_dict(), "euler_steps": steps, "wall_seconds": time.perf_counter() - started}
+    evaluation = play(policy, task, seeds, bar, device=device, workers=workers)
+    wall_seconds = time.perf_counter() - started
+    return {**evaluation.as_dict(), "euler_steps": EULER_STEPS, "wall_seconds": wall_seconds}
 
 
 def _scored_before(path: Path, training: dict[str, Any], episodes: int) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from chameleon_policy.policy.config import PolicyConfig, SSMConfig
 from chameleon_policy.policy.features import Features, Language, View
+
+PresetName = Literal["paper", "small", "nano"]
 
 # Camo episodes last 50 to 150 control steps and its delay study goes to 1,000: the longest trace outlives all of them.
 SLOW_HALF_LIFE = (4.0, 2048.0)

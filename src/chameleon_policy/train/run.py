@@ -11,9 +11,10 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
+import tyro
 from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -25,6 +26,7 @@ from chameleon_policy.device import Device, check_device
 from chameleon_policy.locking import only_process
 from chameleon_policy.policy import InstructionEncoder, ObjectiveConfig, VisuomotorPolicy, preset
 from chameleon_policy.policy.config import to_json
+from chameleon_policy.policy.presets import PresetName
 from chameleon_policy.policy.ssm import SelectiveSSM
 from chameleon_policy.provenance import git_revision
 from chameleon_policy.train.appearance import Mirror
@@ -57,38 +59,51 @@ class AlreadyTrainedError(FileExistsError):
 class RunConfig:
     """What to train on what."""
 
-    data: tuple[Path, ...]
-    """LeRobot v3 folders, robomimic HDF5 files or Diffusion Policy zarrs; several are trained on together."""
+    data: tyro.conf.Positional[tuple[Path, ...]]
+    """LeRobot v3 folders, robomimic HDF5 files, or Diffusion Policy zarrs; several are trained on
+    together."""
     held_out: tuple[Path, ...] = ()
-    """Demonstrations that are only looked at, `training.watch_times` times."""
-    tell_answer: bool = False
-    """Give the policy what it should remember, to see what else it fails at (recordings of Camo only)."""
+    """Demonstrations that are not trained on: their losses, and how well a linear probe reads from
+    the memory what decisions ask for, are written to metrics.jsonl --watch-times times."""
+    tell_answer: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Give the policy the answer, to see what it fails at besides remembering (recordings of Camo)."""
     method: str = "chameleon"
-    preset: str = "small"
+    """chameleon, or what it is compared with: no-memory, act, lstm ... (docs/baselines.md)."""
+    preset: PresetName = "small"
+    """Size of the policy."""
     horizon: int = 16
-    """Actions in one predicted chunk."""
+    """Actions in one predicted chunk; half of them are executed before the next one."""
     half_life_limit: float | None = None
-    """Most control steps over which the working state may keep half of what it holds; inf: no limit, None: the preset's."""
-    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    """Most control steps over which the working state may keep half of what it holds; inf: no
+    limit, None: the preset's."""
+    objective: Annotated[ObjectiveConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=ObjectiveConfig)
     language: str | None = None
-    """Text encoder for instructions; None: the policy gets none."""
+    """Text encoder for the dataset's instructions: distilbert-base-uncased, or minilm offline;
+    None: the policy gets none."""
     start_from: str | None = None
-    """A saved policy to go on from, in place of random weights; it decides method, preset, horizon and limit."""
-    keys: Keys = field(default_factory=Keys)
-    training: TrainingConfig
+    """A saved policy to go on from (folder or hub id); it decides method, preset, horizon and
+    limit."""
+    keys: Annotated[Keys, tyro.conf.OmitArgPrefixes] = field(default_factory=Keys)
+    training: Annotated[TrainingConfig, tyro.conf.OmitArgPrefixes]
+
+    def __post_init__(self) -> None:
+        training = self.training
+        if training.emphasis is not None and self.objective.action_steps is None:
+            raise ValueError(
+                "--decision-emphasis and --rest-emphasis choose among time steps: say how many with --action-steps"
+            )
+        if self.held_out and not training.watch_times:
+            raise ValueError("--held-out is evaluated from time to time: say how often with --watch-times")
+        for path in self.held_out:
+            if path.resolve() in {data.resolve() for data in self.data}:
+                raise ValueError(f"--held-out {path} is trained on; hold out other demonstrations")
 
     @classmethod
-    def by_recipe(cls, name: RecipeName, training: Mapping[str, Any], **options: Any) -> Self:
-        """What a recipe says; what is given counts more, and `steps` take the place of its minutes."""
+    def by_recipe(cls, name: RecipeName, *, data: tuple[Path, ...], training: Mapping[str, Any], **options: Any) -> Self:
+        """Configure a run by a recipe; what is given counts more."""
         recipe = RECIPES[name]
-        own = {option: value for option, value in recipe.training.items() if option != "minutes" or "steps" not in training}
-        objective: dict[str, Any] = dict(recipe.objective)
-        return cls(
-            horizon=recipe.horizon,
-            objective=ObjectiveConfig(**objective),
-            training=TrainingConfig(**{**own, **training}),
-            **options,
-        )
+        own = recipe.trained_with(**training)
+        return cls(data=data, training=own, horizon=recipe.horizon, objective=recipe.objective, **options)
 
 
 def train(
@@ -102,15 +117,8 @@ def train(
     console: Console | None = None,
 ) -> int | None:
     """Train, or go on; returns None when the budget is spent, or the signal that asked to stop."""
-    if config.training.emphasis is not None and config.objective.action_steps is None:
-        raise ValueError("--decision-emphasis and --rest-emphasis choose among time steps: say how many with --action-steps")
-    if config.held_out and not config.training.watch_times:
-        raise ValueError("--held-out is looked at from time to time: say how often with --watch-times")
     if config.training.watch_times and not config.held_out and watch is None:
-        raise ValueError("--watch-times: there is nothing to look at; give --held-out, or --watch-episodes above 0")
-    for path in config.held_out:
-        if path.resolve() in {data.resolve() for data in config.data}:
-            raise ValueError(f"--held-out {path} is trained on; hold out other demonstrations")
+        raise ValueError("--watch-times: there is nothing to evaluate; give --held-out, or --watch-episodes above 0")
     console = console or Console(stderr=True)
     accelerator = _accelerator(config.training, device)
     first = accelerator.is_main_process

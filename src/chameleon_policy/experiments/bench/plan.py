@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
+
+import tyro
 
 from chameleon_policy.baselines import METHODS, method_named
 from chameleon_policy.camo import TASKS, task_named
@@ -14,7 +16,7 @@ from chameleon_policy.camo.env import Mode
 from chameleon_policy.camo.recording import Recording
 from chameleon_policy.device import Device
 from chameleon_policy.experiments.reproduce import HELD_OUT
-from chameleon_policy.policy.presets import preset
+from chameleon_policy.policy.presets import PresetName, preset
 
 HELD_OUT_RECORDING = 1000
 """Added to a training's seed, the number of the recording that is held out."""
@@ -29,27 +31,36 @@ CHAMELEON = (sys.executable, "-m", "chameleon_policy.cli")
 class Bench:
     """Methods x tasks x seeds, and how each policy is trained and scored."""
 
-    methods: tuple[str, ...] = field(default_factory=lambda: tuple(METHODS))
-    tasks: tuple[str, ...] = tuple(TASKS)
-    """One policy learns all of them; from state observations, each has a policy of its own: object slots differ."""
-    seeds: tuple[int, ...] = (0,)
-    """Of the trainings. Demonstrations are recorded with them too; evaluation episodes are always the same."""
-    preset: str = "small"
+    methods: Annotated[tuple[str, ...], tyro.conf.arg(name="method"), tyro.conf.UseAppendAction] = ()
+    """chameleon, no-memory, act ... (docs/baselines.md); give it again for another (default: all)."""
+    tasks: Annotated[tuple[str, ...], tyro.conf.arg(name="task"), tyro.conf.UseAppendAction] = ()
+    """clean-plate, shell-game or seasonings; give it again for another (default: all three). From
+    pictures, one policy learns all of them; from object slots, each has a policy of its own."""
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(name="seed"), tyro.conf.UseAppendAction] = ()
+    """Of a training and its demonstrations; give it again for another training (default: 0).
+    Evaluation episodes are always the same."""
+    preset: PresetName = "small"
+    """Size of the policies."""
     steps: int = 4000
-    """Optimizer steps, as many for every method."""
+    """Optimizer steps of each training."""
     demonstrations: int = 120
-    """Of each task."""
+    """Expert episodes of each task to learn from; the paper has 120."""
     image_size: int = 128
+    """Height and width of the pictures."""
     observation: Mode = "rgb"
+    """Pictures of both cameras, or object slots."""
     episodes: int = 100
-    """Rollouts of each task, on held-out seeds."""
-    tell_answer: bool = False
-    """Train and play with the answer visible: what a policy then fails at is not its memory."""
+    """Held-out episodes of each task."""
+    tell_answer: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Give every policy the answer, to see what it fails at besides remembering."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "methods", self.methods or tuple(METHODS))
+        object.__setattr__(self, "tasks", self.tasks or tuple(TASKS))
+        object.__setattr__(self, "seeds", self.seeds or (0,))
         for name, values in (("method", self.methods), ("task", self.tasks), ("seed", self.seeds)):
-            if not values or len(set(values)) < len(values):
-                raise ValueError(f"--{name} must name each {name} once, got {' '.join(map(str, values)) or 'none'}")
+            if len(set(values)) < len(values):
+                raise ValueError(f"--{name} must name each {name} once, got {' '.join(map(str, values))}")
         for method in self.methods:
             method_named(method).check_requirements()  # or ValueError, or ImportError
         for task in self.tasks:

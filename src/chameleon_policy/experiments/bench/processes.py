@@ -8,11 +8,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from chameleon_policy.exit_codes import NO_ROOM
 from chameleon_policy.provenance import git_revision
 
 LAST_LINES = 5
-NO_ROOM = ("out of memory", "ALLOC_FAILED")
-"""What a process says, near its end, that found the GPU full."""
 PATIENCE = 60.0
 """Seconds for a training to save itself before it is killed."""
 
@@ -75,6 +74,5 @@ def last_lines(log: Path, since: int = 0, number: int = LAST_LINES) -> str:
 
 def failure(status: int, log: Path, since: int) -> ProcessFailedError:
     """What to raise for a process that ended with this status."""
-    found_no_room = any(words in last_lines(log, since, number=20) for words in NO_ROOM)  # advice may follow
-    kind = NoRoomError if found_no_room else ProcessFailedError
+    kind = NoRoomError if status == NO_ROOM else ProcessFailedError
     return kind(f"exit status {status}; {log}: {last_lines(log, since)}")

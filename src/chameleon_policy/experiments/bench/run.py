@@ -17,9 +17,10 @@ from rich.console import Console
 from chameleon_policy.camo.recording import record_once
 from chameleon_policy.console import Bar
 from chameleon_policy.device import Device, check_device
+from chameleon_policy.exit_codes import ALREADY_TRAINED, STOPPED
 from chameleon_policy.experiments.bench.board import Board, what
 from chameleon_policy.experiments.bench.plan import Bench, Job
-from chameleon_policy.experiments.bench.processes import NoRoomError, Processes, failure, last_lines
+from chameleon_policy.experiments.bench.processes import NoRoomError, Processes, failure
 from chameleon_policy.experiments.bench.rows import Results, Row, row_of
 from chameleon_policy.policy.saving import NORMALIZER
 from chameleon_policy.rates import Rate
@@ -31,8 +32,6 @@ from chameleon_policy.train.stopping import StopRequest
 Work = tuple[Job, str | None]
 """A training, or the evaluation of its policy on a task."""
 MakeRow = Callable[[Job, str, Path, str, float], Row]
-BUDGET_IS_SPENT = "is trained: its budget is spent"
-"""What a training says that has nothing left to do."""
 SECONDS_BETWEEN_LOOKS = 0.5
 EVALUATIONS = 2
 """At the same time: while one starts or comes to its last long episodes, the other has work for the cores."""
@@ -87,7 +86,7 @@ def run_bench(bench: Bench, workshop: Workshop, bar: Bar, console: Console) -> N
             failures = Lanes(workshop, board, Processes()).work(jobs, stopped=lambda: stop.signal is not None)
         if stop.signal is not None:
             console.print("Stopped; trainings have saved themselves, and the same command goes on.", soft_wrap=True)
-            raise SystemExit(128 + stop.signal)
+            raise SystemExit(STOPPED + stop.signal)
     if failures:
         raise BenchFailedError(
             f"{len(failures)} failed: {', '.join(failures)}. What they said last stands above, and in the logs in "
@@ -188,8 +187,5 @@ class Lanes:
         log = job.log(self._workshop.out, task)
         before = log.stat().st_size if log.exists() else 0
         status = self._launcher.run(command, log)
-        if status == 0:
-            return
-        if task is None and BUDGET_IS_SPENT in last_lines(log, before):
-            return
-        raise failure(status, log, before)
+        if status not in (0, ALREADY_TRAINED):
+            raise failure(status, log, before)

@@ -1,8 +1,7 @@
-"""Commands that bring policies to robots: serve, run, export."""
+"""Control a robot at a fixed rate from a policy server."""
 
 from __future__ import annotations
 
-import logging
 import sys
 from contextlib import closing
 from dataclasses import asdict
@@ -12,47 +11,23 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from chameleon_policy.cli.dials import UNTURNED, FlatDials
-from chameleon_policy.cli.shared import Where, extra, typed
+from chameleon_client import Client, ServerError
+from chameleon_policy import exit_codes
+from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials, typed
 from chameleon_policy.console import progress_bar
+from chameleon_policy.evaluate.camo import FIRST_SEED
+from chameleon_policy.provenance import write_result
+from chameleon_policy.report.evaluation_table import evaluation_table
+from chameleon_policy.robot.limits import Limits
+from chameleon_policy.robot.loop import INTERRUPTED, LoopSettings
+from chameleon_policy.robot.loop_table import loop_table
+from chameleon_policy.robot.recording import RobotRecording
+from chameleon_policy.robot.run import loop_settings, open_robot, run_episodes
+from chameleon_policy.serve.authentication import find_token
+from chameleon_policy.train.stopping import StopRequest
 
 
-def serve(
-    run: tyro.conf.Positional[Path],
-    port: int = 8765,
-    host: str = "127.0.0.1",
-    token_file: Path | None = None,
-    sessions: int = 32,
-    idle_seconds: float = 120.0,
-    device: Where = "auto",
-) -> None:
-    """Serve a policy to robots over websockets: one memory each, computed together. Ctrl-C ends it.
-
-    Health: GET /healthz on the same port. The client is the package chameleon-policy-client; docs/serving.md has what it
-    says.
-
-    Args:
-        run: Folder of a run or of a saved policy, or camo-small, which comes with the package.
-        port: Where to listen; 0: any port that is free.
-        host: Address to listen on; any but this machine's own needs a token.
-        token_file: File with the token that clients have to know (default: the variable CHAMELEON_TOKEN).
-        sessions: Memories of all clients together.
-        idle_seconds: A session without a request for so long is closed.
-        device: Where the policy computes (default: a GPU if there is one).
-    """
-    with extra("serve"):
-        from chameleon_policy.serve import Settings, find_token
-        from chameleon_policy.serve import serve as serve_policy
-
-    logging.basicConfig(format="chameleon: %(message)s", level=logging.WARNING)
-    settings = Settings(
-        host=host, port=port, token=find_token(token_file), max_sessions=sessions, idle_seconds=idle_seconds,
-        max_sessions_per_connection=min(sessions, Settings.max_sessions_per_connection),
-    )  # fmt: skip
-    serve_policy(run, settings, device=device, announce=lambda line: print(line, flush=True))
-
-
-def run(
+def main(
     server: str,
     robot: str = "camo-sim",
     task: str | None = None,
@@ -62,15 +37,15 @@ def run(
     seconds: float | None = None,
     steps: int | None = None,
     executed: int | None = None,
-    blend: int = 2,
-    patience: float = 0.0,
-    timeout: float = 1.0,
+    blend: int = LoopSettings.blend,
+    patience: float = LoopSettings.patience,
+    timeout: float = LoopSettings.timeout,
     limits: Path | None = None,
     record: Path | None = None,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
-    first_seed: int = 1_000_000_000,
+    first_seed: int = FIRST_SEED,
     token_file: Path | None = None,
-    dials: FlatDials = UNTURNED,
+    dials: FlatDials = DEFAULT_DIALS,
 ) -> None:
     """Control a robot at a fixed rate from a policy server: the memory gets every tick, chunks come beside it.
 
@@ -97,18 +72,6 @@ def run(
         token_file: File with the server's token (default: the variable CHAMELEON_TOKEN).
         dials: Looks and difficulty of camo-sim.
     """
-    with extra("camo,serve"):
-        from chameleon_client import Client, ServerError
-        from chameleon_policy.provenance import write_result
-        from chameleon_policy.report.evaluation_table import evaluation_table
-        from chameleon_policy.robot.limits import Limits
-        from chameleon_policy.robot.loop import INTERRUPTED
-        from chameleon_policy.robot.loop_table import loop_table
-        from chameleon_policy.robot.recording import RobotRecording
-        from chameleon_policy.robot.run import loop_settings, open_robot, run_episodes
-        from chameleon_policy.serve.authentication import find_token
-        from chameleon_policy.train.stopping import StopRequest
-
     with Client(server, token=find_token(token_file)) as client:
         metadata = client.metadata
         loop = loop_settings(
@@ -116,8 +79,7 @@ def run(
             seconds=seconds,
         )  # fmt: skip
         body = open_robot(
-            robot, metadata, task=task, instruction=instruction, first_seed=first_seed, nuisance=dials.nuisance,
-            retention_steps=dials.retention, difficulty=dials.difficulty,
+            robot, metadata, task=task, instruction=instruction, first_seed=first_seed, **dials.settings,
         )  # fmt: skip
         with closing(body), StopRequest() as stop:
             allowed = body.limits if limits is None else Limits.read(limits, body.action_names, body.limits)
@@ -144,37 +106,6 @@ def run(
         print(f"Delays and scores: {json_file}")
     if done.stopped is not None and done.stopped.endswith(INTERRUPTED):
         print(f"chameleon: {done.stopped}", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(exit_codes.INTERRUPTED)
     if done.stopped is not None:
         raise ConnectionError(done.stopped)
-
-
-def export(
-    run: tyro.conf.Positional[Path],
-    out: Path,
-    steps: int | None = None,
-    batch_size: int | None = None,
-    onnx: bool = True,
-    device: Where = "cpu",
-) -> None:
-    """Write a policy as programs for observe and act that run without its code: torch.export, and ONNX where that works.
-
-    Both are compared with the policy itself before they are written.
-
-    Args:
-        run: Folder of a run or of a saved policy, or camo-small, which comes with the package.
-        out: Folder for the programs and their description, policy.json.
-        steps: Sampling steps of a chunk, fixed in the program (default: the policy's own).
-        batch_size: Robots, fixed in the program (default: any number).
-        onnx: Write ONNX programs, too.
-        device: Where the torch programs compute.
-    """
-    with extra("export"):
-        from chameleon_policy.export.exporting import export_policy
-        from chameleon_policy.export.table import export_table
-
-    place = "cpu" if device == "auto" else device
-    with Console(stderr=True).status(f"exporting {run} ..."):
-        report = export_policy(run, out, steps=steps, batch_size=batch_size, onnx=onnx, device=place)
-    Console().print(export_table(report))
-    print(f"Written: {out}. How to run it: docs/export.md")

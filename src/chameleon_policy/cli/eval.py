@@ -1,0 +1,91 @@
+"""Score a policy in closed loop on episodes that no demonstration was made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials, typed
+from chameleon_policy.console import progress_bar
+from chameleon_policy.device import Device, gpu_memory
+from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of, training_of
+from chameleon_policy.evaluate.videos import save_failures
+from chameleon_policy.provenance import write_result
+from chameleon_policy.report.evaluation_table import evaluation_table
+
+
+def main(
+    run: tyro.conf.Positional[Path],
+    task: str,
+    episodes: int = 36,
+    steps: int | None = None,
+    executed: int | None = None,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+    videos: Path | None = None,
+    first_seed: int = FIRST_SEED,
+    parallel: int = 36,
+    workers: int = 2,
+    device: Device = "auto",
+    dials: FlatDials = DEFAULT_DIALS,
+) -> None:
+    """Score a policy in closed loop on episodes of Camo that no demonstration was made from.
+
+    Args:
+        run: Folder of a run or of a saved policy, or camo-small, which comes with the package; or
+            oracle, or guess: the experts, with and without knowing the answer.
+        task: clean-plate, shell-game or seasonings.
+        episodes: Episodes, one per seed.
+        steps: Sampling steps of a chunk (default: the policy's own: 50, or 8 for camo-small).
+        executed: Actions of a chunk to carry out before the next one (default: half of them, or
+            one for ACT).
+        json_file: File for the scores and every episode.
+        videos: Folder for videos of the failures.
+        first_seed: Seed of the first episode; training seeds are refused.
+        parallel: Episodes at the same time.
+        workers: Processes for the environments; 0: none but this one.
+        device: Where the policy computes (default: a GPU if there is one).
+        dials: Looks and difficulty (default: the benchmark's).
+    """
+    seeds = evaluation_seeds(first_seed, episodes)
+    if json_file is not None and json_file.is_dir():
+        raise ValueError(f"--json must name a file, and {json_file} is a folder")
+    if videos is not None and videos.exists() and not videos.is_dir():
+        raise ValueError(f"--videos must name a folder, and {videos} is a file")
+    policy, settings = load_for_evaluation(run, task, device, **dials.settings)
+    with progress_bar(f"evaluating {run}", episodes) as advance, gpu_memory("--parallel"):
+        evaluation = evaluate(
+            policy,
+            settings,
+            seeds,
+            steps=steps,
+            executed=executed,
+            parallel=parallel,
+            workers=workers,
+            progress=advance,
+        )
+    Console().print(evaluation_table(evaluation, str(run)))
+    for reason, count in evaluation.summary.reasons.items():
+        print(f"{count:4d}  {reason}")
+    if json_file is not None:
+        result = {
+            "policy": str(run),
+            "training": training_of(run),
+            "steps": steps or sampling_steps_of(policy),
+            "executed": executed,
+            **evaluation.as_dict(),
+        }
+        write_result(json_file, result, command=typed(), seeds=seeds)
+        print(f"Scores: {json_file}")
+    if videos is not None:
+        _draw_failures(evaluation, videos)
+
+
+def _draw_failures(evaluation: Evaluation, folder: Path) -> None:
+    failures = sum(not rollout.played.score.success for rollout in evaluation.rollouts)
+    with progress_bar("drawing the failures", failures) as advance:
+        save_failures(evaluation.settings, evaluation.rollouts, folder, progress=advance)
+    print(f"{failures} failures in {folder}")

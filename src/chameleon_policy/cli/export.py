@@ -1,0 +1,39 @@
+"""Write a policy as programs that run without its code: torch.export and ONNX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from chameleon_policy.device import Device
+from chameleon_policy.export.exporting import export_policy
+from chameleon_policy.export.table import export_table
+
+
+def main(
+    run: tyro.conf.Positional[Path],
+    out: Path,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    onnx: bool = True,
+    device: Device = "cpu",
+) -> None:
+    """Write a policy as programs for observe and act: torch.export, and ONNX where that works.
+
+    Both are compared with the policy itself before they are written.
+
+    Args:
+        run: Folder of a run or of a saved policy, or camo-small, which comes with the package.
+        out: Folder for the programs and their description, policy.json.
+        steps: Sampling steps of a chunk, fixed in the program (default: the policy's own).
+        batch_size: Robots, fixed in the program (default: any number).
+        onnx: Write ONNX programs, too.
+        device: Where the torch programs compute.
+    """
+    place = "cpu" if device == "auto" else device
+    with Console(stderr=True).status(f"exporting {run} ..."):
+        report = export_policy(run, out, steps=steps, batch_size=batch_size, onnx=onnx, device=place)
+    Console().print(export_table(report))
+    print(f"Written: {out}. How to run it: docs/export.md")

@@ -1,0 +1,69 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import tyro
+
+
+def typed() -> str:
+    """Return the command as it was typed, for the files that it writes."""
+    return " ".join(["chameleon", *sys.argv[1:]])
+
+
+@contextmanager
+def needs(extras: str) -> Iterator[None]:
+    """Say how to install these extras where one of their packages is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("chameleon_policy"):
+            raise
+        if "serve" in extras:  # the client of the server is a package of its own in the repository
+            install = f"pip install -e packages/chameleon_client -e '.[{extras}]'"
+        else:
+            install = f"pip install 'chameleon-policy[{extras}]'"
+        raise ImportError(f"this command needs {error.name}: {install}") from error
+
+
+@dataclass(frozen=True)
+class Dials:
+    """Set the looks and the difficulty of a Camo task."""
+
+    nuisance: Literal["none", "mild", "strong"] = "none"
+    """Variation of light, colours and cameras."""
+    retention_steps: str = "3-10"
+    """Control steps between evidence and decision: a number, or a range like 3-10."""
+    swaps: str | None = None
+    """Shell game: how often cups change places, 0 to 6 (a number or a range; default 1-2)."""
+    distractor_hovers: str | None = None
+    """Clean plate: plates that the hand only hovers over, 0 to 2 (a number or a range; default
+    0-2)."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The same as arguments of an environment or a recording; a task's own dials in `difficulty`."""
+        turned = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
+        return {
+            "nuisance": self.nuisance,
+            "retention_steps": span("retention_steps", self.retention_steps),
+            "difficulty": {name: span(name, text) for name, text in turned.items() if text is not None},
+        }
+
+
+FlatDials = Annotated[Dials, tyro.conf.OmitArgPrefixes]
+DEFAULT_DIALS = Dials()
+
+
+def span(name: str, text: str) -> int | tuple[int, int]:
+    """Parse a number, or a range like 3-10."""
+    ends = text.split("-")
+    if len(ends) > 2 or not all(end.strip().isdecimal() for end in ends):
+        option = f"--{name.replace('_', '-')}"
+        raise ValueError(f"{option} must be a number like 5 or a range like 3-10, got {text!r}")
+    return int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))

@@ -1,0 +1,58 @@
+"""Measure what a policy's memory holds, beside the paper's figures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from chameleon_policy.cli.options import typed
+from chameleon_policy.console import progress_bar
+from chameleon_policy.device import Device
+from chameleon_policy.probes.study import Place, Study, found_before, probe_runs
+from chameleon_policy.report.probes.files import publish
+
+
+def main(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    surgery: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    study: Annotated[Study, tyro.conf.OmitArgPrefixes] = Study(),  # noqa: B008
+    out: Path = Path("runs/probes"),
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+    found_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    workers: int = os.cpu_count() or 1,
+    device: Device = "auto",
+) -> None:
+    """Measure separability, addressability and prospectiveness of trained policies' memories.
+
+    The same command goes on where it was; what was measured before is not measured again.
+
+    Args:
+        runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations. The
+            first is compared with the others: give one that was trained without Control-JEPA to
+            see what that is worth.
+        task: clean-plate, shell-game or seasonings; give it again for another (default: all that a
+            policy plays).
+        surgery: Tasks in which memories are edited at the decisions, or none (default: seasonings,
+            as in the paper; or all, for a policy that does not play it).
+        study: How the probes are made.
+        out: Folder for demonstrations, findings and figures.
+        json_file: File for everything that was found (default: probes.json in --out).
+        found_only: Show and draw earlier findings, whatever their settings were; measure nothing.
+        workers: Processes that record and play.
+        device: Where the policies compute (default: a GPU if there is one).
+    """
+    if not runs:
+        raise ValueError("name at least one run, such as: chameleon probe camo-small")
+    command = typed()
+    if found_only:
+        findings = found_before(runs, task, out)
+    else:
+        place = Place(out=out, command=command, device=device, workers=workers)
+        findings = probe_runs(runs, task, surgery, study, place, progress_bar)
+    for path in publish(findings, out, json_file or out / "probes.json", command, Console()):
+        print(f"Written: {path}")

@@ -1,0 +1,60 @@
+"""Write a page on trained policies: scores, learning curves, clips, the memory theatre."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from chameleon_policy.cli.options import needs, typed
+from chameleon_policy.console import progress_bar
+from chameleon_policy.device import Device
+from chameleon_policy.report.runs import Report, report_runs
+
+
+def main(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    out: Path = Path("runs/report"),
+    config: Annotated[Report, tyro.conf.OmitArgPrefixes] = Report(),  # noqa: B008
+    rerun: Path | None = None,
+    probes: Path = Path("runs/probes"),
+    workers: int = os.cpu_count() or 1,
+    device: Device = "auto",
+) -> None:
+    """Write one page on trained policies: scores, learning curves, clips, and the memory theatre.
+
+    Args:
+        runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations.
+        task: clean-plate, shell-game or seasonings; give it again for another (default: all that a
+            policy plays).
+        out: Folder for the page, its scores and demonstrations.
+        config: How much the page shows.
+        rerun: File (.rrd) for the theatre's episodes as a Rerun recording; needs the extra rerun.
+        probes: Folder in which chameleon probe keeps its findings on these runs, for their figures.
+        workers: Processes that record and play.
+        device: Where the policies compute (default: a GPU if there is one).
+    """
+    if rerun is not None:
+        with needs("rerun"):
+            from chameleon_policy.report.theatre.rerun_recording import check_recording, save_recording
+        check_recording(rerun)
+    if not runs:
+        raise ValueError("name at least one run, such as: chameleon report camo-small")
+    page, episodes = report_runs(
+        runs,
+        task,
+        config,
+        out,
+        progress_bar,
+        typed(),
+        probes=probes,
+        device=device,
+        workers=workers,
+    )
+    if rerun is not None:
+        save_recording(episodes, rerun)
+        print(f"Look at it in Rerun: rerun {rerun}")
+    print(f"Open it in a browser: {page.resolve().as_uri()}")

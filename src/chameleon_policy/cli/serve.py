@@ -1,0 +1,47 @@
+"""Serve a policy to robots over websockets."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import tyro
+
+from chameleon_policy.device import Device
+from chameleon_policy.serve import Settings, find_token, serve
+
+
+def main(
+    run: tyro.conf.Positional[Path],
+    port: int = Settings.port,
+    host: str = Settings.host,
+    token_file: Path | None = None,
+    sessions: int = Settings.max_sessions,
+    idle_seconds: float = Settings.idle_seconds,
+    device: Device = "auto",
+) -> None:
+    """Serve a policy to robots over websockets: one memory each, computed together.
+
+    Ctrl-C ends it. Health: GET /healthz on the same port. The client is the package
+    chameleon-policy-client (docs/serving.md).
+
+    Args:
+        run: Folder of a run or of a saved policy, or camo-small, which comes with the package.
+        port: Where to listen; 0: any port that is free.
+        host: Address to listen on; any but this machine's own needs a token.
+        token_file: File with the token that clients have to know (default: the variable
+            CHAMELEON_TOKEN).
+        sessions: Memories of all clients together.
+        idle_seconds: A session without a request for so long is closed.
+        device: Where the policy computes (default: a GPU if there is one).
+    """
+    logging.basicConfig(format="chameleon: %(message)s", level=logging.WARNING)
+    settings = Settings(
+        host=host,
+        port=port,
+        token=find_token(token_file),
+        max_sessions=sessions,
+        idle_seconds=idle_seconds,
+        max_sessions_per_connection=min(sessions, Settings.max_sessions_per_connection),
+    )
+    serve(run, settings, device=device, announce=lambda line: print(line, flush=True))

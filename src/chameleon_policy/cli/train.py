@@ -1,0 +1,99 @@
+"""Train a policy on demonstrations."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from accelerate import PartialState
+
+from chameleon_policy.cli.options import needs
+from chameleon_policy.device import Device, gpu_memory
+from chameleon_policy.exit_codes import ALREADY_TRAINED, STOPPED
+from chameleon_policy.train.metrics import Logger
+from chameleon_policy.train.recipes import RECIPES, RecipeName
+from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, WatchMaker, train
+
+DECIDED = ("--method", "--preset", "--horizon", "--half-life-limit")
+"""Options of a new policy, which --start-from decides."""
+
+
+def command(arguments: Sequence[str]) -> Callable[..., None]:
+    """Return the command with the defaults of the recipe that these arguments name."""
+
+    def main(
+        out: Path,
+        config: Annotated[RunConfig, tyro.conf.OmitArgPrefixes] = defaults(arguments),  # noqa: B008
+        recipe: RecipeName | None = None,
+        log: tuple[Logger, ...] = (),
+        device: Device = "auto",
+        workers: int = 2,
+    ) -> None:
+        """Train a policy; the same command goes on with a run that was stopped or killed.
+
+        On several GPUs: accelerate launch -m chameleon_policy.cli train ..., with the same options.
+
+        Args:
+            out: Folder of the run.
+            config: What to train on what; the defaults are the paper's, or those of the recipe.
+            recipe: Start from the settings of a recipe (camo: what Camo is learned with;
+                camo-state: from object slots, on a CPU); options beside it count more.
+            log: Where metrics go beside metrics.jsonl.
+            device: Where to compute (default: a GPU if there is one).
+            workers: Threads that read the dataset, and processes for rollouts during training.
+        """
+        run(config, out, log, device, workers)
+
+    return main
+
+
+def defaults(arguments: Sequence[str]) -> Any:
+    """Return the run that a recipe describes, with its data missing; without a recipe, nothing."""
+    typed = given(arguments, "--recipe", "--steps", "--start-from", *DECIDED)
+    if "--start-from" in typed and typed.keys() & set(DECIDED):
+        options = ", ".join(option for option in DECIDED if option in typed)
+        raise ValueError(f"--start-from decides {', '.join(DECIDED)} of the policy; leave out {options}")
+    recipe = RECIPES.get(typed.get("--recipe"))  # type: ignore[call-overload]
+    if recipe is None:
+        return tyro.MISSING_NONPROP
+    budget = {"steps": 1} if "--steps" in typed else {}  # in place of minutes; the number follows
+    return RunConfig(
+        data=tyro.MISSING_NONPROP,
+        horizon=recipe.horizon,
+        objective=recipe.objective,
+        training=recipe.trained_with(**budget),
+    )
+
+
+def given(arguments: Sequence[str], *options: str) -> dict[str, str]:
+    """Return those of the options that stand in a command line, with their values."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option in options:
+        parser.add_argument(option, dest=option, default=argparse.SUPPRESS, nargs="?")
+    return vars(parser.parse_known_args(arguments)[0])
+
+
+def run(config: RunConfig, out: Path, log: tuple[Logger, ...], device: Device, workers: int) -> None:
+    """Train, and exit with the status that says how it ended."""
+    watch: WatchMaker | None = None
+    if config.training.watch_times and config.training.watch_episodes:
+        with needs("camo"):
+            from chameleon_policy.evaluate.watch import watch_training_seeds
+        watch = partial(watch_training_seeds, config.data, config.training.watch_episodes, workers)
+    try:
+        with gpu_memory("--batch, or a larger --accumulate"):
+            signal = train(config, out, device=device, workers=workers, loggers=log, watch=watch)
+    except AlreadyTrainedError as error:
+        print(f"chameleon: {error}", file=sys.stderr)
+        sys.exit(ALREADY_TRAINED)
+    if signal is not None:
+        print(f"chameleon: stopped and saved; the same command goes on with {out}", file=sys.stderr)
+        sys.exit(STOPPED + signal)
+    if PartialState().is_main_process:
+        print(f"Trained: {out}/policy. Metrics: {out}/metrics.jsonl.")
+        print(f"Evaluate it: chameleon eval {out} --task ...")
