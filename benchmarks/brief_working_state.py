@@ -97,7 +97,7 @@ def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> di
     torch.set_num_threads(1)
     METHODS.update(KINDS)  # so that the trainer and the loader know them, in this process
     run = runs / f"{method}-{steps}steps"
-    config = RunConfig.by_recipe("camo-state", {"steps": steps}, data=(DATA,), method=method, preset="nano")
+    config = RunConfig.by_recipe("camo-state", data=(DATA,), training={"steps": steps}, method=method, preset="nano")
     with suppress(AlreadyTrainedError):
         train(config, run, device="cpu", workers=1)
     policy, settings = load_for_evaluation(run, TASK, "cpu")

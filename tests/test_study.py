@@ -235,7 +235,7 @@ def test_a_report(
         ],
     )
     main()
-    assert f"Look at it in a browser: {(tmp_path / 'page/index.html').as_uri()}" in capsys.readouterr().out
+    assert f"Open it in a browser: {(tmp_path / 'page/index.html').as_uri()}" in capsys.readouterr().out
     page = (tmp_path / "page/index.html").read_text()
     data = re.search(r'<script type="application/json" id="episode-0">(.*?)</script>', page, re.DOTALL)
     assert data is not None
