@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.terminal import TerminalReporter
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -27,10 +29,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--slow"):
-        skip = pytest.mark.skip(reason="slow; run with --slow")
+        skip = pytest.mark.skip(reason="slow: make test-slow runs them")
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(skip)
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Say which promises were not checked on this machine."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("not checked here")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:4d}  {reason}")
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ from training_data import make_episodes
 IMAGE_FEATURES_16 = dataclasses.replace(IMAGE_FEATURES, horizon=16, action=10)
 BLOCKS = pytest.mark.parametrize("shared_memory", [kernels.LEAST_SHARED_MEMORY, None], ids=["small blocks", "own blocks"])
 Tensors = dict[str, torch.Tensor]
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def test_control_on_the_gpu_equals_control_on_the_cpu() -> None:

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         "LEROBOT_PYTHON" not in os.environ,
-        reason="set LEROBOT_PYTHON to a Python that has lerobot; scripts/lerobot-venv makes one",
+        reason="needs LeRobot: run scripts/lerobot-venv and set LEROBOT_PYTHON",
     ),
 ]
 

@@ -12,7 +12,7 @@ from chameleon_policy.train.loop import make_optimizers
 from chameleon_policy.train.muon import Muon, matrices_of, orthogonalise
 from examples import IMAGE_FEATURES, make_policy
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 
 
 @pytest.mark.parametrize("shape", [(3, 24, 24), (2, 16, 80), (2, 80, 16), (64, 32)])
