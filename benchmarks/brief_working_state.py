@@ -1,11 +1,13 @@
-"""Does the memory matter more when the working state cannot hold the answer? Nano policies whose fast layer forgets.
+"""Does the memory matter more when the working state cannot hold the answer? Nano policies whose
+fast layer forgets.
 
     python -m benchmarks.brief_working_state --out docs/results/brief-working-state.json
 
-Chameleon and the ablations of its memory, trained once more on object slots, by the recipe and with the demonstrations of
-`chameleon bench camo --observation state --preset nano --task clean-plate --steps 1500`, but for one thing: the fast
-state-space layer (Eq. 10) meets an empty state at every step. What is remembered then is remembered by the slow one, or by
-what an ablation puts in its place.
+Chameleon and the ablations of its memory, trained once more on object slots, by the recipe and with
+the demonstrations of `chameleon bench camo --observation state --preset nano --task clean-plate
+--steps 1500`, but for one thing: the fast state-space layer (Eq. 10) meets an empty state at every
+step. What is remembered then is remembered by the slow one, or by what an ablation puts in its
+place.
 """
 
 from __future__ import annotations
@@ -71,7 +73,13 @@ KINDS: dict[str, type[ChameleonPolicy]] = {
 }
 
 
-def main(out: Path, steps: int = 1500, episodes: int = 72, side_by_side: int = 2, runs: Path = Path("runs/brief")) -> None:
+def main(
+    out: Path,
+    steps: int = 1500,
+    episodes: int = 72,
+    side_by_side: int = 2,
+    runs: Path = Path("runs/brief"),
+) -> None:
     """Train, score, print, and write the result.
 
     Args:
@@ -85,11 +93,21 @@ def main(out: Path, steps: int = 1500, episodes: int = 72, side_by_side: int = 2
     seeds = evaluation_seeds(FIRST_SEED, episodes)
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(side_by_side, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(train_and_score, method, steps, seeds, runs) for method in KINDS]):
+        for future in as_completed(
+            [pool.submit(train_and_score, method, steps, seeds, runs) for method in KINDS]
+        ):
             rows.append(future.result())
-            rates = (f"{name.upper()} {interval(Rate.from_dict(rows[-1][name]))}" for name in ("msr", "dsr", "sr"))
+            rates = (
+                f"{name.upper()} {interval(Rate.from_dict(rows[-1][name]))}"
+                for name in ("msr", "dsr", "sr")
+            )
             print(f"{rows[-1]['method']}: {', '.join(rates)}", flush=True)
-            write_result(out, {"rows": rows}, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=seeds)
+            write_result(
+                out,
+                {"rows": rows},
+                command=shlex.join([*COMMAND.split(), *sys.argv[1:]]),
+                seeds=seeds,
+            )
 
 
 def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> dict[str, Any]:
@@ -97,17 +115,25 @@ def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> di
     torch.set_num_threads(1)
     METHODS.update(KINDS)  # so that the trainer and the loader know them, in this process
     run = runs / f"{method}-{steps}steps"
-    config = RunConfig.by_recipe("camo-state", data=(DATA,), training={"steps": steps}, method=method, preset="nano")
+    config = RunConfig.by_recipe(
+        "camo-state", data=(DATA,), training={"steps": steps}, method=method, preset="nano"
+    )
     with suppress(AlreadyTrainedError):
         train(config, run, device="cpu", workers=1)
     policy, settings = load_for_evaluation(run, TASK, "cpu")
     evaluation = evaluate(policy, settings, seeds, steps=8, workers=0)
     played = [rollout.played for rollout in evaluation.rollouts]
     return {
-        "method": method, "task": TASK, "preset": "nano", "observation": "state", "steps": steps, "episodes": len(seeds),
-        **evaluation.summary.as_dict(), "answers": words(each.z for each in played),
+        "method": method,
+        "task": TASK,
+        "preset": "nano",
+        "observation": "state",
+        "steps": steps,
+        "episodes": len(seeds),
+        **evaluation.summary.as_dict(),
+        "answers": words(each.z for each in played),
         "choices": words(each.score.choice for each in played),
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -46,7 +46,9 @@ CPU = torch.device("cpu")
 
 
 def control_steps(task: str) -> dict[str, float]:
-    """Control steps a second in one process: whole expert episodes, with two pictures a step and without."""
+    """Control steps a second in one process: whole expert episodes, with two pictures a step and
+    without.
+    """
     rates = {}
     for mode in ("rgb", "state"):
         env = CamoEnv(task, observation=mode, image_size=SIZE)
@@ -67,7 +69,9 @@ def control_steps(task: str) -> dict[str, float]:
 
 
 def pictures_against_defaults(task: str) -> dict[str, float]:
-    """Two pictures of the same scene: ours, and MuJoCo's renderer with its default quality (shadows, multisampling)."""
+    """Two pictures of the same scene: ours, and MuJoCo's renderer with its default quality
+    (shadows, multisampling).
+    """
     env = CamoEnv(task, image_size=SIZE)
     env.reset(seed=evaluation_seed(0))
     for _ in range(15):
@@ -96,19 +100,37 @@ def pictures_against_defaults(task: str) -> dict[str, float]:
 
 
 def recording_time(workers: int) -> dict[str, Any]:
-    """Wall-clock time of 120 shell-game demonstrations, from the command to the finished dataset."""
+    """Wall-clock time of 120 shell-game demonstrations, from the command to the finished
+    dataset.
+    """
     folder = Path(tempfile.mkdtemp())
     start = time.perf_counter()
-    record(Recording(task="shell-game", episodes=RECORDED, image_size=SIZE), folder / "dataset", workers=workers)
+    record(
+        Recording(task="shell-game", episodes=RECORDED, image_size=SIZE),
+        folder / "dataset",
+        workers=workers,
+    )
     seconds = time.perf_counter() - start
     shutil.rmtree(folder)
-    return {"task": "shell-game", "episodes": RECORDED, "image_size": SIZE, "workers": workers, "seconds": seconds}
+    return {
+        "task": "shell-game",
+        "episodes": RECORDED,
+        "image_size": SIZE,
+        "workers": workers,
+        "seconds": seconds,
+    }
 
 
 def speed(workers: int) -> dict[str, Any]:
     """All timings, printed as they come."""
     table = Table(title=f"Camo on this machine, two {SIZE} x {SIZE} cameras, one process")
-    columns = ("task", "steps/s with pictures", "steps/s, state", "two pictures", "MuJoCo's default quality")
+    columns = (
+        "task",
+        "steps/s with pictures",
+        "steps/s, state",
+        "two pictures",
+        "MuJoCo's default quality",
+    )
     for column in columns:
         table.add_column(column, justify="left" if column == "task" else "right")
     tasks = {}
@@ -142,9 +164,15 @@ def experts(episodes: int, workers: int) -> dict[str, Any]:
             played = pool.map(_play, [(task, index) for index in range(episodes)], chunksize=5)
             summary = summarise([score for score, _ in played], task_named(task)().chance)
             lengths = [length for _, length in played]
-            steps = {"shortest": min(lengths), "median": statistics.median(lengths), "longest": max(lengths)}
+            steps = {
+                "shortest": min(lengths),
+                "median": statistics.median(lengths),
+                "longest": max(lengths),
+            }
             result[task] = {**summary.as_dict(), "control_steps": steps}
-            print(f"{task}: SR {summary.sr.value:.1%} [{summary.sr.low:.1%}, {summary.sr.high:.1%}] {summary.reasons}")
+            print(
+                f"{task}: SR {summary.sr.value:.1%} [{summary.sr.low:.1%}, {summary.sr.high:.1%}] {summary.reasons}"
+            )
     return result
 
 

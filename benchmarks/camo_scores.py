@@ -1,9 +1,10 @@
-"""Publishes what `chameleon reproduce` has made: the policy, its scores in one file, the tables that quote them, the curves.
+"""Publishes what `chameleon reproduce` has made: the policy, its scores in one file, the tables
+that quote them, the curves.
 
     python -m benchmarks.camo_scores runs/reproduce-camo-600 runs/reproduce-camo
 
-The first folder is the headline, and its policy comes with the package; the others, with other numbers of demonstrations,
-stand beside it.
+The first folder is the headline, and its policy comes with the package; the others, with other
+numbers of demonstrations, stand beside it.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ BESIDE = ("command", "seeds", "hardware", "software", "git_revision", "duration_
 
 
 def main(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
-    """Join the scores; write the file, the tables and the figures; copy the policy into the package.
+    """Join the scores; write the file, the tables and the figures; copy the policy into the
+    package.
 
     Args:
         folders: Folders of `chameleon reproduce`, the headline first.
     """
     document = joined([json.loads((folder / SCORES).read_text()) for folder in folders])
-    files = {name: (folders[0] / "policy" / name).read_bytes() for name in (CONFIG, NORMALIZER, WEIGHTS)}
+    files = {
+        name: (folders[0] / "policy" / name).read_bytes() for name in (CONFIG, NORMALIZER, WEIGHTS)
+    }
     result = document["result"]
     result["policy_sha256"] = hashlib.sha256(files[WEIGHTS]).hexdigest()
     # Everything is made before anything is written.
@@ -66,10 +70,16 @@ def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         raise ValueError(f"one folder for each number of demonstrations, got {demonstrations}")
     for each in documents:
         if list(each["result"]["tasks"]) != list(TASKS):
-            raise ValueError(f"expected scores of {', '.join(TASKS)}, got {', '.join(each['result']['tasks'])}")
+            raise ValueError(
+                f"expected scores of {', '.join(TASKS)}, got {', '.join(each['result']['tasks'])}"
+            )
     first, *others = documents
     beside = {
-        str(each["result"]["demonstrations"]): {**each["result"], **{name: each[name] for name in BESIDE}} for each in others
+        str(each["result"]["demonstrations"]): {
+            **each["result"],
+            **{name: each[name] for name in BESIDE},
+        }
+        for each in others
     }
     return {**first, "result": {**first["result"], "tracks": beside}}
 
@@ -81,7 +91,10 @@ def tracks(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def table(result: Mapping[str, Any]) -> str:
     """Markdown: a row for each task of each track, their means, and the paper's."""
-    lines = ["| task | demonstrations | MSR % [95 %] | DSR % [95 %] | SR % [95 %] |", "|---|---|---|---|---|"]
+    lines = [
+        "| task | demonstrations | MSR % [95 %] | DSR % [95 %] | SR % [95 %] |",
+        "|---|---|---|---|---|",
+    ]
     for track in tracks(result):
         for task, scores in track["tasks"].items():
             rates = [interval(Rate.from_dict(scores[name])) for name in RATES]
@@ -110,16 +123,20 @@ def figure_of(track: Mapping[str, Any]) -> Path:
 def figure(track: Mapping[str, Any]) -> str:
     """How many answers a linear probe reads from the memory, over the minutes of training."""
     lines = {
-        task: [_point(look, probe_of(task_named(task).instruction)) for look in track["looks"]] for task in track["tasks"]
+        task: [_point(look, probe_of(task_named(task).instruction)) for look in track["looks"]]
+        for task in track["tasks"]
     }
     return interval_chart(
-        lines, title=f"What a probe reads from the memory, {track['demonstrations']} demonstrations",
-        x_label="minutes of training on a GPU", levels={"a guess": 1 / 3},
-    )  # fmt: skip
+        lines,
+        title=f"What a probe reads from the memory, {track['demonstrations']} demonstrations",
+        x_label="minutes of training on a GPU",
+        levels={"a guess": 1 / 3},
+    )
 
 
 def _point(look: Mapping[str, float], name: str) -> Point:
-    # The three answers of one episode of seasonings are not independent: episodes are counted, not answers.
+    # The three answers of one episode of seasonings are not independent: episodes are counted, not
+    # answers.
     rate = Rate.of(round(look[name] * HELD_OUT), HELD_OUT)
     return round(look["seconds"] / 60, 1), look[name], rate.low, rate.high
 

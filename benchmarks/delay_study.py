@@ -1,9 +1,11 @@
-"""How long, and through how much, does a policy remember? Scores against the dials that no real robot has.
+"""How long, and through how much, does a policy remember? Scores against the dials that no real
+robot has.
 
-    python -m benchmarks.delay_study camo-small --task shell-game --longer-retention 20 --out delay-shell-game.json
+    python -m benchmarks.delay_study camo-small --task shell-game --longer-retention 20 --out
+    delay-shell-game.json
 
-Every point is a set of held-out episodes of its own difficulty. Beside the JSON file lies a figure for each dial, with the
-range that the policy was trained on.
+Every point is a set of held-out episodes of its own difficulty. Beside the JSON file lies a figure
+for each dial, with the range that the policy was trained on.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ import tyro
 
 from chameleon_policy.camo import task_named
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
-from chameleon_policy.evaluate.loading import EXPERTS, load_for_evaluation, sampling_steps_of, training_of
+from chameleon_policy.evaluate.loading import (
+    EXPERTS,
+    load_for_evaluation,
+    sampling_steps_of,
+    training_of,
+)
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
@@ -26,7 +33,10 @@ COMMAND = "python -m benchmarks.delay_study"
 RETENTION = (3, 10, 30, 100, 300)
 SWAPS = (0, 1, 2, 3, 4, 5, 6)
 TRAINED = {"retention_steps": (3, 10), "swaps": (1, 2)}
-LABELS = {"retention_steps": "control steps between evidence and decision", "swaps": "swaps of cups"}
+LABELS = {
+    "retention_steps": "control steps between evidence and decision",
+    "swaps": "swaps of cups",
+}
 
 
 def main(
@@ -44,16 +54,12 @@ def main(
     """Measure, print, draw, and write the result.
 
     Args:
-        run: Folder of a run or of a saved policy.
-        task: What it was trained on.
-        out: JSON file to write; figures lie beside it.
-        episodes: Held-out episodes for every point.
-        retention: Steps between evidence and decision to try.
-        swaps: Numbers of swaps to try (shell-game).
-        longer_retention: Steps that the training added to the benchmark's retention (default: what the run says).
-        steps: Euler steps of a chunk (default: the policy's own: 50, or 8 for camo-small).
-        workers: Processes for the environments.
-        device: Where the policy computes.
+        run: Folder of a run or of a saved policy. task: What it was trained on. out: JSON file to
+        write; figures lie beside it. episodes: Held-out episodes for every point. retention: Steps
+        between evidence and decision to try. swaps: Numbers of swaps to try (shell-game).
+        longer_retention: Steps that the training added to the benchmark's retention (default: what
+        the run says). steps: Euler steps of a chunk (default: the policy's own: 50, or 8 for
+        camo-small). workers: Processes for the environments. device: Where the policy computes.
     """
     seeds = evaluation_seeds(FIRST_SEED, episodes)
     points: list[tuple[str, int]] = [("retention_steps", value) for value in retention]
@@ -62,11 +68,16 @@ def main(
     training = training_of(run)
     if longer_retention is None:
         if training is None and str(run) not in EXPERTS:
-            raise ValueError(f"{run} does not say what it was trained on: give --longer-retention (0, if nothing was added)")
+            raise ValueError(
+                f"{run} does not say what it was trained on: give --longer-retention (0, if nothing was added)"
+            )
         longer_retention = training["training"].get("longer_retention", 0) if training else 0
     ranges = {
         **TRAINED,
-        "retention_steps": (TRAINED["retention_steps"][0], TRAINED["retention_steps"][1] + longer_retention),
+        "retention_steps": (
+            TRAINED["retention_steps"][0],
+            TRAINED["retention_steps"][1] + longer_retention,
+        ),
     }
     result: dict[str, Any] = {
         "task": task,
@@ -76,12 +87,17 @@ def main(
         "trained_on": ranges,
     }
     for dial, value in points:
-        dials: dict[str, Any] = {dial: (value, value)} if dial == "retention_steps" else {"difficulty": {dial: value}}
+        dials: dict[str, Any] = (
+            {dial: (value, value)} if dial == "retention_steps" else {"difficulty": {dial: value}}
+        )
         policy, settings = load_for_evaluation(run, task, device, **dials)
         summary = evaluate(policy, settings, seeds, steps=steps, workers=workers).summary
         print(f"{dial} {value}: DSR {interval(summary.dsr)}, SR {interval(summary.sr)}", flush=True)
         result["euler_steps"] = steps or sampling_steps_of(policy)
-        result.setdefault(dial, {})[str(value)] = {"environment": settings.as_dict(), **summary.as_dict()}
+        result.setdefault(dial, {})[str(value)] = {
+            "environment": settings.as_dict(),
+            **summary.as_dict(),
+        }
         # After every point, so that a study that is cut off leaves what it has.
         write_result(out, result, command=" ".join([COMMAND, *sys.argv[1:]]), seeds=seeds)
     for dial in ranges:
@@ -95,15 +111,20 @@ def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int])
     """DSR and SR over one dial; `trained` is the range trained on."""
     lines = {
         name.upper(): [
-            point_of(float(value), Rate.from_dict(row[name])) for value, row in rows.items() if row[name]["count"]
+            point_of(float(value), Rate.from_dict(row[name]))
+            for value, row in rows.items()
+            if row[name]["count"]
         ]
         for name in ("dsr", "sr")
     }
     return interval_chart(
-        lines, title=f"{task}: remembering against {dial.replace('_', ' ')}", x_label=LABELS[dial],
-        logarithmic=dial == "retention_steps" and "0" not in rows, levels={"a guess": task_named(task)().chance},
+        lines,
+        title=f"{task}: remembering against {dial.replace('_', ' ')}",
+        x_label=LABELS[dial],
+        logarithmic=dial == "retention_steps" and "0" not in rows,
+        levels={"a guess": task_named(task)().chance},
         shaded=trained,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -4,16 +4,18 @@
     python -m benchmarks.delayed_question --methods chameleon --tasks question-4 --seeds 0 --steps 500   # a first look
 
 question-N   N slots light up one after another in random order, each in another of N colours. Twenty steps later one
-             colour is shown; the action must go to the slot that had it. While training 1 to N slots light up, while
-             scoring all do. Guess: 1/N.
+             colour is shown; the action must go to the slot that had it. While training 1 to N
+             slots light up, while scoring all do. Guess: 1/N.
 tracking     One of three slots holds a cue. Pairs of slots are marked and thereby swapped, 0 to 4 times while training, 4
-             and 6 while scoring. Ten steps later the action must go to where the cue is now. Guess: 1/3.
+             and 6 while scoring. Ten steps later the action must go to where the cue is now. Guess:
+             1/3.
 
-Every method has the nano size, the same optimizer and the same number of steps. On a GPU it trains as `chameleon train`
-does: fused, under bfloat16 autocast, a step as one recorded graph. Scores are of float32.
+Every method has the nano size, the same optimizer and the same number of steps. On a GPU it trains
+as `chameleon train` does: fused, under bfloat16 autocast, a step as one recorded graph. Scores are
+of float32.
 
-Where a method has both traces and a working state, each is also emptied just before the question (or before the last still
-step): what is still answered was in the other one.
+Where a method has both traces and a working state, each is also emptied just before the question
+(or before the last still step): what is still answered was in the other one.
 """
 
 from __future__ import annotations
@@ -36,7 +38,16 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots, Observation, PolicyConfig, fuse, preset
+from chameleon_policy import (
+    ChameleonPolicy,
+    EpisodeBatch,
+    Features,
+    ObjectSlots,
+    Observation,
+    PolicyConfig,
+    fuse,
+    preset,
+)
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.policy.memory import ControlIndexedRecall, MemoryLayer
@@ -105,7 +116,9 @@ class Toy:
         batch, due = len(counts), torch.arange(self.time) >= self.decision
         actions = torch.where(due[:, None], self.places[answer][:, None], torch.zeros(1))
         return EpisodeBatch(
-            observation=Observation(proprioception=due.float().expand(batch, -1).unsqueeze(-1), objects=objects),
+            observation=Observation(
+                proprioception=due.float().expand(batch, -1).unsqueeze(-1), objects=objects
+            ),
             actions=actions,
             valid=torch.ones(batch, self.time, dtype=torch.bool),
             emphasis=due.float().expand(batch, -1),
@@ -117,7 +130,9 @@ CUE, SWAP, MOST_SWAPS, STILL = 2, 3, 6, 10
 
 
 def draw_question(toy: Toy, counts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Light up some slots in colours, then ask for one of these colours in the slot behind the last."""
+    """Light up some slots in colours, then ask for one of these colours in the slot behind the
+    last.
+    """
     batch, slots = len(counts), toy.answers
     everyone = torch.arange(batch)
     order, colour = (torch.rand(batch, slots, generator=generator).argsort(1) for _ in range(2))
@@ -139,7 +154,9 @@ def draw_tracking(toy: Toy, counts: Tensor, generator: torch.Generator) -> tuple
     everyone = torch.arange(batch)
     marks = torch.zeros(batch, toy.time, slots + 1, toy.marks)
     answer = torch.randint(slots, (batch,), generator=generator)
-    marks[everyone, : CUE + SWAP * MOST_SWAPS, answer, 0] = _until(CUE + SWAP * (MOST_SWAPS - counts), CUE, marks)
+    marks[everyone, : CUE + SWAP * MOST_SWAPS, answer, 0] = _until(
+        CUE + SWAP * (MOST_SWAPS - counts), CUE, marks
+    )
     for number in range(MOST_SWAPS):
         happens = number >= MOST_SWAPS - counts
         left_out = torch.randint(slots, (batch,), generator=generator)
@@ -148,7 +165,9 @@ def draw_tracking(toy: Toy, counts: Tensor, generator: torch.Generator) -> tuple
         for slot in pair:
             marks[everyone[happens], begin, slot[happens], 1] = 1
             marks[everyone[happens], begin + 1, slot[happens], 1] = 1
-        moved = torch.where(answer == pair[0], pair[1], torch.where(answer == pair[1], pair[0], answer))
+        moved = torch.where(
+            answer == pair[0], pair[1], torch.where(answer == pair[1], pair[0], answer)
+        )
         answer = torch.where(happens, moved, answer)
     return marks, answer
 
@@ -177,7 +196,16 @@ def question(slots: int) -> Toy:
 def tracking() -> Toy:
     """Make the task in which a cue is swapped away."""
     decision = CUE + SWAP * MOST_SWAPS + STILL
-    return Toy("tracking", 3, 2, decision + ANSWER_STEPS, decision, range(0, 5), (4, MOST_SWAPS), draw_tracking)
+    return Toy(
+        "tracking",
+        3,
+        2,
+        decision + ANSWER_STEPS,
+        decision,
+        range(0, 5),
+        (4, MOST_SWAPS),
+        draw_tracking,
+    )
 
 
 REPORTED = ("question-4", "question-6", "tracking")
@@ -241,7 +269,9 @@ def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
 # Training and scoring
 
 
-def train(policy: VisuomotorPolicy, toy: Toy, config: TrainingConfig) -> Iterator[tuple[int, list[Rate]]]:
+def train(
+    policy: VisuomotorPolicy, toy: Toy, config: TrainingConfig
+) -> Iterator[tuple[int, list[Rate]]]:
     """Train on fresh episodes; yields scores after every `LOOK` steps and at the end."""
     generator = torch.Generator().manual_seed(config.seed)
     optimizers = make_optimizers(policy, config)
@@ -250,7 +280,10 @@ def train(policy: VisuomotorPolicy, toy: Toy, config: TrainingConfig) -> Iterato
         graphed = GraphedLoss(fuse(policy), partial(torch.autocast, "cuda", torch.bfloat16))
     assert config.steps is not None
     for step in range(1, config.steps + 1):
-        counts = toy.training[0] + (torch.rand(config.batch, generator=generator) * len(toy.training)).long()
+        counts = (
+            toy.training[0]
+            + (torch.rand(config.batch, generator=generator) * len(toy.training)).long()
+        )
         batch = toy.episodes(counts, generator)[0].to(policy.device)
         policy.zero_grad()
         if graphed is None:
@@ -265,16 +298,27 @@ def train(policy: VisuomotorPolicy, toy: Toy, config: TrainingConfig) -> Iterato
         if hasattr(policy, "update_target"):
             policy.update_target()
         if step % LOOK == 0 or step == config.steps:
-            yield step, [score(policy, toy, count, held_out_episodes(config)) for count in toy.scored]
+            yield (
+                step,
+                [score(policy, toy, count, held_out_episodes(config)) for count in toy.scored],
+            )
 
 
 def held_out_episodes(config: TrainingConfig) -> torch.Generator:
-    """Return where the episodes that score a training come from: the same ones whatever is scored."""
+    """Return where the episodes that score a training come from: the same ones whatever is
+    scored.
+    """
     return torch.Generator().manual_seed(FAR + config.seed)
 
 
 @torch.no_grad()
-def score(policy: VisuomotorPolicy, toy: Toy, count: int, generator: torch.Generator, emptied: Part | None = None) -> Rate:
+def score(
+    policy: VisuomotorPolicy,
+    toy: Toy,
+    count: int,
+    generator: torch.Generator,
+    emptied: Part | None = None,
+) -> Rate:
     """Count fresh episodes in which the first action is nearest to the right place.
 
     With `emptied`, this part of the memory is lost just before the step at which the answer is due.
@@ -293,33 +337,57 @@ def score(policy: VisuomotorPolicy, toy: Toy, count: int, generator: torch.Gener
     return Rate.of(int((chosen == answer).sum()), SCORED)
 
 
-def run(method: str, task: str, config: TrainingConfig, device: str, deadline: float) -> dict[str, Any] | None:
-    """Train a method on a toy and return a row: what it scores on the way and at the end. None: the deadline came first."""
+def run(
+    method: str, task: str, config: TrainingConfig, device: str, deadline: float
+) -> dict[str, Any] | None:
+    """Train a method on a toy and return a row: what it scores on the way and at the end. None: the
+    deadline came first.
+    """
     torch.set_num_threads(1)
     start, toy = time.time(), TOYS[task]
     git_revision()  # as it is now: by the end, the rows of others may have changed the checkout
     policy = make_policy(method, toy, config.seed).to(device)
     looks = []
     for step, rates in train(policy, toy, config):
-        looks.append({"step": step, **{str(n): rate.as_dict() for n, rate in zip(toy.scored, rates, strict=True)}})
-        told = ", ".join(f"{n}: {100 * rate.value:.0f} %" for n, rate in zip(toy.scored, rates, strict=True))
-        print(f"{task} {method} seed {config.seed} step {step}: {told} ({time.time() - start:.0f} s)", flush=True)
+        looks.append(
+            {
+                "step": step,
+                **{str(n): rate.as_dict() for n, rate in zip(toy.scored, rates, strict=True)},
+            }
+        )
+        told = ", ".join(
+            f"{n}: {100 * rate.value:.0f} %" for n, rate in zip(toy.scored, rates, strict=True)
+        )
+        print(
+            f"{task} {method} seed {config.seed} step {step}: {told} ({time.time() - start:.0f} s)",
+            flush=True,
+        )
         if time.time() > deadline and step < config.steps:
             return None
     emptied = {
-        part: {str(n): score(policy, toy, n, held_out_episodes(config), part).as_dict() for n in toy.scored}
+        part: {
+            str(n): score(policy, toy, n, held_out_episodes(config), part).as_dict()
+            for n in toy.scored
+        }
         for part in (EMPTIED if method in TWO_MEMORIES else ())
     }
     return {
-        **identity(method, task, config, device), "parameters": policy.parameter_count,
-        "scores": {key: value for key, value in looks[-1].items() if key != "step"}, "emptied": emptied, "looks": looks,
-        "duration_s": round(time.time() - start, 1), "git_revision": git_revision(),
-    }  # fmt: skip
+        **identity(method, task, config, device),
+        "parameters": policy.parameter_count,
+        "scores": {key: value for key, value in looks[-1].items() if key != "step"},
+        "emptied": emptied,
+        "looks": looks,
+        "duration_s": round(time.time() - start, 1),
+        "git_revision": git_revision(),
+    }
 
 
 def identity(method: str, task: str, config: TrainingConfig, device: str) -> dict[str, Any]:
     """Return what tells a row from all others."""
-    training = {name: getattr(config, name) for name in ("seed", "steps", "batch", "optimizer", "learning_rate")}
+    training = {
+        name: getattr(config, name)
+        for name in ("seed", "steps", "batch", "optimizer", "learning_rate")
+    }
     precision = "bf16" if torch.device(device).type == "cuda" else "float32"
     return {"method": method, "task": task, **training, "precision": precision}
 
@@ -342,17 +410,12 @@ def main(
     Rows that the file has already are kept.
 
     Args:
-        out: JSON file to write.
-        methods: What to compare.
-        tasks: Toys to train on.
-        seeds: Training seeds.
-        steps: Optimizer steps of each training.
-        batch: Episodes of a step.
-        optimizer: As in `chameleon train`.
-        learning_rate: After the warm-up it stays as it is.
-        device: Where to train.
-        side_by_side: Trainings at the same time; on a GPU they share it best under NVIDIA's MPS.
-        minutes: Trainings that are not over by then are given up; the same command goes on from the rows that were.
+        out: JSON file to write. methods: What to compare. tasks: Toys to train on. seeds: Training
+        seeds. steps: Optimizer steps of each training. batch: Episodes of a step. optimizer: As in
+        `chameleon train`. learning_rate: After the warm-up it stays as it is. device: Where to
+        train. side_by_side: Trainings at the same time; on a GPU they share it best under NVIDIA's
+        MPS. minutes: Trainings that are not over by then are given up; the same command goes on
+        from the rows that were.
     """
     for name, known in (*((name, KINDS) for name in methods), *((name, TOYS) for name in tasks)):
         if name not in known:
@@ -360,10 +423,26 @@ def main(
     rows = json.loads(out.read_text())["result"]["rows"] if out.is_file() else []
     failed, given_up, deadline = 0, 0, time.time() + 60 * minutes
     wanted = [
-        (method, task, TrainingConfig(seed=seed, steps=steps, batch=batch, optimizer=optimizer, learning_rate=learning_rate))
-        for seed in seeds for task in tasks for method in methods
-    ]  # fmt: skip
-    missing = [each for each in wanted if not any(identity(*each, device).items() <= row.items() for row in rows)]
+        (
+            method,
+            task,
+            TrainingConfig(
+                seed=seed,
+                steps=steps,
+                batch=batch,
+                optimizer=optimizer,
+                learning_rate=learning_rate,
+            ),
+        )
+        for seed in seeds
+        for task in tasks
+        for method in methods
+    ]
+    missing = [
+        each
+        for each in wanted
+        if not any(identity(*each, device).items() <= row.items() for row in rows)
+    ]
     command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
     with ProcessPoolExecutor(side_by_side, mp_context=multiprocessing.get_context("spawn")) as pool:
         for future in as_completed([pool.submit(run, *each, device, deadline) for each in missing]):
@@ -380,7 +459,9 @@ def main(
             write_result(out, {"rows": rows}, command=command, seeds=seeds)
     print(f"{len(rows)} rows. Written to {out}")
     if failed or given_up:
-        raise SystemExit(f"{failed} trainings failed, {given_up} had no time left; the same command tries them again")
+        raise SystemExit(
+            f"{failed} trainings failed, {given_up} had no time left; the same command tries them again"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The smallest task that needs memory: a cue at t = 2, a blank for sixty steps, then the answer.
 
-One of two objects lights up for a single step. When the answer is due nothing in the observation tells which one it
-was, and the first action must have the right sign. `tests/test_learning.py` asks that the nano policy learns it, and
-`benchmarks/initialisation.py` compares ways to initialise the memory on it.
+One of two objects lights up for a single step. When the answer is due nothing in the observation
+tells which one it was, and the first action must have the right sign. `tests/test_learning.py` asks
+that the nano policy learns it, and `benchmarks/initialisation.py` compares ways to initialise the
+memory on it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ BLANK = 60
 HORIZON = 4
 DECISION_STEP = CUE_STEP + BLANK
 SENSOR_NOISE = 0.1
-FEATURES = Features(objects=ObjectSlots(count=2, size=2), proprioception=1, action=1, horizon=HORIZON)
+FEATURES = Features(
+    objects=ObjectSlots(count=2, size=2), proprioception=1, action=1, horizon=HORIZON
+)
 
 
 def config() -> PolicyConfig:
@@ -59,9 +62,13 @@ def make_episodes(episodes: int, generator: torch.Generator) -> tuple[EpisodeBat
 
 @torch.no_grad()
 def accuracy(policy: ChameleonPolicy, generator: torch.Generator, episodes: int = 64) -> float:
-    """Share of fresh episodes whose first action has the right sign, the memory run up to the decision."""
+    """Share of fresh episodes whose first action has the right sign, the memory run up to the
+    decision.
+    """
     batch, cue = make_episodes(episodes, generator)
-    observation = batch.observation.map(lambda tensor: tensor[:, : DECISION_STEP + 1]).to(policy.device)
+    observation = batch.observation.map(lambda tensor: tensor[:, : DECISION_STEP + 1]).to(
+        policy.device
+    )
     _, state = policy.remember(policy.event_tokens(observation), policy.initial_state(episodes))
     chosen = policy.act(state, steps=8)[:, 0, 0] > 0
     return (chosen.cpu() == (cue == 1)).float().mean().item()
@@ -77,10 +84,20 @@ class Progress:
 
 
 def train(
-    policy: ChameleonPolicy, *, steps: int, seed: int, learning_rate: float = 4e-4, check_every: int = 25
+    policy: ChameleonPolicy,
+    *,
+    steps: int,
+    seed: int,
+    learning_rate: float = 4e-4,
+    check_every: int = 25,
 ) -> Iterator[Progress]:
-    """Train on fresh episodes; yields the accuracy on others (another seed) every `check_every` steps."""
-    training, held_out = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(10_000 + seed)
+    """Train on fresh episodes; yields the accuracy on others (another seed) every `check_every`
+    steps.
+    """
+    training, held_out = (
+        torch.Generator().manual_seed(seed),
+        torch.Generator().manual_seed(10_000 + seed),
+    )
     optimizer = torch.optim.AdamW(policy.parameters(), lr=learning_rate, weight_decay=1e-6)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
     for step in range(1, steps + 1):

@@ -1,9 +1,10 @@
-"""How many Euler steps a chunk of actions needs: difference to 50 steps, and success in closed loop.
+"""How many Euler steps a chunk of actions needs: difference to 50 steps, and success in closed
+loop.
 
     make demo && python -m benchmarks.euler_steps --run runs/demo/chameleon --data runs/demo/data
 
-The policy is any that `chameleon train` left behind; its actions are compared on recorded demonstrations, with the same
-noise, in normalised units (1 is half the range of a dimension).
+The policy is any that `chameleon train` left behind; its actions are compared on recorded
+demonstrations, with the same noise, in normalised units (1 is half the range of a dimension).
 """
 
 from __future__ import annotations
@@ -44,18 +45,24 @@ def differences(policy: ChameleonPolicy, data: Path, episodes: int) -> dict[int,
             objects = None if episode.objects is None else episode.objects[t]
             images = {name: frames[t] for name, frames in episode.images.items()}
             state = policy.observe(
-                Observation.single(proprioception=episode.state[t], images=images, objects=objects), state
+                Observation.single(proprioception=episode.state[t], images=images, objects=objects),
+                state,
             )
             if t % EVERY == 0:
                 noise = torch.randn(shape, generator=generator)
-                chunks = {n: policy.normalize_action(policy.act(state, steps=n, source=noise)) for n in EULER_STEPS}
+                chunks = {
+                    n: policy.normalize_action(policy.act(state, steps=n, source=noise))
+                    for n in EULER_STEPS
+                }
                 for n, chunk in chunks.items():
                     sums[n] += (chunk - chunks[50]).abs().mean().item()
                 count += 1
     return {n: total / count for n, total in sums.items()}
 
 
-def main(run: Path, data: Path, task: str = "clean-plate", episodes: int = 36, out: Path | None = None) -> None:
+def main(
+    run: Path, data: Path, task: str = "clean-plate", episodes: int = 36, out: Path | None = None
+) -> None:
     """Measure, print, and write the result.
 
     Args:
@@ -84,7 +91,12 @@ def main(run: Path, data: Path, task: str = "clean-plate", episodes: int = 36, o
         table.add_row(number, f"{row['difference_to_50_steps']:.4f}", *scores)
     Console().print(table)
     command = " ".join(["python -m benchmarks.euler_steps", *sys.argv[1:]]).split(" --out")[0]
-    write_result(out or Path("runs/euler-steps.json"), {"task": task, "steps": rows}, command=command, seeds=seeds)
+    write_result(
+        out or Path("runs/euler-steps.json"),
+        {"task": task, "steps": rows},
+        command=command,
+        seeds=seeds,
+    )
 
 
 if __name__ == "__main__":

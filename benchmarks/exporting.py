@@ -2,8 +2,8 @@
 
     python -m benchmarks.exporting --every-method --out docs/results/exporting.json
 
-`observe` and `act` with one thread. All candidates take turns in one process; times are medians, and what
-counts are the ratios.
+`observe` and `act` with one thread. All candidates take turns in one process; times are medians,
+and what counts are the ratios.
 """
 
 from __future__ import annotations
@@ -46,19 +46,27 @@ def calls(policy: ChameleonPolicy, folder: Path, threads: int) -> Calls:
     state, control = policy.observe(seen, policy.initial_state()), FastControl(policy)
     control.observe(seen)
     found: Calls = {
-        "observe": {"eager": lambda: policy.observe(seen, state), "FastControl": lambda: control.observe(seen)},
+        "observe": {
+            "eager": lambda: policy.observe(seen, state),
+            "FastControl": lambda: control.observe(seen),
+        },
         "act": {
             "eager": lambda: policy.act(state, steps=steps, source=noise),
             "FastControl": lambda: control.act(steps=steps, source=noise),
         },
     }
-    exported = {"torch.export": ExportedPolicy(folder, "torch"), "ONNX Runtime": ExportedPolicy(folder, threads=threads)}
+    exported = {
+        "torch.export": ExportedPolicy(folder, "torch"),
+        "ONNX Runtime": ExportedPolicy(folder, threads=threads),
+    }
     for name, each in exported.items():
         _add(found, name, each, arrays, noise.numpy())
     return found
 
 
-def _add(found: Calls, name: str, exported: ExportedPolicy, arrays: dict[str, Any], noise: Any) -> None:
+def _add(
+    found: Calls, name: str, exported: ExportedPolicy, arrays: dict[str, Any], noise: Any
+) -> None:
     memory = exported.observe(arrays, exported.initial_state())
     found["observe"][name] = lambda: exported.observe(arrays, memory)
     found["act"][name] = lambda: exported.act(memory, noise=noise)
@@ -71,14 +79,18 @@ def measure(policy: ChameleonPolicy, folder: Path, threads: int, rounds: int) ->
     for call, candidates in calls(policy, folder, threads).items():
         seconds = take_turns(candidates, CPU, rounds)
         rows[call] = {
-            name: {"ms": 1000 * median, "times_as_fast": seconds["eager"] / median} for name, median in seconds.items()
+            name: {"ms": 1000 * median, "times_as_fast": seconds["eager"] / median}
+            for name, median in seconds.items()
         }
     return rows
 
 
 def errors_of(report: ExportReport) -> dict[str, float]:
     """The largest over all runtimes and numbers of robots, as shares of the largest value."""
-    return {name: max(getattr(each, name) for each in report.errors) for name in ("memory", "working", "actions")}
+    return {
+        name: max(getattr(each, name) for each in report.errors)
+        for name in ("memory", "working", "actions")
+    }
 
 
 def errors_of_methods(folder: Path) -> dict[str, dict[str, float]]:
@@ -92,15 +104,17 @@ def errors_of_methods(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def main(
-    policy: str = "camo-small", every_method: bool = False, rounds: int = 100, out: Path = Path("runs/exporting.json")
+    policy: str = "camo-small",
+    every_method: bool = False,
+    rounds: int = 100,
+    out: Path = Path("runs/exporting.json"),
 ) -> None:
     """Measure, print, and write the result.
 
     Args:
-        policy: What to export.
-        every_method: Export an untrained policy of every method, too, to see how far it is from the policy (minutes).
-        rounds: Turns of every candidate.
-        out: File to write.
+        policy: What to export. every_method: Export an untrained policy of every method, too, to
+        see how far it is from the policy (minutes). rounds: Turns of every candidate. out: File to
+        write.
     """
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:
@@ -109,7 +123,9 @@ def main(
         errors[policy], folder = errors_of(report), report.directory
         loaded = load_policy(policy).float()
         if not isinstance(loaded, ChameleonPolicy):
-            raise ValueError(f"{policy}: expected a Chameleon, which FastControl takes too; got {loaded.method}")
+            raise ValueError(
+                f"{policy}: expected a Chameleon, which FastControl takes too; got {loaded.method}"
+            )
         steps = read_manifest(folder).sampling_steps
         result: dict[str, Any] = {
             "policy": policy,
@@ -120,14 +136,25 @@ def main(
         }
         for threads in THREADS:
             result["threads"][str(threads)] = measure(loaded, folder, threads, rounds)
-    table = Table(title=f"{policy}, one robot, {steps} sampling steps: ms, and times as fast as eager")
+    table = Table(
+        title=f"{policy}, one robot, {steps} sampling steps: ms, and times as fast as eager"
+    )
     for column in ("threads", "call", *next(iter(result["threads"].values()))["observe"]):
         table.add_column(column, justify="right")
     for number, rows in result["threads"].items():
         for call, row in rows.items():
-            table.add_row(number, call, *(f"{each['ms']:.1f} ({each['times_as_fast']:.2f})" for each in row.values()))
+            table.add_row(
+                number,
+                call,
+                *(f"{each['ms']:.1f} ({each['times_as_fast']:.2f})" for each in row.values()),
+            )
     console.print(table)
-    write_result(out, result, command=" ".join(["python -m benchmarks.exporting", *sys.argv[1:]]), seeds=[SEED])
+    write_result(
+        out,
+        result,
+        command=" ".join(["python -m benchmarks.exporting", *sys.argv[1:]]),
+        seeds=[SEED],
+    )
 
 
 if __name__ == "__main__":

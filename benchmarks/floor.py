@@ -1,12 +1,14 @@
-"""What a training step cannot be faster than: floating-point operations and bytes, counted from the code.
+"""What a training step cannot be faster than: floating-point operations and bytes, counted from the
+code.
 
     python -m benchmarks.floor --out docs/results/floor.json
 
-Operations are those of matrix products and convolutions, forward, times three for the way there and back. Control context
-and recall ask one question a step, for which keys and values of all tokens are not needed: those are not counted. Bytes are
-the outputs of these layers in bfloat16, each written and read once on the way there; read again, with its gradient written
-and read, on the way back; what attention and recurrence multiply is left out. The two rates are what an H200 was seen
-to reach on large, random operands.
+Operations are those of matrix products and convolutions, forward, times three for the way there and
+back. Control context and recall ask one question a step, for which keys and values of all tokens
+are not needed: those are not counted. Bytes are the outputs of these layers in bfloat16, each
+written and read once on the way there; read again, with its gradient written and read, on the way
+back; what attention and recurrence multiply is left out. The two rates are what an H200 was seen to
+reach on large, random operands.
 """
 
 from __future__ import annotations
@@ -35,13 +37,19 @@ BYTES_PER_NUMBER = 2 * 5
 class Outputs(TorchDispatchMode):
     """Counts the numbers that linear layers and convolutions put out."""
 
-    LAYERS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.convolution.default)
+    LAYERS = (
+        torch.ops.aten.mm.default,
+        torch.ops.aten.addmm.default,
+        torch.ops.aten.convolution.default,
+    )
 
     def __init__(self) -> None:
         super().__init__()
         self.numbers = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
         output = function(*arguments, **(options or {}))
         if function in self.LAYERS:
             self.numbers += output.numel()
@@ -49,20 +57,30 @@ class Outputs(TorchDispatchMode):
 
 
 def count(function: Callable[[], object]) -> dict[str, float]:
-    """Operations and output numbers of the matrix products and convolutions that a function calls."""
+    """Operations and output numbers of the matrix products and convolutions that a function
+    calls.
+    """
     with FlopCounterMode(display=False) as counter, Outputs() as outputs, torch.no_grad():
         function()
-    return {"operations": 3 * counter.get_total_flops(), "bytes": outputs.numbers * BYTES_PER_NUMBER}
+    return {
+        "operations": 3 * counter.get_total_flops(),
+        "bytes": outputs.numbers * BYTES_PER_NUMBER,
+    }
 
 
 def spared_by_one_query(policy: ChameleonPolicy, tokens: int) -> dict[str, float]:
-    """For one frame: keys and values of all tokens, less what a single query asks of the tokens themselves instead."""
+    """For one frame: keys and values of all tokens, less what a single query asks of the tokens
+    themselves instead.
+    """
     width, heads = policy.config.width, policy.config.heads
     keys_and_values = 2 * tokens * width * 2 * width
     instead = 2 * 2 * width**2 + 2 * 2 * (heads - 1) * tokens * width
     attentions = 2 * policy.config.layers
     numbers = attentions * tokens * 2 * width
-    return {"operations": 3 * attentions * (keys_and_values - instead), "bytes": numbers * BYTES_PER_NUMBER}
+    return {
+        "operations": 3 * attentions * (keys_and_values - instead),
+        "bytes": numbers * BYTES_PER_NUMBER,
+    }
 
 
 def main(out: Path | None = None) -> None:
@@ -89,21 +107,28 @@ def main(out: Path | None = None) -> None:
     frames = GPU.episodes * GPU.steps
     rows = {
         name: {
-            "operations": part["operations"] * frames / FRAMES, "bytes": part["bytes"] * frames / FRAMES,
+            "operations": part["operations"] * frames / FRAMES,
+            "bytes": part["bytes"] * frames / FRAMES,
             "operations_ms": 1e3 * part["operations"] * frames / FRAMES / OPERATIONS_PER_SECOND,
             "bytes_ms": 1e3 * part["bytes"] * frames / FRAMES / BYTES_PER_SECOND,
         }
         for name, part in parts.items()
-    }  # fmt: skip
+    }
     result = {
-        "frames": frames, "parts": rows,
-        "operations_per_second": OPERATIONS_PER_SECOND, "bytes_per_second": BYTES_PER_SECOND,
+        "frames": frames,
+        "parts": rows,
+        "operations_per_second": OPERATIONS_PER_SECOND,
+        "bytes_per_second": BYTES_PER_SECOND,
         "operations_ms": sum(row["operations_ms"] for row in rows.values()),
         "bytes_ms": sum(row["bytes_ms"] for row in rows.values()),
-    }  # fmt: skip
+    }
     for name, row in rows.items():
-        print(f"{name}: {row['operations'] / 1e12:.1f} TFLOP, {row['operations_ms']:.0f} ms; bytes {row['bytes_ms']:.0f} ms")
-    write_result(out or Path("runs/floor.json"), result, command="python -m benchmarks.floor", seeds=[SEED])
+        print(
+            f"{name}: {row['operations'] / 1e12:.1f} TFLOP, {row['operations_ms']:.0f} ms; bytes {row['bytes_ms']:.0f} ms"
+        )
+    write_result(
+        out or Path("runs/floor.json"), result, command="python -m benchmarks.floor", seeds=[SEED]
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""How long do memories last while nothing happens? Half-lives of the heads of slow and fast layers on still inputs.
+"""How long do memories last while nothing happens? Half-lives of the heads of slow and fast layers
+on still inputs.
 
-    python -m benchmarks.half_lives --out docs/results/half-lives.json
-    python -m benchmarks.half_lives --policies camo-small --tasks shell-game --out runs/half-lives.json
+    python -m benchmarks.half_lives --out docs/results/half-lives.json python -m
+    benchmarks.half_lives --policies camo-small --tasks shell-game --out runs/half-lives.json
 
 A head's clock Delta_t follows the input. While the input stands still, so does the clock, and the half-life of the head is
 ln 2 / (Delta |A|). Fresh layers see one random input of unit variance in each stream; trained policies play a task up to the
@@ -52,16 +53,29 @@ def main(
         episodes: Held-out episodes of each.
     """
     seeds = evaluation_seeds(FIRST_SEED, episodes)
-    rows = [fresh(name, layer, limited) for name in ("paper", "small", "nano") for layer, limited in _kinds()]
+    rows = [
+        fresh(name, layer, limited)
+        for name in ("paper", "small", "nano")
+        for layer, limited in _kinds()
+    ]
     try:
-        rows += [row for source in policies for task in tasks for row in trained(source, task, seeds)]
+        rows += [
+            row for source in policies for task in tasks for row in trained(source, task, seeds)
+        ]
     except (ValueError, FileNotFoundError) as error:
         raise SystemExit(str(error)) from None
     for row in rows:
         quantiles = " / ".join(f"{value:.3g}" for value in row["quantiles"])
-        print(f"{row['policy']}, {row['layer']}, limit {row['limit']}: {quantiles}; above 64 steps {row['above_64']:.0%}")
+        print(
+            f"{row['policy']}, {row['layer']}, limit {row['limit']}: {quantiles}; above 64 steps {row['above_64']:.0%}"
+        )
     command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
-    write_result(out, {"quantiles": QUANTILES, "rows": rows}, command=command, seeds=[*SEEDS, *(seeds if policies else ())])
+    write_result(
+        out,
+        {"quantiles": QUANTILES, "rows": rows},
+        command=command,
+        seeds=[*SEEDS, *(seeds if policies else ())],
+    )
     print(f"Written to {out}")
 
 
@@ -86,16 +100,23 @@ def trained(source: str, task: str, seeds: Sequence[int]) -> list[dict[str, Any]
     """Measure the layers of a trained policy at the decision of a task."""
     policy, settings = load_for_evaluation(source, task, "auto")
     if not isinstance(policy, ChameleonPolicy):
-        raise ValueError(f"{source}: only Chameleon and its ablations have slow and fast layers, this is {policy.method}")
+        raise ValueError(
+            f"{source}: only Chameleon and its ablations have slow and fast layers, this is {policy.method}"
+        )
     held = Held(policy)
     evaluate(held, settings, seeds, steps=8, parallel=len(seeds), workers=2)
     ssm = {"slow": policy.config.slow, "fast": policy.config.fast}
-    rows = [_row(f"{source}, {task}", layer, ssm[layer], torch.cat(held.found[layer])) for layer in LAYERS]
+    rows = [
+        _row(f"{source}, {task}", layer, ssm[layer], torch.cat(held.found[layer]))
+        for layer in LAYERS
+    ]
     return [{**row, "episodes": len(seeds)} for row in rows]
 
 
 class Held(Emptied):
-    """A policy that plays as it does, and for which the world is held still at every decision to read its clocks."""
+    """A policy that plays as it does, and for which the world is held still at every decision to
+    read its clocks.
+    """
 
     def __init__(self, policy: ChameleonPolicy) -> None:
         super().__init__(policy, ())
@@ -122,10 +143,15 @@ class Held(Emptied):
     def _measure(self, seen: Observation, held: MemoryState) -> None:
         handles = [
             module.in_projection.register_forward_hook(
-                lambda _, __, output, m=module, n=name: self.found[n].append(half_lives(m, output).flatten(0, -2))
+                lambda _, __, output, m=module, n=name: self.found[n].append(
+                    half_lives(m, output).flatten(0, -2)
+                )
             )
             for layer in self._policy.layers
-            for name, module in (("slow", layer.propagation.slow), ("fast", layer.consolidation.fast))
+            for name, module in (
+                ("slow", layer.propagation.slow),
+                ("fast", layer.consolidation.fast),
+            )
         ]
         self._policy.observe(seen, held)
         for handle in handles:
@@ -141,13 +167,20 @@ def half_lives(module: SelectiveSSM, projected: Tensor) -> Tensor:
 
 def _row(policy: str, layer: str, ssm: SSMConfig, found: Tensor) -> dict[str, Any]:
     values = found.flatten().double()
-    values = values[torch.randperm(len(values), generator=torch.Generator().manual_seed(0))[:100_000]]
+    values = values[
+        torch.randperm(len(values), generator=torch.Generator().manual_seed(0))[:100_000]
+    ]
     quantiles = torch.quantile(values, torch.tensor(QUANTILES, dtype=torch.float64)).tolist()
     return {
-        "policy": policy, "layer": layer, "set_to": list(ssm.half_life), "limit": ssm.half_life_limit,
-        "quantiles": [round(value, 2) for value in quantiles], "longest": round(found.max().item(), 2),
-        "above_64": (found > 64).double().mean().item(), "above_300": (found > 300).double().mean().item(),
-    }  # fmt: skip
+        "policy": policy,
+        "layer": layer,
+        "set_to": list(ssm.half_life),
+        "limit": ssm.half_life_limit,
+        "quantiles": [round(value, 2) for value in quantiles],
+        "longest": round(found.max().item(), 2),
+        "above_64": (found > 64).double().mean().item(),
+        "above_300": (found > 300).double().mean().item(),
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What the initialisation of the memory is worth: delayed recall, learned from several seeds, one choice undone at a time.
+"""What the initialisation of the memory is worth: delayed recall, learned from several seeds, one
+choice undone at a time.
 
     python -m benchmarks.initialisation [--device cuda] [--workers 8]
 
@@ -35,7 +36,9 @@ def _ssm_layers(policy: ChameleonPolicy) -> list[SelectiveSSM]:
 
 @torch.no_grad()
 def _mamba_time_constants(policy: ChameleonPolicy) -> None:
-    """Mamba2's own: Delta log-uniform in [0.001, 0.1], A uniform in [1, 16], input rows as any linear layer's."""
+    """Mamba2's own: Delta log-uniform in [0.001, 0.1], A uniform in [1, 16], input rows as any
+    linear layer's.
+    """
     for layer in _ssm_layers(policy):
         rates = torch.exp(torch.empty(layer.heads).uniform_(math.log(0.001), math.log(0.1)))
         layer.rate_bias.copy_(rates + torch.log(-torch.expm1(-rates)))
@@ -57,7 +60,9 @@ def _no_selectivity(policy: ChameleonPolicy) -> None:
 @torch.no_grad()
 def _pytorch_linear_layers(policy: ChameleonPolicy) -> None:
     """PyTorch's default weights and biases in every linear layer; the rows of Delta stay ours."""
-    rates = {layer: layer.in_projection.weight[-layer.heads :].clone() for layer in _ssm_layers(policy)}
+    rates = {
+        layer: layer.in_projection.weight[-layer.heads :].clone() for layer in _ssm_layers(policy)
+    }
     for module in policy.modules():
         if isinstance(module, nn.Linear):
             module.reset_parameters()
@@ -67,7 +72,9 @@ def _pytorch_linear_layers(policy: ChameleonPolicy) -> None:
 
 @torch.no_grad()
 def _faint_slots(policy: ChameleonPolicy) -> None:
-    """Slot embeddings of standard deviation 0.02, as position embeddings of transformers often are."""
+    """Slot embeddings of standard deviation 0.02, as position embeddings of transformers often
+    are.
+    """
     policy.event_tokens.object_slots.mul_(0.02)
 
 
@@ -94,7 +101,9 @@ def run(variant: str, seed: int, steps: int, device: str) -> int | None:
     return None
 
 
-def main(steps: int = 300, seeds: int = 6, device: str = "cpu", workers: int = 2, out: Path | None = None) -> None:
+def main(
+    steps: int = 300, seeds: int = 6, device: str = "cpu", workers: int = 2, out: Path | None = None
+) -> None:
     """Train every variant from every seed.
 
     Args:
@@ -111,8 +120,12 @@ def main(steps: int = 300, seeds: int = 6, device: str = "cpu", workers: int = 2
         futures = {job: pool.submit(run, *job, steps, device) for job in jobs}
         for (variant, seed), future in futures.items():
             result[variant][str(seed)] = future.result()
-            console.print(f"{variant}, seed {seed}: solved at step {future.result()}", highlight=False)
-    table = Table(title=f"Delayed recall over {delayed_recall.BLANK} blank steps, {steps} training steps")
+            console.print(
+                f"{variant}, seed {seed}: solved at step {future.result()}", highlight=False
+            )
+    table = Table(
+        title=f"Delayed recall over {delayed_recall.BLANK} blank steps, {steps} training steps"
+    )
     for column in ("initialisation", "seeds that learned it", "at step"):
         table.add_column(column)
     for variant, solved in result.items():

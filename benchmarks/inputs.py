@@ -8,7 +8,10 @@ from chameleon_policy import Features, Observation
 
 
 def random_observation(
-    features: Features, leading: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype = torch.float32
+    features: Features,
+    leading: tuple[int, ...],
+    generator: torch.Generator,
+    dtype: torch.dtype = torch.float32,
 ) -> Observation:
     """An observation of the right shape; `leading` is (batch,) or (batch, time)."""
 
@@ -19,7 +22,9 @@ def random_observation(
     return Observation(
         proprioception=normal(*leading, features.proprioception),
         images={
-            view.name: torch.randint(256, (*leading, view.height, view.width, 3), generator=generator, dtype=torch.uint8)
+            view.name: torch.randint(
+                256, (*leading, view.height, view.width, 3), generator=generator, dtype=torch.uint8
+            )
             for view in features.views
         },
         objects=normal(*leading, objects.count, objects.size) if objects else None,

@@ -1,10 +1,13 @@
-"""One checkpoint, two evaluations: the successes of `lerobot-eval` beside those of `chameleon eval`, as a row of a file.
+"""One checkpoint, two evaluations: the successes of `lerobot-eval` beside those of `chameleon
+eval`, as a row of a file.
 
-    python -m benchmarks.lerobot_scores "small, pictures" --lerobot runs/lerobot-eval/eval_info.json \\
-        --own scores.json --version 0.6.1 --lerobot-command "lerobot-eval ..." --out docs/results/lerobot.json
+    python -m benchmarks.lerobot_scores "small, pictures" --lerobot runs/lerobot-eval/eval_info.json
+    \\
+        --own scores.json --version 0.6.1 --lerobot-command "lerobot-eval ..." --out
+        docs/results/lerobot.json
 
-Both must have played the same episodes (`lerobot-eval --seed=0`); the row says which of them succeeded where. What is in the
-file already is kept.
+Both must have played the same episodes (`lerobot-eval --seed=0`); the row says which of them
+succeeded where. What is in the file already is kept.
 """
 
 from __future__ import annotations
@@ -29,16 +32,31 @@ def row(policy: str, lerobot: Path, own: Path, version: str, command: str) -> di
     ours = [each["manipulation"] and bool(each["decision"]) for each in result["rollouts"]]
     seeds = [each["seed"] for each in result["rollouts"]]
     if seeds != [evaluation_seed(number) for number in range(len(theirs))]:
-        raise ValueError(f"{lerobot} has {len(theirs)} episodes from number 0 on, {own} has others; evaluate the same ones")
+        raise ValueError(
+            f"{lerobot} has {len(theirs)} episodes from number 0 on, {own} has others; evaluate the same ones"
+        )
     pairs = list(zip(theirs, ours, strict=True))
     return {
-        "policy": policy, "lerobot": version, "task": result["task"], "episodes": len(ours), "steps": result["steps"],
-        "lerobot_sr": sum(theirs) / len(theirs), "own_sr": result["sr"], "own_msr": result["msr"], "own_dsr": result["dsr"],
-        "both": pairs.count((True, True)), "only_lerobot": pairs.count((True, False)),
-        "only_own": pairs.count((False, True)), "lerobot_successes": theirs, "own_successes": ours,
-        "seeds": [seeds[0], seeds[-1]], "own_command": document["command"], "lerobot_command": command,
-        "hardware": document["hardware"], "git_revision": document["git_revision"],
-    }  # fmt: skip
+        "policy": policy,
+        "lerobot": version,
+        "task": result["task"],
+        "episodes": len(ours),
+        "steps": result["steps"],
+        "lerobot_sr": sum(theirs) / len(theirs),
+        "own_sr": result["sr"],
+        "own_msr": result["msr"],
+        "own_dsr": result["dsr"],
+        "both": pairs.count((True, True)),
+        "only_lerobot": pairs.count((True, False)),
+        "only_own": pairs.count((False, True)),
+        "lerobot_successes": theirs,
+        "own_successes": ours,
+        "seeds": [seeds[0], seeds[-1]],
+        "own_command": document["command"],
+        "lerobot_command": command,
+        "hardware": document["hardware"],
+        "git_revision": document["git_revision"],
+    }
 
 
 def main(

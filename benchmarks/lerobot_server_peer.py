@@ -1,16 +1,20 @@
-"""LeRobot's policy server (lerobot 0.4.4, gRPC) as a peer of ours; run by a Python that has lerobot and grpcio.
+"""LeRobot's policy server (lerobot 0.4.4, gRPC) as a peer of ours; run by a Python that has lerobot
+and grpcio.
 
     scripts/lerobot-venv && .lerobot-venv/bin/pip install grpcio==1.73.1 'protobuf>=6.31.1,<6.32'
     .lerobot-venv/bin/python benchmarks/lerobot_server_peer.py 5
 
 Two questions, since its policies are not ours and times of policies are not compared:
-- What does the way to the policy and back cost? A round trip (`SendObservations` that must go through, then `GetActions`)
+- What does the way to the policy and back cost? A round trip (`SendObservations` that must go
+  through, then `GetActions`)
   less what the same server object takes for the same observation without a network.
-- Which observations reach the policy? A robot sends one in every tick of 30 Hz, and a second thread fetches chunks, as
-  LeRobot's own client does. What moves little (less than 1 in joint space) is filtered out there, and of what arrives while
-  the policy computes the newest is kept.
+- Which observations reach the policy? A robot sends one in every tick of 30 Hz, and a second thread
+  fetches chunks, as
+  LeRobot's own client does. What moves little (less than 1 in joint space) is filtered out there,
+  and of what arrives while the policy computes the newest is kept.
 
-A tiny ACT policy with random weights, two 128 x 128 pictures and 10 numbers, chunks of 8. Prints JSON as its last line.
+A tiny ACT policy with random weights, two 128 x 128 pictures and 10 numbers, chunks of 8. Prints
+JSON as its last line.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ import grpc
 import numpy as np
 import torch
 
-# torchvision's compiled operators belong to another torch; they are never called, but must be known when it is imported.
+# torchvision's compiled operators belong to another torch; they are never called, but must be known
+# when it is imported.
 LIBRARY = torch.library.Library("torchvision", "DEF")
 for operator in ("nms", "qnms"):
     LIBRARY.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -50,20 +55,36 @@ VIEWS, SIZE, NUMBERS, CHUNK, RATE = ("third", "wrist"), 128, 10, 8, 30
 JOINTS = [f"joint{number}.pos" for number in range(NUMBERS)]
 FEATURES: dict[str, dict[str, Any]] = {
     "observation.state": {"dtype": "float32", "shape": (NUMBERS,), "names": JOINTS},
-    **{f"observation.images.{name}": {"dtype": "image", "shape": (SIZE, SIZE, 3), "names": None} for name in VIEWS},
+    **{
+        f"observation.images.{name}": {"dtype": "image", "shape": (SIZE, SIZE, 3), "names": None}
+        for name in VIEWS
+    },
 }
 
 
 def save_policy(folder: str) -> None:
     """Random weights, and the processing around them."""
     torch.manual_seed(0)
-    inputs = {f"observation.images.{name}": PolicyFeature(FeatureType.VISUAL, (3, SIZE, SIZE)) for name in VIEWS}
+    inputs = {
+        f"observation.images.{name}": PolicyFeature(FeatureType.VISUAL, (3, SIZE, SIZE))
+        for name in VIEWS
+    }
     config = ACTConfig(
-        input_features={**inputs, "observation.state": PolicyFeature(FeatureType.STATE, (NUMBERS,))},
+        input_features={
+            **inputs,
+            "observation.state": PolicyFeature(FeatureType.STATE, (NUMBERS,)),
+        },
         output_features={"action": PolicyFeature(FeatureType.ACTION, (NUMBERS,))},
-        chunk_size=CHUNK, n_action_steps=CHUNK, dim_model=64, n_heads=4, dim_feedforward=128, n_encoder_layers=1,
-        n_vae_encoder_layers=1, pretrained_backbone_weights=None, device="cpu",
-    )  # fmt: skip
+        chunk_size=CHUNK,
+        n_action_steps=CHUNK,
+        dim_model=64,
+        n_heads=4,
+        dim_feedforward=128,
+        n_encoder_layers=1,
+        n_vae_encoder_layers=1,
+        pretrained_backbone_weights=None,
+        device="cpu",
+    )
     ACTPolicy(config).save_pretrained(folder)
     for processor in make_pre_post_processors(config):
         processor.save_pretrained(folder)
@@ -85,13 +106,17 @@ def observed(tick: int, joints: np.ndarray, *, must_go: bool) -> TimedObservatio
 
 def configuration(port: int) -> PolicyServerConfig:
     """Without the pause that the server makes by default."""
-    return PolicyServerConfig(host="127.0.0.1", port=port, fps=RATE, inference_latency=0.0, obs_queue_timeout=1.0)
+    return PolicyServerConfig(
+        host="127.0.0.1", port=port, fps=RATE, inference_latency=0.0, obs_queue_timeout=1.0
+    )
 
 
 def serve(port: int) -> None:
     """As LeRobot's own `serve` does."""
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
-    services_pb2_grpc.add_AsyncInferenceServicer_to_server(PolicyServer(configuration(port)), server)
+    services_pb2_grpc.add_AsyncInferenceServicer_to_server(
+        PolicyServer(configuration(port)), server
+    )
     server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     server.wait_for_termination()
@@ -135,7 +160,9 @@ def in_turns(stub: Any, server: PolicyServer, seconds: float) -> tuple[list[floa
 
 
 def share(stub: Any, seconds: float, step: float, first: int) -> float:
-    """Of the observations sent in every tick, those that the policy was run on; joints move by `step` in all a tick."""
+    """Of the observations sent in every tick, those that the policy was run on; joints move by
+    `step` in all a tick.
+    """
     done, chunks = threading.Event(), [0]
 
     def fetch() -> None:
@@ -146,7 +173,10 @@ def share(stub: Any, seconds: float, step: float, first: int) -> float:
     fetching.start()
     sent, begin = 0, time.perf_counter()
     for tick in _for(seconds):
-        send(stub, observed(first + tick, np.full(NUMBERS, tick * step / NUMBERS**0.5), must_go=False))
+        send(
+            stub,
+            observed(first + tick, np.full(NUMBERS, tick * step / NUMBERS**0.5), must_go=False),
+        )
         sent += 1
         time.sleep(max(0.0, begin + sent / RATE - time.perf_counter()))
     time.sleep(1.5)
@@ -167,7 +197,9 @@ def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_policy(folder)
         port = 50_000 + os.getpid() % 10_000
-        server = subprocess.Popen([sys.executable, __file__, "serve", str(port)], stdout=subprocess.DEVNULL)
+        server = subprocess.Popen(
+            [sys.executable, __file__, "serve", str(port)], stdout=subprocess.DEVNULL
+        )
         try:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                 grpc.channel_ready_future(channel).result(120)
@@ -175,7 +207,10 @@ def main(seconds: float) -> None:
                 stub.Ready(services_pb2.Empty())
                 stub.SendPolicyInstructions(instructions(folder))
                 networked, direct = in_turns(stub, server_object(folder), seconds)
-                moving = {"0.05": share(stub, seconds, 0.05, 10**6), "2": share(stub, seconds, 2.0, 2 * 10**6)}
+                moving = {
+                    "0.05": share(stub, seconds, 0.05, 10**6),
+                    "2": share(stub, seconds, 2.0, 2 * 10**6),
+                }
         finally:
             server.terminate()
             server.wait()
@@ -185,7 +220,9 @@ def main(seconds: float) -> None:
         "without_network_p50_ms": statistics.median(direct),
         "round_trip_p50_ms": statistics.median(networked),
         "round_trip_p99_ms": float(np.percentile(networked, 99)),
-        "overhead_ms": statistics.median(there - here for there, here in zip(networked, direct, strict=True)),
+        "overhead_ms": statistics.median(
+            there - here for there, here in zip(networked, direct, strict=True)
+        ),
         "rate_hz": RATE,
         "share_reaching_the_policy_by_step": moving,
     }

@@ -1,4 +1,6 @@
-"""transformers' Mamba2 layer with the weights of ours: the oracle of the tests and a peer in the benchmarks."""
+"""transformers' Mamba2 layer with the weights of ours: the oracle of the tests and a peer in the
+benchmarks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The state-space layer by mamba-ssm's own kernels (2.3, with causal-conv1d), with the weights of ours: a peer in speed."""
+"""The state-space layer by mamba-ssm's own kernels (2.3, with causal-conv1d), with the weights of
+ours: a peer in speed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from chameleon_policy.policy.ssm import NORM_EPSILON, SelectiveSSM
 
 
 class MambaSsmLayer(nn.Module):
-    """mamba-ssm's default path: one function from the input projection to the layer's output, convolution included."""
+    """mamba-ssm's default path: one function from the input projection to the layer's output,
+    convolution included.
+    """
 
     def __init__(self, ours: SelectiveSSM) -> None:
         super().__init__()
@@ -20,14 +24,27 @@ class MambaSsmLayer(nn.Module):
         self.combined: Any = mamba_split_conv1d_scan_combined
         self.config = ours.config
         for name, parameter in ours.named_parameters():
-            self.register_parameter(name.replace(".", "_"), nn.Parameter(parameter.detach().clone()))
+            self.register_parameter(
+                name.replace(".", "_"), nn.Parameter(parameter.detach().clone())
+            )
 
     def forward(self, sequence: Tensor) -> Tensor:
         """(S T width) to (S T width), from an empty state."""
         projected = nn.functional.linear(sequence, self.in_projection_weight)
         output: Tensor = self.combined(
-            projected, self.convolution_weight, self.convolution_bias, self.rate_bias, -torch.exp(self.log_decay), self.skip,
-            self.config.chunk, activation="silu", rmsnorm_weight=self.norm_weight, rmsnorm_eps=NORM_EPSILON,
-            outproj_weight=self.out_projection_weight, headdim=self.config.head_dim, ngroups=1, norm_before_gate=False,
-        )  # fmt: skip
+            projected,
+            self.convolution_weight,
+            self.convolution_bias,
+            self.rate_bias,
+            -torch.exp(self.log_decay),
+            self.skip,
+            self.config.chunk,
+            activation="silu",
+            rmsnorm_weight=self.norm_weight,
+            rmsnorm_eps=NORM_EPSILON,
+            outproj_weight=self.out_projection_weight,
+            headdim=self.config.head_dim,
+            ngroups=1,
+            norm_before_gate=False,
+        )
         return output

@@ -1,4 +1,6 @@
-"""Parameters and memory of every preset, and of every method on Camo, for the docs: `python -m benchmarks.parameters`."""
+"""Parameters and memory of every preset, and of every method on Camo, for the docs: `python -m
+benchmarks.parameters`.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,24 @@ from chameleon_policy.provenance import write_result
 RESULT = Path("docs/results/parameters.json")
 METHODS_RESULT = Path("docs/results/method-parameters.json")
 CAMO = Features(
-    views=tuple(View(name=name, height=128, width=128) for name in VIEWS), proprioception=10, action=10, horizon=8
+    views=tuple(View(name=name, height=128, width=128) for name in VIEWS),
+    proprioception=10,
+    action=10,
+    horizon=8,
 )
 
 
 def sizes() -> dict[str, Any]:
-    """By preset, on the paper's features: the budget, what stands outside it, and the bytes of one robot's memory."""
+    """By preset, on the paper's features: the budget, what stands outside it, and the bytes of one
+    robot's memory.
+    """
     result = {}
     for name in PRESETS:
         policy = ChameleonPolicy(preset(name), budget_features())
         branch = list(policy.control_jepa.parameters()) if policy.control_jepa else []
-        speechless = ChameleonPolicy(preset(name), replace(budget_features(), language=None), with_control_jepa=False)
+        speechless = ChameleonPolicy(
+            preset(name), replace(budget_features(), language=None), with_control_jepa=False
+        )
         state = policy.initial_state(1)
         result[name] = {
             **asdict(parameter_budget(policy)),
@@ -35,16 +44,23 @@ def sizes() -> dict[str, Any]:
             "control_jepa": sum(p.numel() for p in branch),
             "control_jepa_trained": sum(p.numel() for p in branch if p.requires_grad),
             "state_bytes": state.nbytes,
-            "state_tensor_bytes": {tensor_name: tensor.nbytes for tensor_name, tensor in state.tensors().items()},
+            "state_tensor_bytes": {
+                tensor_name: tensor.nbytes for tensor_name, tensor in state.tensors().items()
+            },
         }
     return result
 
 
 def methods() -> dict[str, dict[str, int]]:
-    """By preset and method, on Camo's pictures: trainable parameters of the policy that control uses."""
+    """By preset and method, on Camo's pictures: trainable parameters of the policy that control
+    uses.
+    """
     with torch.device("meta"):  # counted, not made
         return {
-            name: {method: kind(preset(name), CAMO).parameter_count for method, kind in METHODS.items()} for name in PRESETS
+            name: {
+                method: kind(preset(name), CAMO).parameter_count for method, kind in METHODS.items()
+            }
+            for name in PRESETS
         }
 
 

@@ -1,9 +1,11 @@
-"""The robot loop in simulation: scores, delays and missed ticks at several rates, beside an evaluation in one process.
+"""The robot loop in simulation: scores, delays and missed ticks at several rates, beside an
+evaluation in one process.
 
     python -m benchmarks.robot_loop --out docs/results/robot-loop.json
 
-A server with the shipped policy runs on this machine, and so does the simulated robot; below 10 Hz two of them at a time.
-What is there already in `--folder` is kept, so that the same command goes on. Leave the machine alone meanwhile.
+A server with the shipped policy runs on this machine, and so does the simulated robot; below 10 Hz
+two of them at a time. What is there already in `--folder` is kept, so that the same command goes
+on. Leave the machine alone meanwhile.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ def run(file: Path, episodes: int, *words: object) -> dict[str, Any]:
 
 def scores(result: dict[str, Any]) -> dict[str, Any]:
     """Rates, and which seeds succeeded."""
-    succeeded = [each["seed"] for each in result["rollouts"] if each["manipulation"] and each["decision"]]
+    succeeded = [
+        each["seed"] for each in result["rollouts"] if each["manipulation"] and each["decision"]
+    ]
     return {**{name: result[name] for name in ("msr", "dsr", "sr")}, "succeeded": succeeded}
 
 
@@ -116,10 +120,24 @@ def main(
                 for task, document in zip(tasks, documents, strict=True)
             }
             sources += documents
-    origin = [{name: each[name] for name in ("command", "hardware", "git_revision", "duration_s")} for each in sources]
-    result = {"policy": POLICY, "episodes": episodes, "in_process": alone, "rates": loops, "runs": origin}
+    origin = [
+        {name: each[name] for name in ("command", "hardware", "git_revision", "duration_s")}
+        for each in sources
+    ]
+    result = {
+        "policy": POLICY,
+        "episodes": episodes,
+        "in_process": alone,
+        "rates": loops,
+        "runs": origin,
+    }
     seeds = list(EVALUATION_SEEDS[:episodes])
-    write_result(out, result, command=" ".join(["python -m benchmarks.robot_loop", *sys.argv[1:]]), seeds=seeds)
+    write_result(
+        out,
+        result,
+        command=" ".join(["python -m benchmarks.robot_loop", *sys.argv[1:]]),
+        seeds=seeds,
+    )
     print(f"Written: {out}")
 
 

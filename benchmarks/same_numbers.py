@@ -1,10 +1,11 @@
-"""Does a rewrite compute the same numbers? Losses, gradients and actions of two revisions, compared bit by bit on a CPU.
+"""Does a rewrite compute the same numbers? Losses, gradients and actions of two revisions, compared
+bit by bit on a CPU.
 
     python -m benchmarks.same_numbers 7f40af8 --out docs/results/same-numbers.json
 
-Each revision runs in a process of its own, from a checkout of its own: every method at the nano size, on object slots and
-on pictures, Chameleon at the small size, and the policy that is shipped. Policies are built without a limit of the
-half-life, which older revisions do not know.
+Each revision runs in a process of its own, from a checkout of its own: every method at the nano
+size, on object slots and on pictures, Chameleon at the small size, and the policy that is shipped.
+Policies are built without a limit of the half-life, which older revisions do not know.
 """
 
 from __future__ import annotations
@@ -40,19 +41,32 @@ def main(revision: tyro.conf.Positional[str], out: Path = Path("runs/same-number
     from chameleon_policy.provenance import write_result
 
     known = subprocess.run(
-        ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], cwd=ROOT, capture_output=True
+        ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"],
+        cwd=ROOT,
+        capture_output=True,
     )
     if known.returncode:
         raise SystemExit(f"git knows no revision {revision!r}; `git log --oneline` lists them")
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "checkout"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(other), revision], cwd=ROOT, check=True)
+        subprocess.run(
+            ["git", "worktree", "add", "--quiet", "--detach", str(other), revision],
+            cwd=ROOT,
+            check=True,
+        )
         try:
-            before, after = (_run(tree, Path(folder) / f"{name}.safetensors") for tree, name in ((other, "a"), (ROOT, "b")))
+            before, after = (
+                _run(tree, Path(folder) / f"{name}.safetensors")
+                for tree, name in ((other, "a"), (ROOT, "b"))
+            )
         finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(other)], cwd=ROOT, check=True)
+            subprocess.run(
+                ["git", "worktree", "remove", "--force", str(other)], cwd=ROOT, check=True
+            )
     missing = sorted(before.keys() ^ after.keys())
-    different = [name for name in before.keys() & after.keys() if not _same(before[name], after[name])]
+    different = [
+        name for name in before.keys() & after.keys() if not _same(before[name], after[name])
+    ]
     names = sorted({name.split(":")[0] for name in before})
     numbers = sum(tensor.numel() for tensor in before.values())
     print(f"{len(before)} tensors, {numbers:,} numbers, of: {', '.join(names)}")
@@ -76,7 +90,9 @@ def _run(tree: Path, file: Path) -> dict[str, Tensor]:
     """Let the code of a checkout compute; this file says what."""
     code = f"import runpy; runpy.run_path({__file__!r})['compute']({str(file)!r}, {str(tree)!r})"
     paths = os.pathsep.join([str(tree / "src"), str(tree)])
-    subprocess.run([sys.executable, "-c", code], cwd=tree, env={**os.environ, "PYTHONPATH": paths}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tree, env={**os.environ, "PYTHONPATH": paths}, check=True
+    )
     return load_file(file)
 
 
@@ -90,7 +106,9 @@ def compute(file: str, tree: str) -> None:
     """Save everything that is compared, by name."""
     import chameleon_policy
 
-    assert Path(chameleon_policy.__file__).is_relative_to(tree), "another checkout's code was imported"
+    assert Path(chameleon_policy.__file__).is_relative_to(tree), (
+        "another checkout's code was imported"
+    )
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in _everything()}, file)
@@ -102,7 +120,13 @@ def _everything() -> Iterator[tuple[str, Tensor]]:
 
     slots = Features(objects=ObjectSlots(count=3, size=4), proprioception=5, action=2, horizon=4)
     views = tuple(View(name=name, height=64, width=96) for name in ("third", "wrist"))
-    pictures = Features(views=views, proprioception=5, action=2, horizon=4, language=Language(width=6, encoder="none"))
+    pictures = Features(
+        views=views,
+        proprioception=5,
+        action=2,
+        horizon=4,
+        language=Language(width=6, encoder="none"),
+    )
     cases = [
         (method, "nano", name, features)
         for method in METHODS
@@ -125,7 +149,9 @@ def _unlimited(config: Any) -> Any:
 
 
 def _training(policy: Any, features: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the loss of two episodes of different length, its parts, every gradient and the memory afterwards."""
+    """Yield the loss of two episodes of different length, its parts, every gradient and the memory
+    afterwards.
+    """
     from benchmarks.inputs import random_observation
     from chameleon_policy import EpisodeBatch
 

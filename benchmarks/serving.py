@@ -1,11 +1,13 @@
-"""Ticks per second of the policy server against the number of clients, beside the same policy without a network.
+"""Ticks per second of the policy server against the number of clients, beside the same policy
+without a network.
 
     python -m benchmarks.serving
     LEROBOT_PYTHON=.lerobot-venv/bin/python python -m benchmarks.serving      with LeRobot's server as a peer
 
-The server is a process, and so is every client. Clients are robots that never wait: a new tick as soon as the last one is
-answered, a chunk (8 sampling steps) whenever one is used up. All of them share this machine's cores with the server;
-policies compute with `--threads` of them, here as in the loop without a network.
+The server is a process, and so is every client. Clients are robots that never wait: a new tick as
+soon as the last one is answered, a chunk (8 sampling steps) whenever one is used up. All of them
+share this machine's cores with the server; policies compute with `--threads` of them, here as in
+the loop without a network.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def policies() -> dict[str, VisuomotorPolicy]:
     torch.manual_seed(SEED)
     return {
         "camo-small, 2 x 128 x 128": load_policy("camo-small").float(),
-        "nano, object slots": ChameleonPolicy(preset("nano"), STATE, with_control_jepa=False).eval(),
+        "nano, object slots": ChameleonPolicy(
+            preset("nano"), STATE, with_control_jepa=False
+        ).eval(),
     }
 
 
@@ -97,10 +101,15 @@ def server(policy: VisuomotorPolicy, device: str, threads: int) -> Iterator[str]
 
 
 def overhead(policy: VisuomotorPolicy, url: str, seconds: float) -> float:
-    """Milliseconds that the network adds to an `observe`: the median of differences to the same call here, in turns."""
+    """Milliseconds that the network adds to an `observe`: the median of differences to the same
+    call here, in turns.
+    """
     differences: list[float] = []
     with Client(url, timeout=120) as client:
-        session, arrays = client.open(seed=SEED), observation(client.metadata, np.random.default_rng(SEED))
+        session, arrays = (
+            client.open(seed=SEED),
+            observation(client.metadata, np.random.default_rng(SEED)),
+        )
         seen, state = Observation.single(**arrays), policy.initial_state(1)
         begin = time.perf_counter()
         while (start := time.perf_counter()) < begin + seconds or len(differences) < 5:
@@ -119,10 +128,13 @@ def with_clients(url: str, count: int, seconds: float) -> dict[str, Any]:
     robots = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.serving_client", url, str(seed), *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         for seed in range(count)
-    ]  # fmt: skip
+    ]
     for robot in robots:
         assert robot.stdout is not None
         if robot.stdout.readline().strip() != "ready":
@@ -146,13 +158,17 @@ def lerobot(seconds: float, threads: int) -> dict[str, Any] | None:
     """LeRobot's policy server, measured by a Python that has it; None without one."""
     python = os.environ.get("LEROBOT_PYTHON")
     if python is None:
-        print("LeRobot's server is left out: set LEROBOT_PYTHON to a Python that has it; scripts/lerobot-venv makes one")
+        print(
+            "LeRobot's server is left out: set LEROBOT_PYTHON to a Python that has it; scripts/lerobot-venv makes one"
+        )
         return None
     script = Path(__file__).with_name("lerobot_server_peer.py").resolve()
     with tempfile.TemporaryDirectory() as folder:  # it writes logs where it is started
         command = [str(Path(python).absolute()), str(script), str(seconds)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        )
     if done.returncode != 0:
         raise RuntimeError(f"LeRobot's server could not be measured:\n{done.stderr[-3000:]}")
     measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -169,7 +185,9 @@ def _percentiles(waits: list[dict[str, list[float]]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for call in ("observe", "act"):
         times = [wait for each in waits for wait in each[call]]
-        found |= {f"{call}_p{percent}_ms": float(np.percentile(times, percent)) for percent in (50, 99)}
+        found |= {
+            f"{call}_p{percent}_ms": float(np.percentile(times, percent)) for percent in (50, 99)
+        }
     return found
 
 
@@ -191,8 +209,15 @@ def main(
     """
     path = out or Path("runs") / f"serving-{device}.json"
     torch.set_num_threads(threads)
-    command = " ".join(["python -m benchmarks.serving", *([] if device == "cpu" else ["--device", device])])
-    result: dict[str, Any] = {"seconds": seconds, "threads": threads, "sampling_steps": STEPS, "policies": {}}
+    command = " ".join(
+        ["python -m benchmarks.serving", *([] if device == "cpu" else ["--device", device])]
+    )
+    result: dict[str, Any] = {
+        "seconds": seconds,
+        "threads": threads,
+        "sampling_steps": STEPS,
+        "policies": {},
+    }
     table = Table(title="Ticks per second and waits in ms (median, 99th percentile)")
     for column in ("policy", "clients", "ticks/s", "observe", "act", "batch"):
         table.add_column(column)
@@ -203,8 +228,17 @@ def main(
             served = [with_clients(url, count, seconds) for count in clients]
         result["policies"][name] = {"in_process": alone, "overhead_ms": added, "server": served}
         for row in ({"clients": "in process", "mean_batch": 1, **alone}, *served):
-            waits = [f"{row[f'{call}_p50_ms']:.1f}, {row[f'{call}_p99_ms']:.1f}" for call in ("observe", "act")]
-            table.add_row(name, str(row["clients"]), f"{row['ticks_per_second']:.0f}", *waits, f"{row['mean_batch']:.1f}")
+            waits = [
+                f"{row[f'{call}_p50_ms']:.1f}, {row[f'{call}_p99_ms']:.1f}"
+                for call in ("observe", "act")
+            ]
+            table.add_row(
+                name,
+                str(row["clients"]),
+                f"{row['ticks_per_second']:.0f}",
+                *waits,
+                f"{row['mean_batch']:.1f}",
+            )
         write_result(path, result, command=command, seeds=[SEED])
     result["lerobot"] = lerobot(seconds, threads)
     write_result(path, result, command=command, seeds=[SEED])

@@ -1,6 +1,8 @@
-"""One robot of the serving benchmark: a process with the client's package and nothing else, as on a robot.
+"""One robot of the serving benchmark: a process with the client's package and nothing else, as on a
+robot.
 
-It says `ready`, waits for a line, ticks as fast as it is answered for some seconds, and prints its waits as JSON.
+It says `ready`, waits for a line, ticks as fast as it is answered for some seconds, and prints its
+waits as JSON.
 """
 
 from __future__ import annotations
@@ -17,10 +19,14 @@ from chameleon_client import Client, Metadata
 
 def observation(metadata: Metadata, rng: np.random.Generator) -> dict[str, Any]:
     """Noise in the shape of what the policy sees."""
-    seen: dict[str, Any] = {"proprioception": rng.standard_normal(metadata.proprioception).astype(np.float32)}
+    seen: dict[str, Any] = {
+        "proprioception": rng.standard_normal(metadata.proprioception).astype(np.float32)
+    }
     if metadata.views:
         sizes = metadata.views.items()
-        seen["images"] = {name: rng.integers(0, 256, (*size, 3), dtype=np.uint8) for name, size in sizes}
+        seen["images"] = {
+            name: rng.integers(0, 256, (*size, 3), dtype=np.uint8) for name, size in sizes
+        }
     if metadata.objects is not None:
         seen["objects"] = rng.standard_normal(metadata.objects).astype(np.float32)
     return seen
@@ -29,7 +35,10 @@ def observation(metadata: Metadata, rng: np.random.Generator) -> dict[str, Any]:
 def main(url: str, seed: int, seconds: float, warm_up: float, steps: int) -> None:
     """Play one episode: `observe` on every tick, `act` whenever the last chunk is used up."""
     with Client(url, timeout=120) as client:
-        session, seen = client.open(seed=seed), observation(client.metadata, np.random.default_rng(seed))
+        session, seen = (
+            client.open(seed=seed),
+            observation(client.metadata, np.random.default_rng(seed)),
+        )
         executed = client.metadata.executed
         session.observe(**seen)
         session.act(steps=steps)

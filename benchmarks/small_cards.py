@@ -1,11 +1,13 @@
-"""Which kernels fit which cards? Compile all that a policy uses, for cards that are not here, and read what they need.
+"""Which kernels fit which cards? Compile all that a policy uses, for cards that are not here, and
+read what they need.
 
     python -m benchmarks.small_cards --out docs/results/small-cards.json
 
-Triton compiles without a card. Fused policies take a training step and a control step and sample chunks on a CPU, and every
-launch of a kernel compiles it for the card in question instead of running it. Memory and head see as many tokens as the
-paper's cameras make. Shared memory is what Triton allots to a block of
-threads; registers and spilled bytes are a thread's, as `cuobjdump` reads them from the compiled kernel.
+Triton compiles without a card. Fused policies take a training step and a control step and sample
+chunks on a CPU, and every launch of a kernel compiles it for the card in question instead of
+running it. Memory and head see as many tokens as the paper's cameras make. Shared memory is what
+Triton allots to a block of threads; registers and spilled bytes are a thread's, as `cuobjdump`
+reads them from the compiled kernel.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ CARDS = {
 TIME = 70
 """Time steps: more than one chunk of the scan, so that its states are kept, too."""
 PICTURES = budget_features()
-SLOTS = dataclasses.replace(PICTURES, views=(), objects=ObjectSlots(count=PICTURES.tokens - 2, size=4))
+SLOTS = dataclasses.replace(
+    PICTURES, views=(), objects=ObjectSlots(count=PICTURES.tokens - 2, size=4)
+)
 """As many tokens without pictures, which would take a CPU minutes."""
 ROBOTS = (1, 2, 4)
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -76,30 +80,45 @@ def main(
     rows = []
     for card in cards:
         for name in presets:
-            rows.append(row := {"card": card, "names": CARDS[card][2], "preset": name, **needs(card, name)})
+            rows.append(
+                row := {"card": card, "names": CARDS[card][2], "preset": name, **needs(card, name)}
+            )
             print(
                 f"{card}, {name}: {len(row['kernels'])} kernels; shared memory at most {row['shared_kib']:.0f} KiB of "
                 f"{row['card_kib']} ({row['largest']}); {row['registers']} registers; spilled at most "
                 f"{row['spilled_bytes']} bytes ({row['most_spilled']})",
                 flush=True,
             )
-            write_result(out, {"rows": rows}, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=[SEED])
+            write_result(
+                out,
+                {"rows": rows},
+                command=shlex.join([*COMMAND.split(), *sys.argv[1:]]),
+                seeds=[SEED],
+            )
     print(f"Written to {out}")
 
 
 def needs(card: str, name: str) -> dict[str, Any]:
-    """Compile the kernels that a preset uses for a card: which there are, and what the hungriest of them need."""
+    """Compile the kernels that a preset uses for a card: which there are, and what the hungriest of
+    them need.
+    """
     capability, memory, _ = CARDS[card]
     with compiling_for(capability) as compiled:
         use(name, memory * 1024)
     found = [Need.of(function, kernel) for function, kernel in compiled]
-    largest, spiller = max(found, key=lambda need: need.shared), max(found, key=lambda need: need.spilled)
+    largest, spiller = (
+        max(found, key=lambda need: need.shared),
+        max(found, key=lambda need: need.spilled),
+    )
     return {
-        "kernels": sorted({need.kernel for need in found}), "card_kib": memory,
-        "shared_kib": largest.shared / 1024, "largest": largest.kernel,
+        "kernels": sorted({need.kernel for need in found}),
+        "card_kib": memory,
+        "shared_kib": largest.shared / 1024,
+        "largest": largest.kernel,
         "registers": max(need.registers for need in found),
-        "spilled_bytes": spiller.spilled, "most_spilled": spiller.kernel,
-    }  # fmt: skip
+        "spilled_bytes": spiller.spilled,
+        "most_spilled": spiller.kernel,
+    }
 
 
 def use(name: str, shared_memory: int) -> None:
@@ -108,19 +127,28 @@ def use(name: str, shared_memory: int) -> None:
     for features, time in ((PICTURES, 1), (SLOTS, TIME)):
         policy = fuse(ChameleonPolicy(preset(name), features), shared_memory=shared_memory)
         batch = EpisodeBatch(
-            observation=random_observation(features, (1, time), torch.Generator().manual_seed(SEED)),
+            observation=random_observation(
+                features, (1, time), torch.Generator().manual_seed(SEED)
+            ),
             actions=torch.randn(1, time, features.action),
             valid=torch.ones(1, time, dtype=torch.bool),
         )
-        # oneDNN's bfloat16 convolutions over few channels crash on some processors; without it they take longer.
-        with torch.autocast("cpu", torch.bfloat16), torch.backends.mkldnn.flags(enabled=name != "nano"):
+        # oneDNN's bfloat16 convolutions over few channels crash on some processors; without it they
+        # take longer.
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            torch.backends.mkldnn.flags(enabled=name != "nano"),
+        ):
             policy.loss(batch, check_values=False).total.backward()
         control = freeze(policy.bfloat16())
         observation = batch.observation.map(lambda tensor: tensor[:, 0])
         control.act(control.observe(observation, control.initial_state()), steps=1)
     flow = policy.action_flow
     for robots in ROBOTS if euler.fits(flow) else ():
-        working, noise = torch.zeros(robots, flow.width), torch.zeros(robots, flow.horizon, flow.action)
+        working, noise = (
+            torch.zeros(robots, flow.width),
+            torch.zeros(robots, flow.horizon, flow.action),
+        )
         with torch.no_grad():
             euler.EulerSampler(flow, robots, 2, torch.bfloat16, shared_memory)(working, noise)
 
@@ -142,7 +170,9 @@ class Need:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(kernel.asm["cubin"])
             file.flush()
-            text = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+            text = subprocess.run(
+                [CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True
+            ).stdout
         usage = re.search(r"REG:(\d+) STACK:(\d+)", text)
         if usage is None:
             raise RuntimeError(f"cuobjdump says nothing of the registers of {name}: {text}")
@@ -170,7 +200,9 @@ class AbsentCard:
 
 @contextmanager
 def compiling_for(capability: int) -> Iterator[list[tuple[str, Any]]]:
-    """Compile kernels for a card in place of running them, in this block; afterwards the list has them, by name."""
+    """Compile kernels for a card in place of running them, in this block; afterwards the list has
+    them, by name.
+    """
     found: list[tuple[str, Any]] = []
     run, enabled = JITFunction.run, kernels.enabled
 
@@ -186,7 +218,8 @@ def compiling_for(capability: int) -> Iterator[list[tuple[str, Any]]]:
     try:
         yield found
     finally:
-        JITFunction.run, kernels.enabled = run, enabled  # the driver stays: there may be no other on this machine
+        # the driver stays: there may be no other on this machine
+        JITFunction.run, kernels.enabled = run, enabled
 
 
 if __name__ == "__main__":

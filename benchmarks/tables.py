@@ -2,7 +2,8 @@
 
     python -m benchmarks.tables
 
-A table stands below its marker, `<!-- table: half-lives -->`; a test says that writing it again changes nothing.
+A table stands below its marker, `<!-- table: half-lives -->`; a test says that writing it again
+changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Table:
 
     def text(self) -> str:
         """Make the table."""
-        results = (json.loads((ROOT / "docs/results" / name).read_text())["result"] for name in self.files)
+        results = (
+            json.loads((ROOT / "docs/results" / name).read_text())["result"] for name in self.files
+        )
         return self.make(*results)
 
 
@@ -46,7 +49,9 @@ def main() -> None:
     """Write every table into its page."""
     for marker, table in TABLES.items():
         path = ROOT / table.page
-        path.write_text(replaced(path.read_text(), f"<!-- table: {marker} -->", table.text(), table.page))
+        path.write_text(
+            replaced(path.read_text(), f"<!-- table: {marker} -->", table.text(), table.page)
+        )
         print(f"{table.page}: {marker}")
 
 
@@ -84,7 +89,10 @@ def half_lives(result: Result) -> str:
                 f"{row['above_64']:.0%}",
             ]
         )
-    return markdown("policy | layer | set to | limit | 5 / 25 / 50 / 75 / 95 % of heads and streams | above 64 steps", rows)
+    return markdown(
+        "policy | layer | set to | limit | 5 / 25 / 50 / 75 / 95 % of heads and streams | above 64 steps",
+        rows,
+    )
 
 
 def _steps(value: float) -> str:
@@ -97,17 +105,29 @@ def small_cards(result: Result) -> str:
     """Show what the hungriest kernels need of cards."""
     rows = []
     for row in result["rows"]:
-        spilled = "0" if row["spilled_bytes"] == 0 else f"{row['spilled_bytes']} (`{row['most_spilled']}`)"
-        rows.append([
-            f"{row['card']}: {row['names']}", f"`{row['preset']}`", str(len(row["kernels"])),
-            f"{row['shared_kib']:.0f} of {row['card_kib']} (`{row['largest']}`)", str(row["registers"]), spilled,
-        ])  # fmt: skip
+        spilled = (
+            "0"
+            if row["spilled_bytes"] == 0
+            else f"{row['spilled_bytes']} (`{row['most_spilled']}`)"
+        )
+        rows.append(
+            [
+                f"{row['card']}: {row['names']}",
+                f"`{row['preset']}`",
+                str(len(row["kernels"])),
+                f"{row['shared_kib']:.0f} of {row['card_kib']} (`{row['largest']}`)",
+                str(row["registers"]),
+                spilled,
+            ]
+        )
     heading = "card | preset | kernels | shared memory of a block, KiB | registers of a thread | spilled bytes of a thread"
     return markdown(heading, rows)
 
 
 def delayed_question(*results: Result) -> str:
-    """Show the score of every training seed of every method; a column is a toy and how long it was trained."""
+    """Show the score of every training seed of every method; a column is a toy and how long it was
+    trained.
+    """
     found = [row for result in results for row in result["rows"]]
     optimizers = {(row["optimizer"], row["learning_rate"]) for row in found}
     if len(optimizers) > 1:
@@ -120,20 +140,30 @@ def delayed_question(*results: Result) -> str:
             here = [row for row in found if row["method"] == method and _trained(row) == trained]
             cells.append(_seeds(here, lambda row, count=count: row["scores"][count]))
         rows.append([f"`{method}`", *cells])
-    return markdown(" | ".join(["method", *(_named(trained, count) for trained, count in columns)]), rows)
+    return markdown(
+        " | ".join(["method", *(_named(trained, count) for trained, count in columns)]), rows
+    )
 
 
 def emptied(*results: Result) -> str:
-    """Show what is still answered when traces or working state are emptied just before the question."""
+    """Show what is still answered when traces or working state are emptied just before the
+    question.
+    """
     found = [row for result in results for row in result["rows"] if row.get("emptied")]
     rows = []
-    for trained, count in dict.fromkeys((_trained(row), count) for row in found for count in _counts(row)):
+    for trained, count in dict.fromkeys(
+        (_trained(row), count) for row in found for count in _counts(row)
+    ):
         for method in KINDS:
             here = [row for row in found if row["method"] == method and _trained(row) == trained]
             if here:
                 cells = [_seeds(here, lambda row, count=count: row["scores"][count])]
                 for part in EMPTIED:
-                    cells.append(_seeds(here, lambda row, part=part, count=count: row["emptied"][part][count]))
+                    cells.append(
+                        _seeds(
+                            here, lambda row, part=part, count=count: row["emptied"][part][count]
+                        )
+                    )
                 rows.append([_named(trained, count), f"`{method}`", *cells])
     return markdown("asked | method | whole memory | traces emptied | working state emptied", rows)
 
@@ -164,17 +194,33 @@ def performance(result: Result) -> str:
     training, control = result["training"], result["control"]
     (ours, plain), fast = (training[name] for name in ("ours", "plain")), control["fast"]
     rows = [
-        ["training step, `paper`, 64 x 64 frames, two 128 x 128 views", f"{ours['step_ms']:.0f} ms",
-         f"{plain['step_ms']:.0f} ms, plain eager bf16", f"{training['speedup']:.1f} x", "4 x"],
+        [
+            "training step, `paper`, 64 x 64 frames, two 128 x 128 views",
+            f"{ours['step_ms']:.0f} ms",
+            f"{plain['step_ms']:.0f} ms, plain eager bf16",
+            f"{training['speedup']:.1f} x",
+            "4 x",
+        ],
         ["its peak memory", _gib(ours), _gib(plain), f"{training['memory_ratio']:.2f}", "0.5"],
-    ]  # fmt: skip
+    ]
     for name, label, wanted in (
         ("observe", "`observe`, two 224 x 224 views", "1.5 ms"),
         ("act_8", "`act`, 8 Euler steps", "1 ms"),
         ("act_50", "`act`, 50 Euler steps", "5 ms"),
     ):
-        latency, eager = f"{fast[name]['p50_ms']:.2f} ms, p99 {fast[name]['p99_ms']:.2f}", control["eager"][name]["p50_ms"]
-        rows.append([label, latency, f"{eager:.1f} ms, eager", f"{eager / fast[name]['p50_ms']:.1f} x", wanted])
+        latency, eager = (
+            f"{fast[name]['p50_ms']:.2f} ms, p99 {fast[name]['p99_ms']:.2f}",
+            control["eager"][name]["p50_ms"],
+        )
+        rows.append(
+            [
+                label,
+                latency,
+                f"{eager:.1f} ms, eager",
+                f"{eager / fast[name]['p50_ms']:.1f} x",
+                wanted,
+            ]
+        )
     whole = fast["observe"]["p50_ms"] + fast["act_8"]["p50_ms"]
     for name, peer in control["peers"].items():
         beside = f"{peer['p50_ms']:.1f} ms, {name} ({peer['parameters'] / 1e6:.1f}M)"
@@ -184,21 +230,28 @@ def performance(result: Result) -> str:
 
 
 def rewrite(before: Result, after: Result) -> str:
-    """Show a step and a tick before and after the kernels moved out of the model, and with small blocks."""
+    """Show a step and a tick before and after the kernels moved out of the model, and with small
+    blocks.
+    """
 
     def figures(result: Result, name: str, control: str) -> list[str]:
         training, ticks = result["training"], result["control"][control]
         ours, plain = training[name], training["plain"]
         memory = ours["peak_memory_bytes"] / plain["peak_memory_bytes"]
         return [
-            f"{ours['step_ms']:.1f} ms", f"{plain['step_ms'] / ours['step_ms']:.2f} x", f"{memory:.2f}",
+            f"{ours['step_ms']:.1f} ms",
+            f"{plain['step_ms'] / ours['step_ms']:.2f} x",
+            f"{memory:.2f}",
             *(f"{ticks[each]['p50_ms']:.2f} ms" for each in ("observe", "act_8", "act_50")),
-        ]  # fmt: skip
+        ]
 
     rows = [
         ["kernels inside the model, no limit", *figures(before, "ours", "fast")],
         ["fused twins, with the limit", *figures(after, "ours", "fast")],
-        ["the same with the blocks of a 99 KiB card", *figures(after, "small_blocks", "small_blocks")],
+        [
+            "the same with the blocks of a 99 KiB card",
+            *figures(after, "small_blocks", "small_blocks"),
+        ],
     ]
     heading = " | training step | plain / ours | memory, ours / plain | `observe` | `act`, 8 steps | `act`, 50 steps"
     return markdown(heading, rows)
@@ -218,7 +271,11 @@ def length(result: Result) -> str:
     rows = []
     for steps, row in result["length"]["lengths"].items():
         ours, plain = row["ours"], row["plain"]
-        times = [f"{ours['ms']:.1f} ms", f"{plain['ms']:.1f} ms", f"{plain['ms'] / ours['ms']:.1f} x"]
+        times = [
+            f"{ours['ms']:.1f} ms",
+            f"{plain['ms']:.1f} ms",
+            f"{plain['ms'] / ours['ms']:.1f} x",
+        ]
         rows.append([steps, *times, _gib(ours), _gib(plain)])
     return markdown("steps | ours | plain | ratio | peak memory | plain", rows)
 
@@ -229,7 +286,9 @@ def _gib(row: Result) -> str:
 
 def kinds(result: Result) -> str:
     """Show where the time of a training step goes."""
-    return markdown("kind of kernel | ms", [[name, f"{ms:.1f}"] for name, ms in result["kinds"].items()])
+    return markdown(
+        "kind of kernel | ms", [[name, f"{ms:.1f}"] for name, ms in result["kinds"].items()]
+    )
 
 
 def control(*results: Result) -> str:
@@ -238,10 +297,22 @@ def control(*results: Result) -> str:
     for machine, result in zip(MACHINES, results, strict=True):
         ticks = result["control"]["late"]
         first = ticks["10"]["p50_ms"]
-        ratios = [f"{ticks[t]['p50_ms'] / first:.2f}" if t in ticks else "-" for t in ("1000", "100000")]
+        ratios = [
+            f"{ticks[t]['p50_ms'] / first:.2f}" if t in ticks else "-" for t in ("1000", "100000")
+        ]
         (size,) = {row["state_bytes"] for row in ticks.values()}
-        rows.append([result["control"]["preset"], machine, f"{first:.1f} ms", *ratios, f"{size / 2**20:.1f} MiB"])
-    return markdown("policy | hardware | `observe` at t = 10 | t = 1,000 | t = 100,000 | memory", rows)
+        rows.append(
+            [
+                result["control"]["preset"],
+                machine,
+                f"{first:.1f} ms",
+                *ratios,
+                f"{size / 2**20:.1f} MiB",
+            ]
+        )
+    return markdown(
+        "policy | hardware | `observe` at t = 10 | t = 1,000 | t = 100,000 | memory", rows
+    )
 
 
 def state_space(*results: Result) -> str:
@@ -250,7 +321,10 @@ def state_space(*results: Result) -> str:
     for machine, result in zip(MACHINES, results, strict=True):
         for shape, row in result["ssm"]["shapes"].items():
             times = row["forward_backward_ms"]
-            ratios = [f"{times[peer] / times['ours']:.1f}" if peer in times else "-" for peer in LAYER_PEERS]
+            ratios = [
+                f"{times[peer] / times['ours']:.1f}" if peer in times else "-"
+                for peer in LAYER_PEERS
+            ]
             rows.append([machine, shape, f"{times['ours']:.1f} ms", *ratios])
     return markdown("hardware | streams x steps | ours | transformers' Mamba2 | mamba-ssm", rows)
 

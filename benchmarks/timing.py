@@ -25,9 +25,15 @@ def measure(function: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def take_turns(candidates: Mapping[str, Callable[[], object]], device: torch.device, rounds: int) -> dict[str, float]:
-    """Median seconds of every candidate; they run one after the other in each round, so that noise hits all alike."""
-    return compare({name: partial(measure, function, device) for name, function in candidates.items()}, rounds)
+def take_turns(
+    candidates: Mapping[str, Callable[[], object]], device: torch.device, rounds: int
+) -> dict[str, float]:
+    """Median seconds of every candidate; they run one after the other in each round, so that noise
+    hits all alike.
+    """
+    return compare(
+        {name: partial(measure, function, device) for name, function in candidates.items()}, rounds
+    )
 
 
 def compare(measurements: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:

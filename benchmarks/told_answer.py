@@ -1,11 +1,12 @@
-"""Can the hands do it, and from when on? Policies that are told the answer, saved at several moments of a training.
+"""Can the hands do it, and from when on? Policies that are told the answer, saved at several
+moments of a training.
 
     chameleon train DATA... --recipe camo --tell-answer --no-mirror --minutes 4 --checkpoint-minutes 0.65 --out runs/told
     chameleon eval COPY --task TASK --first-seed 1500000000 --json evaluations/1.7/TASK.json   # each copy, each task
     python -m benchmarks.told_answer runs/told/run.json evaluations
 
-Every checkpoint writes runs/told/policy anew: copy it away in time. A folder of evaluations is named after the minutes of
-training behind its policy.
+Every checkpoint writes runs/told/policy anew: copy it away in time. A folder of evaluations is
+named after the minutes of training behind its policy.
 """
 
 from __future__ import annotations
@@ -41,8 +42,16 @@ def main(training: tyro.conf.Positional[Path], evaluations: tyro.conf.Positional
         evaluations: Folder that holds a folder for each policy.
     """
     documents = {minutes: read(folder) for minutes, folder in folders(evaluations).items()}
-    seeds = {seed for tasks in documents.values() for document in tasks.values() for seed in document["seeds"]}
-    minutes = {minutes: {task: _kept(document) for task, document in tasks.items()} for minutes, tasks in documents.items()}
+    seeds = {
+        seed
+        for tasks in documents.values()
+        for document in tasks.values()
+        for seed in document["seeds"]
+    }
+    minutes = {
+        minutes: {task: _kept(document) for task, document in tasks.items()}
+        for minutes, tasks in documents.items()
+    }
     lines = read_metrics(training.with_name(METRICS))
     if not lines:
         raise FileNotFoundError(
@@ -51,10 +60,15 @@ def main(training: tyro.conf.Positional[Path], evaluations: tyro.conf.Positional
     trained = {name: lines[-1][name] for name in ("step", "seconds")}
     result = {"training": json.loads(training.read_text()), "trained": trained, "minutes": minutes}
     drawn = figure(minutes)
-    write_result(RESULT, result, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=sorted(seeds))
+    write_result(
+        RESULT, result, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=sorted(seeds)
+    )
     FIGURE.write_text(drawn)
     for name, tasks in minutes.items():
-        rows = (f"{task} {' '.join(interval(Rate.from_dict(row[rate])) for rate in RATES)}" for task, row in tasks.items())
+        rows = (
+            f"{task} {' '.join(interval(Rate.from_dict(row[rate])) for rate in RATES)}"
+            for task, row in tasks.items()
+        )
         print(f"{name} min, MSR DSR SR: {'; '.join(rows)}")
     print(f"Written: {RESULT}, {FIGURE}")
 
@@ -65,7 +79,9 @@ def folders(evaluations: Path) -> dict[str, Path]:
     strange = [name for name in found if not name.replace(".", "", 1).isdecimal()]
     if strange or not found:
         got = " ".join(sorted(strange)) or "none"
-        raise ValueError(f"{evaluations} must hold folders that are named after minutes of training, such as 1.7; got {got}")
+        raise ValueError(
+            f"{evaluations} must hold folders that are named after minutes of training, such as 1.7; got {got}"
+        )
     return {name: found[name] for name in sorted(found, key=float)}
 
 
@@ -75,7 +91,9 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
     for task in TASKS:
         path = folder / f"{task}.json"
         if not path.is_file():
-            raise FileNotFoundError(f"{path} is missing: chameleon eval COPY --task {task} --json {path}")
+            raise FileNotFoundError(
+                f"{path} is missing: chameleon eval COPY --task {task} --json {path}"
+            )
         documents[task] = json.loads(path.read_text())
         environment = documents[task]["result"]["environment"]
         if environment["task"] != task or environment["kind"] != "told":
@@ -88,14 +106,29 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 def figure(minutes: Mapping[str, Mapping[str, Any]]) -> str:
     """SR of each task over the minutes of training."""
     lines = {
-        task: [point_of(float(name), Rate.from_dict(tasks[task]["sr"])) for name, tasks in minutes.items()] for task in TASKS
+        task: [
+            point_of(float(name), Rate.from_dict(tasks[task]["sr"]))
+            for name, tasks in minutes.items()
+        ]
+        for task in TASKS
     }
-    return interval_chart(lines, title="Told the answer: SR during training", x_label="minutes of training on a shared GPU")
+    return interval_chart(
+        lines,
+        title="Told the answer: SR during training",
+        x_label="minutes of training on a shared GPU",
+    )
 
 
 def _kept(document: Mapping[str, Any]) -> dict[str, Any]:
-    result, origin = document["result"], {name: document[name] for name in ("hardware", "git_revision", "duration_s")}
-    return {**origin, "euler_steps": result["steps"], **{name: result[name] for name in ("episodes", *RATES, "reasons")}}
+    result, origin = (
+        document["result"],
+        {name: document[name] for name in ("hardware", "git_revision", "duration_s")},
+    )
+    return {
+        **origin,
+        "euler_steps": result["steps"],
+        **{name: result[name] for name in ("episodes", *RATES, "reasons")},
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Does training ever wait for data? Reading demonstrations from disk, and the share of a step spent waiting for its batch.
+"""Does training ever wait for data? Reading demonstrations from disk, and the share of a step spent
+waiting for its batch.
 
     python -m benchmarks.training                    two CPU cores: the nano policy on pictures
     python -m benchmarks.training --device cuda      a GPU: the paper's policy, data on the GPU and data that have to travel
@@ -48,20 +49,28 @@ SAMPLED = 4
 
 @contextmanager
 def demonstrations(data: Path | None, episodes: int, workers: int) -> Iterator[Path]:
-    """A dataset with pictures: the one that is named, or a new one for as long as the block lasts."""
+    """A dataset with pictures: the one that is named, or a new one for as long as the block
+    lasts.
+    """
     if data is not None:
         yield data
         return
     folder = Path(tempfile.mkdtemp())
     print(f"Recording {episodes} demonstrations ...")
     try:
-        yield record(Recording(task="shell-game", episodes=episodes, image_size=SIZE), folder / "data", workers=workers)
+        yield record(
+            Recording(task="shell-game", episodes=episodes, image_size=SIZE),
+            folder / "data",
+            workers=workers,
+        )
     finally:
         shutil.rmtree(folder)
 
 
 def reading(path: Path, workers: int) -> tuple[Episodes, list[EpisodeArrays], dict[str, Any]]:
-    """Whole episodes in order, and for comparison frame by frame with a seek each, as a shuffling loader reads them."""
+    """Whole episodes in order, and for comparison frame by frame with a seek each, as a shuffling
+    loader reads them.
+    """
     start = time.perf_counter()
     episodes = open_episodes(path)
     arrays = load_episodes(episodes, workers=workers)
@@ -71,29 +80,52 @@ def reading(path: Path, workers: int) -> tuple[Episodes, list[EpisodeArrays], di
     for index in range(SAMPLED):
         for key in episodes.layout.view_keys.values():
             rate = episodes.dataset.schema.rate
-            first = round(episodes.dataset.episodes[index].row[f"videos/{key}/from_timestamp"] * rate)
+            first = round(
+                episodes.dataset.episodes[index].row[f"videos/{key}/from_timestamp"] * rate
+            )
             for frame in range(episodes.lengths[index]):
                 decode_video(episodes.dataset.file_of(index, key), rate, first + frame, 1)
                 frames += 1
     by_frame = (time.perf_counter() - start) / frames
     pictures = sum(episodes.lengths) * len(episodes.views)
-    return episodes, arrays, {
-        "episodes": len(episodes), "pictures": pictures, "size": list(next(iter(episodes.views.values()))),
-        "workers": workers, "seconds": seconds, "pictures_per_second": pictures / seconds,
-        "frame_by_frame_ratio": by_frame / (seconds * workers / pictures),
-    }  # fmt: skip
+    return (
+        episodes,
+        arrays,
+        {
+            "episodes": len(episodes),
+            "pictures": pictures,
+            "size": list(next(iter(episodes.views.values()))),
+            "workers": workers,
+            "seconds": seconds,
+            "pictures_per_second": pictures / seconds,
+            "frame_by_frame_ratio": by_frame / (seconds * workers / pictures),
+        },
+    )
 
 
-def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.device, name: str, batch: int, steps: int) -> Any:
-    """Training steps that fetch their batches against the same steps with batches at hand: the difference is the wait."""
+def waiting(
+    episodes: Episodes,
+    arrays: list[EpisodeArrays],
+    device: torch.device,
+    name: str,
+    batch: int,
+    steps: int,
+) -> Any:
+    """Training steps that fetch their batches against the same steps with batches at hand: the
+    difference is the wait.
+    """
     rows = {}
     features = features_of(episodes, horizon=16)
-    accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision="bf16" if device.type == "cuda" else "no")
+    accelerator = Accelerator(
+        cpu=device.type == "cpu", mixed_precision="bf16" if device.type == "cuda" else "no"
+    )
     config = TrainingConfig(steps=1_000_000, batch=batch, seed=SEED)
     for place in ("resident", "travelling") if device.type == "cuda" else ("resident",):
         seed_weights(SEED)
         policy = ChameleonPolicy(preset(name), features, statistics_of(arrays)).to(device).train()
-        store = EpisodeStore(arrays, features, policy.statistics, device=device, resident=place == "resident")
+        store = EpisodeStore(
+            arrays, features, policy.statistics, device=device, resident=place == "resident"
+        )
         trainer = Trainer(policy, store, config, Path("unused"), accelerator)
         with Feeder(store, config, accelerator, 0) as feeder:
             ready = [feeder.next_step() for _ in range(START + steps)]
@@ -102,7 +134,9 @@ def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.devic
             with Feeder(store, config, accelerator, 0) as feeder:
                 for _ in range(START):
                     trainer._step(feeder.next_step(), 0.0)
-                return measure(lambda: [trainer._step(feeder.next_step(), 0.0) for _ in range(steps)], device)
+                return measure(
+                    lambda: [trainer._step(feeder.next_step(), 0.0) for _ in range(steps)], device
+                )
 
         def at_hand(trainer: Trainer = trainer, ready: list[list[Part]] = ready) -> float:
             for parts in ready[:START]:
@@ -113,16 +147,24 @@ def waiting(episodes: Episodes, arrays: list[EpisodeArrays], device: torch.devic
             batches = [episodes_of_step(SEED, step, batch, store.lengths) for step in range(START)]
             return measure(lambda: [store.batch(chosen) for chosen in batches], device)
 
-        seconds = compare({"fetching": fetching, "at hand": at_hand, "preparing": preparing}, rounds=5)
+        seconds = compare(
+            {"fetching": fetching, "at hand": at_hand, "preparing": preparing}, rounds=5
+        )
         steps_measured = range(START, START + steps)
-        chosen = [number for step in steps_measured for number in episodes_of_step(SEED, step, batch, store.lengths)]
+        chosen = [
+            number
+            for step in steps_measured
+            for number in episodes_of_step(SEED, step, batch, store.lengths)
+        ]
         frames = sum(store.lengths[number] for number in chosen)
         rows[place] = {
-            "step_ms": 1e3 * seconds["fetching"] / steps, "frames_per_second": frames / seconds["fetching"],
+            "step_ms": 1e3 * seconds["fetching"] / steps,
+            "frames_per_second": frames / seconds["fetching"],
             "step_at_hand_ms": 1e3 * seconds["at hand"] / steps,
-            "wait_share": max(0.0, 1 - seconds["at hand"] / seconds["fetching"]), "data_bytes": store.nbytes,
+            "wait_share": max(0.0, 1 - seconds["at hand"] / seconds["fetching"]),
+            "data_bytes": store.nbytes,
             "prepare_batch_ms": 1e3 * seconds["preparing"] / START,
-        }  # fmt: skip
+        }
         print(json.dumps({place: rows[place]}))
     return {"preset": name, "batch": batch, "device": str(device), "data": rows}
 
@@ -151,13 +193,22 @@ def main(
     table = Table(title=f"Data and training on {device}")
     for column in ("what", "measured"):
         table.add_column(column)
-    table.add_row(f"reading {read['episodes']} episodes, {read['pictures']:,} pictures", f"{read['seconds']:.1f} s")
-    table.add_row("the same frame by frame, with a seek each", f"{read['frame_by_frame_ratio']:.1f} x as long")
+    table.add_row(
+        f"reading {read['episodes']} episodes, {read['pictures']:,} pictures",
+        f"{read['seconds']:.1f} s",
+    )
+    table.add_row(
+        "the same frame by frame, with a seek each", f"{read['frame_by_frame_ratio']:.1f} x as long"
+    )
     for place, row in step["data"].items():
         table.add_row(
-            f"{step['preset']}, data {place}: step", f"{row['step_ms']:.0f} ms, {row['frames_per_second']:,.0f} frames/s"
+            f"{step['preset']}, data {place}: step",
+            f"{row['step_ms']:.0f} ms, {row['frames_per_second']:,.0f} frames/s",
         )
-        table.add_row(f"{step['preset']}, data {place}: waiting for data", f"{row['wait_share']:.2%} of the time")
+        table.add_row(
+            f"{step['preset']}, data {place}: waiting for data",
+            f"{row['wait_share']:.2%} of the time",
+        )
     Console().print(table)
     result_path = out or Path("runs") / f"training-{device}.json"
     command = " ".join(["python -m benchmarks.training", *sys.argv[1:]])

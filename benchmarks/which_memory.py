@@ -1,12 +1,15 @@
-"""Which of its two memories does a policy answer from? Scores after one of them, or both, are emptied at the decision.
+"""Which of its two memories does a policy answer from? Scores after one of them, or both, are
+emptied at the decision.
 
-    python -m benchmarks.which_memory runs/bench-camo/small/chameleon-4000steps-seed0 --task clean-plate --task shell-game \
+    python -m benchmarks.which_memory runs/bench-camo/small/chameleon-4000steps-seed0 --task
+    clean-plate --task shell-game \
         --out docs/results/which-memory.json
 
-A memory layer carries the traces of its tokens in a slow state-space layer (Eq. 6) and its working state in a fast one
-(Eq. 10). At the moment at which the robot may act, one of them, or both, is replaced by an empty one in all layers. What is
-still chosen rightly was in the part that was left. What is then wrong need not have been in the part that is gone: no
-policy was trained with such a hole in its memory.
+A memory layer carries the traces of its tokens in a slow state-space layer (Eq. 6) and its working
+state in a fast one (Eq. 10). At the moment at which the robot may act, one of them, or both, is
+replaced by an empty one in all layers. What is still chosen rightly was in the part that was left.
+What is then wrong need not have been in the part that is gone: no policy was trained with such a
+hole in its memory.
 """
 
 from __future__ import annotations
@@ -31,7 +34,12 @@ from chameleon_policy.report.comparison.statistics import words
 from chameleon_policy.report.evaluation_table import interval
 
 COMMAND = "python -m benchmarks.which_memory"
-EMPTIED: dict[str, tuple[str, ...]] = {"nothing": (), "slow": ("slow",), "fast": ("fast",), "both": ("slow", "fast")}
+EMPTIED: dict[str, tuple[str, ...]] = {
+    "nothing": (),
+    "slow": ("slow",),
+    "fast": ("fast",),
+    "both": ("slow", "fast"),
+}
 """What is said to be emptied -> fields of a `LayerState`."""
 
 
@@ -57,7 +65,9 @@ class Emptied:
         return self._policy.act(state, steps=steps, source=source)
 
     def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
-        """Called when these robots may act: the memory that is left to them, before they look again."""
+        """Called when these robots may act: the memory that is left to them, before they look
+        again.
+        """
         state = self._policy.drop_plans(state, robots)
         empty = self.initial_state(len(robots))
         layers = tuple(
@@ -97,27 +107,50 @@ def main(
         for name in task:
             policy, settings = load_for_evaluation(run, name, device)
             if not isinstance(policy, ChameleonPolicy):
-                raise ValueError(f"{run}: only Chameleon and its ablations have a slow and a fast memory to empty")
+                raise ValueError(
+                    f"{run}: only Chameleon and its ablations have a slow and a fast memory to empty"
+                )
             for emptied, parts in EMPTIED.items():
                 evaluation = evaluate(
-                    Emptied(policy, parts), settings, seeds, steps=steps, parallel=parallel, workers=workers
+                    Emptied(policy, parts),
+                    settings,
+                    seeds,
+                    steps=steps,
+                    parallel=parallel,
+                    workers=workers,
                 )
-                summary, played = evaluation.summary, [rollout.played for rollout in evaluation.rollouts]
+                summary, played = (
+                    evaluation.summary,
+                    [rollout.played for rollout in evaluation.rollouts],
+                )
                 rows.append(
                     {
-                        "policy": str(run), "method": policy.method, "preset": policy.config.preset,
-                        "observation": settings.observation, "task": name, "emptied": emptied, "episodes": episodes,
-                        **summary.as_dict(), "answers": words(each.z for each in played),
+                        "policy": str(run),
+                        "method": policy.method,
+                        "preset": policy.config.preset,
+                        "observation": settings.observation,
+                        "task": name,
+                        "emptied": emptied,
+                        "episodes": episodes,
+                        **summary.as_dict(),
+                        "answers": words(each.z for each in played),
                         "choices": words(each.score.choice for each in played),
                     }
-                )  # fmt: skip
+                )
                 print(
                     f"{run} on {name}, {emptied} emptied: MSR {interval(summary.msr)}, DSR {interval(summary.dsr)}",
                     flush=True,
                 )
                 # After every row, so that a study that is cut off leaves what it has.
-                write_result(out, {"rows": rows}, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=seeds)
-    print(f"Written: {out}; a guess has DSR {', '.join(f'{task_named(name)().chance:.2f} ({name})' for name in task)}")
+                write_result(
+                    out,
+                    {"rows": rows},
+                    command=shlex.join([*COMMAND.split(), *sys.argv[1:]]),
+                    seeds=seeds,
+                )
+    print(
+        f"Written: {out}; a guess has DSR {', '.join(f'{task_named(name)().chance:.2f} ({name})' for name in task)}"
+    )
 
 
 if __name__ == "__main__":

@@ -9,12 +9,30 @@ from chameleon_policy.report.comparison import statistics
 ALL = ["clean-plate", "shell-game", "seasonings"]
 
 
-def row(method: str = "chameleon", task: str = "shell-game", outcomes: str = "sswf", **other: Any) -> dict[str, Any]:
+def row(
+    method: str = "chameleon", task: str = "shell-game", outcomes: str = "sswf", **other: Any
+) -> dict[str, Any]:
     """A row as a bench writes it."""
     score = statistics.rates(outcomes)
     settings = {
-        "method": method, "task": task, "seed": 0, "preset": "small", "observation": "rgb", "told": False,
-        "image_size": 128, "demonstrations": 120, "steps": 4000, "trained_on": ALL, "episodes": len(outcomes),
-    }  # fmt: skip
+        "method": method,
+        "task": task,
+        "seed": 0,
+        "preset": "small",
+        "observation": "rgb",
+        "told": False,
+        "image_size": 128,
+        "demonstrations": 120,
+        "steps": 4000,
+        "trained_on": ALL,
+        "episodes": len(outcomes),
+    }
     scores = {name: getattr(score, name).as_dict() for name in ("msr", "dsr", "sr")}
-    return {**settings, **scores, "first_seed": 10**9, "outcomes": outcomes, "parameters": 7_123_456, **other}
+    return {
+        **settings,
+        **scores,
+        "first_seed": 10**9,
+        "outcomes": outcomes,
+        "parameters": 7_123_456,
+        **other,
+    }

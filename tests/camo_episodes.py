@@ -24,7 +24,9 @@ def wait_until_decision(env: CamoEnv) -> dict[str, Any]:
     return observation
 
 
-def play(env: CamoEnv, actions: Iterator[np.ndarray]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def play(
+    env: CamoEnv, actions: Iterator[np.ndarray]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Step until the episode is over; returns all observations and the last info."""
     observations, over, info = [], False, {}
     while not over:

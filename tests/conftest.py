@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from theatre_browser import Open
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"  # one of several processes that share the cores; read when torch is imported
+    # one of several processes that share the cores; read when torch is imported
+    os.environ["OMP_NUM_THREADS"] = "1"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so shells start what runs in the background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # some tests press Ctrl-C, in this process and its children
-# No test may reach for a model hub: what is needed is made by the tests or installed by `make setup`.
+    # some tests press Ctrl-C, in this process and its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+# No test may reach for a model hub: what is needed is made by the tests or installed by `make
+# setup`.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 
@@ -86,7 +89,10 @@ def poisoned_memory() -> Iterator[None]:
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.allow_tf32 = False
-    filled, torch.utils.deterministic.fill_uninitialized_memory = torch.utils.deterministic.fill_uninitialized_memory, True
+    filled, torch.utils.deterministic.fill_uninitialized_memory = (
+        torch.utils.deterministic.fill_uninitialized_memory,
+        True,
+    )
     torch.seed()
     yield
     torch.utils.deterministic.fill_uninitialized_memory = filled
@@ -95,7 +101,9 @@ def poisoned_memory() -> Iterator[None]:
 
 @pytest.fixture
 def kernels_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let kernels compute where they otherwise would not: in float32, and on a CPU. Float64 stays plain."""
+    """Let kernels compute where they otherwise would not: in float32, and on a CPU. Float64 stays
+    plain.
+    """
     import torch
 
     from chameleon_policy import kernels

@@ -20,7 +20,9 @@ from chameleon_policy import (
     preset,
 )
 
-STATE_FEATURES = Features(objects=ObjectSlots(count=3, size=4), proprioception=5, action=2, horizon=4)
+STATE_FEATURES = Features(
+    objects=ObjectSlots(count=3, size=4), proprioception=5, action=2, horizon=4
+)
 IMAGE_FEATURES = Features(
     views=(View(name="third", height=64, width=96), View(name="wrist", height=64, width=64)),
     proprioception=5,
@@ -49,7 +51,9 @@ def make_policy(
     return ChameleonPolicy(config or nano(), features, statistics).to(dtype)
 
 
-def make_observation(features: Features, *leading: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Observation:
+def make_observation(
+    features: Features, *leading: int, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> Observation:
     return random_observation(features, leading, torch.Generator().manual_seed(seed), dtype)
 
 

@@ -1,4 +1,6 @@
-"""Demonstrations as a made-up policy holds them: what can be read from them, and from when on, is known."""
+"""Demonstrations as a made-up policy holds them: what can be read from them, and from when on, is
+known.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,29 @@ def material(
     trace_from: int = -6,
     seed: int = 0,
 ) -> Material:
-    """h tells z `known_from` steps relative to the first decision and later, the last layer's token 3 from `trace_from` on;
-    event tokens tell nothing."""
+    """h tells z `known_from` steps relative to the first decision and later, the last layer's token
+    3 from `trace_from` on; event tokens tell nothing.
+    """
     generator = torch.Generator().manual_seed(seed)
     kind = task_named(task)
     parts = []
     for count in (fitted, asked):
-        answers = [kind.answers[int(torch.randint(len(kind.answers), (1,), generator=generator))] for _ in range(count)]
-        parts.append([_episode(z if isinstance(z, tuple) else (z,), known_from, trace_from, generator) for z in answers])
+        answers = [
+            kind.answers[int(torch.randint(len(kind.answers), (1,), generator=generator))]
+            for _ in range(count)
+        ]
+        parts.append(
+            [
+                _episode(z if isinstance(z, tuple) else (z,), known_from, trace_from, generator)
+                for z in answers
+            ]
+        )
     return Material(task, *parts)
 
 
-def _episode(answers: tuple[int, ...], known_from: int, trace_from: int, generator: torch.Generator) -> Episode:
+def _episode(
+    answers: tuple[int, ...], known_from: int, trace_from: int, generator: torch.Generator
+) -> Episode:
     decisions = tuple(DECISION + GAP * number for number in range(len(answers)))
 
     def noise(*shape: int) -> torch.Tensor:
@@ -47,6 +60,10 @@ def _episode(answers: tuple[int, ...], known_from: int, trace_from: int, generat
             if step >= trace_from:
                 window[place, number, 3, answer] += 3
     return Episode(
-        decisions=decisions, answers=answers, working=working, tokens=noise(len(answers), TOKENS, WIDTH), traces=traces,
+        decisions=decisions,
+        answers=answers,
+        working=working,
+        tokens=noise(len(answers), TOKENS, WIDTH),
+        traces=traces,
         window=window.half(),
-    )  # fmt: skip
+    )

@@ -1,4 +1,6 @@
-"""Robots and sessions for tests of the loop: one records what it is told, the other computes in this process."""
+"""Robots and sessions for tests of the loop: one records what it is told, the other computes in
+this process.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class ToyRobot:
     def observe(self) -> Sight:
         tick = len(self.sent)
         picture = np.full((16, 16, 3), tick, np.uint8)
-        return Sight(proprioception=self._place, images={"front": picture}, decision=tick in self.decisions)
+        return Sight(
+            proprioception=self._place, images={"front": picture}, decision=tick in self.decisions
+        )
 
     def hold(self) -> Array:
         return self._place

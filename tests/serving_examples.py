@@ -51,7 +51,8 @@ def in_process(
     instruction: torch.Tensor | None = None,
     steps: int | None = STEPS,
 ) -> list[np.ndarray]:
-    """The chunks of an episode: a batch of one, the policy's own two calls, noise as in evaluate/rollouts.py.
+    """The chunks of an episode: a batch of one, the policy's own two calls, noise as in
+    evaluate/rollouts.py.
 
     One is planned after each of the ticks `at`, by default after every second.
     """
@@ -61,11 +62,17 @@ def in_process(
         state = policy.observe(Observation.single(**arrays, instruction=instruction), state)
         if number in (range(0, len(ticks), 2) if at is None else at):
             noise = torch.randn(shape, generator=generator)
-            chunks.append(policy.act(state, steps=steps, source=noise[None].to(policy.device))[0].cpu().numpy())
+            chunks.append(
+                policy.act(state, steps=steps, source=noise[None].to(policy.device))[0]
+                .cpu()
+                .numpy()
+            )
     return chunks
 
 
-def over_the_network(session: Session, ticks: Sequence[Arrays], *, steps: int | None = STEPS) -> list[np.ndarray]:
+def over_the_network(
+    session: Session, ticks: Sequence[Arrays], *, steps: int | None = STEPS
+) -> list[np.ndarray]:
     """The same episode on a server."""
     chunks = []
     for number, arrays in enumerate(ticks):
@@ -127,7 +134,9 @@ class ServerProcess:
 
 
 @contextmanager
-def server_process(policy: VisuomotorPolicy, folder: Path, **settings: Any) -> Iterator[ServerProcess]:
+def server_process(
+    policy: VisuomotorPolicy, folder: Path, **settings: Any
+) -> Iterator[ServerProcess]:
     """Serves a policy until the block ends."""
     policy.save_pretrained(folder / "policy")
     code = (
@@ -136,7 +145,9 @@ def server_process(policy: VisuomotorPolicy, folder: Path, **settings: Any) -> I
         f"serve({str(folder / 'policy')!r}, settings, device='cpu', announce=partial(print, flush=True))"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+    server = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    )
     try:
         assert server.stdout is not None
         said = server.stdout.readline()
@@ -148,7 +159,9 @@ def server_process(policy: VisuomotorPolicy, folder: Path, **settings: Any) -> I
 
 
 class Robot(threading.Thread):
-    """A well-behaved client that plays episodes until it is stopped and knows what its chunks have to be."""
+    """A well-behaved client that plays episodes until it is stopped and knows what its chunks have
+    to be.
+    """
 
     def __init__(self, policy: VisuomotorPolicy, url: str, seed: int, length: int = 12) -> None:
         super().__init__(name=f"robot-{seed}", daemon=True)
@@ -167,7 +180,8 @@ class Robot(threading.Thread):
                     with client.open(seed=self.seed) as session:
                         self.playing.set()
                         chunks = over_the_network(session, self.ticks)
-                    # With others in the batch the last bits may differ; another memory differs in the first digit.
+                    # With others in the batch the last bits may differ; another memory differs in
+                    # the first digit.
                     for chunk, wanted in zip(chunks, self.expected, strict=True):
                         np.testing.assert_allclose(chunk, wanted, rtol=1e-4, atol=1e-5)
                     self.episodes += 1
@@ -181,7 +195,9 @@ class Robot(threading.Thread):
         self._enough.set()
 
     def finish(self) -> int:
-        """Stop after the running episode; raises what went wrong, and returns how many were played."""
+        """Stop after the running episode; raises what went wrong, and returns how many were
+        played.
+        """
         self.stop()
         self.join(240)
         if self.failure is not None:

@@ -26,7 +26,8 @@ def raw(url: str, **options: Any) -> ClientConnection:
     return connect(url, compression=None, close_timeout=5, **options).__enter__()
 
 
-# What bad clients send: `valid` is a request that would be accepted, with a number that is next in line
+# What bad clients send: `valid` is a request that would be accepted, with a number that is next in
+# line
 
 
 def random_bytes(rng: random.Random, valid: dict[str, Any]) -> bytes:
@@ -44,11 +45,20 @@ def followed_by_more(rng: random.Random, valid: dict[str, Any]) -> bytes:
 
 def huge_length(rng: random.Random, valid: dict[str, Any]) -> bytes:
     head = rng.choice([b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"])
-    return b"\x82\xa4kind\xa3act\xa7request" + head + struct.pack(">I", rng.randrange(2**20, 2**32)) + rng.randbytes(9)
+    return (
+        b"\x82\xa4kind\xa3act\xa7request"
+        + head
+        + struct.pack(">I", rng.randrange(2**20, 2**32))
+        + rng.randbytes(9)
+    )
 
 
 def deeply_nested(rng: random.Random, valid: dict[str, Any]) -> bytes:
-    return b"\x81\xa4kind" + rng.choice([b"\x91", b"\x81\xa1a"]) * rng.randrange(1100, 20_000) + b"\xc0"
+    return (
+        b"\x81\xa4kind"
+        + rng.choice([b"\x91", b"\x81\xa1a"]) * rng.randrange(1100, 20_000)
+        + b"\xc0"
+    )
 
 
 def wrong_array(rng: random.Random, valid: dict[str, Any]) -> bytes:
@@ -67,14 +77,32 @@ def wrong_array(rng: random.Random, valid: dict[str, Any]) -> bytes:
 
 
 def wrong_extension(rng: random.Random, valid: dict[str, Any]) -> bytes:
-    return encode({**valid, "tick": msgpack.ExtType(rng.choice([0, 2, 3, 77, 127]), rng.randbytes(8))})
+    return encode(
+        {**valid, "tick": msgpack.ExtType(rng.choice([0, 2, 3, 77, 127]), rng.randbytes(8))}
+    )
 
 
 def no_map(rng: random.Random, valid: dict[str, Any]) -> bytes:
     return msgpack.packb(rng.choice([None, 1, "open", [1, 2], 2.5, True, {1: 2}, {b"kind": 1}]))
 
 
-STRANGE = [None, True, -1, 2**64 - 1, 1.5, float("nan"), "", "\0", "x" * 3000, b"bytes", [], [[]], {}, {"a": {}}, [0] * 64]
+STRANGE = [
+    None,
+    True,
+    -1,
+    2**64 - 1,
+    1.5,
+    float("nan"),
+    "",
+    "\0",
+    "x" * 3000,
+    b"bytes",
+    [],
+    [[]],
+    {},
+    {"a": {}},
+    [0] * 64,
+]
 
 
 def wrong_type(rng: random.Random, valid: dict[str, Any]) -> bytes:
@@ -93,11 +121,20 @@ def unknown_field(rng: random.Random, valid: dict[str, Any]) -> bytes:
 
 
 def unknown_kind(rng: random.Random, valid: dict[str, Any]) -> bytes:
-    return encode({**valid, "kind": rng.choice(["reset", "Observe", "observe ", "", "__init__", "shutdown", "x" * 1000])})
+    return encode(
+        {
+            **valid,
+            "kind": rng.choice(
+                ["reset", "Observe", "observe ", "", "__init__", "shutdown", "x" * 1000]
+            ),
+        }
+    )
 
 
 def wrong_session(rng: random.Random, valid: dict[str, Any]) -> bytes:
-    return encode({**valid, "session": rng.choice(["episode-0", "episode-1", "nobody", "\ud7ff", "s" * 64])})
+    return encode(
+        {**valid, "session": rng.choice(["episode-0", "episode-1", "nobody", "\ud7ff", "s" * 64])}
+    )
 
 
 def wrong_observation(rng: random.Random, valid: dict[str, Any]) -> bytes:
@@ -106,12 +143,21 @@ def wrong_observation(rng: random.Random, valid: dict[str, Any]) -> bytes:
     good = valid["observation"][name]
     bad = rng.choice(
         [
-            np.full_like(good, np.nan), np.full_like(good, -np.inf), good.astype(np.float64) * 1e300, good[:-1], good[None],
-            good.ravel()[:0], np.zeros((64, 64), np.uint8), good.sum(), np.zeros((0, 64)),
+            np.full_like(good, np.nan),
+            np.full_like(good, -np.inf),
+            good.astype(np.float64) * 1e300,
+            good[:-1],
+            good[None],
+            good.ravel()[:0],
+            np.zeros((64, 64), np.uint8),
+            good.sum(),
+            np.zeros((0, 64)),
         ]
-    )  # fmt: skip
+    )
     images = {"images": {"third": np.zeros((8, 8, 3), np.uint8)}} if rng.random() < 0.2 else {}
-    return encode({**valid, "observation": {**valid["observation"], name: np.asarray(bad), **images}})
+    return encode(
+        {**valid, "observation": {**valid["observation"], name: np.asarray(bad), **images}}
+    )
 
 
 def wrong_tick(rng: random.Random, valid: dict[str, Any]) -> bytes:
@@ -119,7 +165,8 @@ def wrong_tick(rng: random.Random, valid: dict[str, Any]) -> bytes:
 
 
 def replayed(rng: random.Random, valid: dict[str, Any]) -> bytes:
-    return encode({**valid, "request": rng.randrange(2)})  # that of `open`, or of the first observation
+    # that of `open`, or of the first observation
+    return encode({**valid, "request": rng.randrange(2)})
 
 
 def bits_flipped(rng: random.Random, valid: dict[str, Any]) -> bytes:
@@ -129,10 +176,26 @@ def bits_flipped(rng: random.Random, valid: dict[str, Any]) -> bytes:
     return bytes(data)
 
 
-CLOSES = (random_bytes, truncated, followed_by_more, huge_length, deeply_nested, wrong_array, wrong_extension, no_map)
+CLOSES = (
+    random_bytes,
+    truncated,
+    followed_by_more,
+    huge_length,
+    deeply_nested,
+    wrong_array,
+    wrong_extension,
+    no_map,
+)
 ANSWERED = (
-    wrong_type, missing_field, unknown_field, unknown_kind, wrong_session, wrong_observation, wrong_tick, replayed
-)  # fmt: skip
+    wrong_type,
+    missing_field,
+    unknown_field,
+    unknown_kind,
+    wrong_session,
+    wrong_observation,
+    wrong_tick,
+    replayed,
+)
 EITHER = (bits_flipped,)
 """Most flips are noticed; one in a number of an observation makes another observation."""
 
@@ -149,7 +212,13 @@ class Fuzzer:
         """One message, and what became of it."""
         socket = self._connected()
         self._request += 1
-        valid = {"kind": "observe", "session": "s", "tick": self._tick, "observation": SEEN, "request": self._request}
+        valid = {
+            "kind": "observe",
+            "session": "s",
+            "tick": self._tick,
+            "observation": SEEN,
+            "request": self._request,
+        }
         data = fuzz(self.rng, valid)
         try:
             socket.send(data)
@@ -162,7 +231,9 @@ class Fuzzer:
             return
         if reply["kind"] == "error":
             assert fuzz in ANSWERED + EITHER, (fuzz.__name__, data[:80], reply)
-            assert reply["code"] not in ("failed", "refused") and len(reply["message"]) < 1000, reply
+            assert reply["code"] not in ("failed", "refused") and len(reply["message"]) < 1000, (
+                reply
+            )
         else:
             assert fuzz in EITHER, (fuzz.__name__, data[:80], reply)
             self.leave()  # this episode is another one now
@@ -177,14 +248,22 @@ class Fuzzer:
 
     @property
     def refused(self) -> int:
-        return sum(count for outcome, count in self.outcomes.items() if not outcome.endswith("accepted"))
+        return sum(
+            count for outcome, count in self.outcomes.items() if not outcome.endswith("accepted")
+        )
 
     def _connected(self) -> ClientConnection:
         if self._socket is None:
             self._socket = raw(self.url)
             assert decode(self._socket.recv(20), 2**20)["kind"] == "metadata"
             self._request, self._tick = 1, 1
-            first = {"kind": "observe", "session": "s", "tick": 0, "observation": SEEN, "request": 1}
+            first = {
+                "kind": "observe",
+                "session": "s",
+                "tick": 0,
+                "observation": SEEN,
+                "request": 1,
+            }
             for request in ({"kind": "open", "session": "s", "seed": 1, "request": 0}, first):
                 self._socket.send(encode(request))
                 assert decode(self._socket.recv(20), 2**20)["kind"] in ("opened", "observed")

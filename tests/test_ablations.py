@@ -1,4 +1,6 @@
-"""Each ablation differs from Chameleon in one mechanism: what is gone is gone, and everything else is the same."""
+"""Each ablation differs from Chameleon in one mechanism: what is gone is gone, and everything else
+is the same.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,19 @@ GONE = {
     "similarity": ({"propagation.slow"}, set()),
     "vanilla-mamba": (set(), set()),
     "no-control-index": (
-        {"recall.control_context.index.0", "recall.control_context.index.2", "recall.control_context.index.3"},
+        {
+            "recall.control_context.index.0",
+            "recall.control_context.index.2",
+            "recall.control_context.index.3",
+        },
         {"recall.control_context.index"},
     ),
     "no-jepa": (set(), set()),
     "brief": (set(), set()),
 }
-"""What a memory layer of Chameleon has and that of the ablation has not, and the other way round."""
+"""What a memory layer of Chameleon has and that of the ablation has not, and the other way
+round.
+"""
 
 
 def weights(policy: ChameleonPolicy) -> dict[str, torch.Size]:
@@ -44,7 +52,10 @@ def modules(names: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("kind", ABLATIONS, ids=lambda kind: kind.method)
 def test_the_weights_differ_in_the_mechanism_alone(kind: type[ChameleonPolicy]) -> None:
-    full, ablated = weights(ChameleonPolicy(nano(), STATE_FEATURES)), weights(kind(nano(), STATE_FEATURES))
+    full, ablated = (
+        weights(ChameleonPolicy(nano(), STATE_FEATURES)),
+        weights(kind(nano(), STATE_FEATURES)),
+    )
     gone, new = GONE[kind.method]
     assert modules(full.keys() - ablated.keys()) == gone
     assert modules(ablated.keys() - full.keys()) == new
@@ -62,7 +73,9 @@ def full_layers_back(ablated: ChameleonPolicy, full: ChameleonPolicy) -> None:
 
 
 @pytest.mark.parametrize("kind", ABLATIONS, ids=lambda kind: kind.method)
-def test_with_the_mechanism_put_back_it_is_chameleon_to_the_last_bit(kind: type[ChameleonPolicy]) -> None:
+def test_with_the_mechanism_put_back_it_is_chameleon_to_the_last_bit(
+    kind: type[ChameleonPolicy],
+) -> None:
     torch.manual_seed(0)
     full, ablated = ChameleonPolicy(nano(), STATE_FEATURES), kind(nano(), STATE_FEATURES)
     batch = make_batch(STATE_FEATURES, 3, 12)
@@ -71,16 +84,25 @@ def test_with_the_mechanism_put_back_it_is_chameleon_to_the_last_bit(kind: type[
         torch.manual_seed(1)
         return policy.eval().loss(batch).parts["action"]
 
-    ablated.load_state_dict({n: w for n, w in full.state_dict().items() if n in weights(ablated)}, strict=False)
-    assert (action_loss(ablated) == action_loss(full)) == (kind is NoJepaPolicy)  # which differs in training alone
+    ablated.load_state_dict(
+        {n: w for n, w in full.state_dict().items() if n in weights(ablated)}, strict=False
+    )
+    # which differs in training alone
+    assert (action_loss(ablated) == action_loss(full)) == (kind is NoJepaPolicy)
     full_layers_back(ablated, full)
     assert action_loss(ablated) == action_loss(full)
 
 
 class TestVanillaMamba:
     def test_one_state_for_the_whole_scene(self) -> None:
-        policy, full = VanillaMambaPolicy(nano(), STATE_FEATURES), ChameleonPolicy(nano(), STATE_FEATURES)
-        here, there = policy.initial_state(2).layers[0].slow.ssm, full.initial_state(2).layers[0].slow.ssm
+        policy, full = (
+            VanillaMambaPolicy(nano(), STATE_FEATURES),
+            ChameleonPolicy(nano(), STATE_FEATURES),
+        )
+        here, there = (
+            policy.initial_state(2).layers[0].slow.ssm,
+            full.initial_state(2).layers[0].slow.ssm,
+        )
         assert here.shape == (2, 1, *there.shape[2:])
         assert there.shape[1] == STATE_FEATURES.tokens
 
@@ -106,13 +128,19 @@ class TestSimilarity:
     def test_it_finds_the_most_similar_frames_of_the_past(self, bank: int, monkeypatch) -> None:
         monkeypatch.setattr(similarity_module, "BANK", bank)
         torch.manual_seed(1)
-        layer, bound = SimilarityBank(nano()).double(), torch.randn(2, 20, 3, nano().width, dtype=torch.float64)
+        layer, bound = (
+            SimilarityBank(nano()).double(),
+            torch.randn(2, 20, 3, nano().width, dtype=torch.float64),
+        )
         retrieved, _ = layer(bound, None, keep_state=False)
         frames = bound.mean(2)
         for episode in range(2):
             for now in range(20):
                 past = range(max(0, now - bank), now)
-                alike = {t: F.cosine_similarity(frames[episode, t], frames[episode, now], dim=0).item() for t in past}
+                alike = {
+                    t: F.cosine_similarity(frames[episode, t], frames[episode, now], dim=0).item()
+                    for t in past
+                }
                 best = sorted(alike, key=alike.__getitem__, reverse=True)[:RETRIEVED]
                 expected = [frames[episode, t] for t in best]
                 expected += [torch.zeros_like(frames[0, 0])] * (RETRIEVED - len(best))
@@ -121,7 +149,9 @@ class TestSimilarity:
     def test_half_precision_finds_the_same_frames(self) -> None:
         """Neighbouring frames differ by less than bfloat16 can tell."""
         torch.manual_seed(0)
-        frames = torch.randn(1, 1, 1, nano().width) + 0.01 * torch.randn(1, 30, 1, nano().width).cumsum(1)
+        frames = torch.randn(1, 1, 1, nano().width) + 0.01 * torch.randn(
+            1, 30, 1, nano().width
+        ).cumsum(1)
         layer = SimilarityBank(nano())
         precise, _ = layer(frames, None, keep_state=False)
         with torch.autocast("cpu", torch.bfloat16):
@@ -157,7 +187,9 @@ class TestSimilarity:
         again = type(state).cat([loaded[1], loaded[0]])[[1, 0]]
         torch.testing.assert_close(again.tensors(), state.tensors(), rtol=0, atol=0)
         observation = make_observation(STATE_FEATURES, 2, seed=5)
-        torch.testing.assert_close(policy.observe(observation, again).working, policy.observe(observation, state).working)
+        torch.testing.assert_close(
+            policy.observe(observation, again).working, policy.observe(observation, state).working
+        )
 
 
 class TestNoControlIndex:
@@ -183,15 +215,23 @@ class TestNoJepa:
         torch.manual_seed(0)
         full = ChameleonPolicy(nano(), STATE_FEATURES)
         without = NoJepaPolicy(nano(), STATE_FEATURES)
-        without.load_state_dict({n: w for n, w in full.state_dict().items() if not n.startswith("control_jepa.")})
+        without.load_state_dict(
+            {n: w for n, w in full.state_dict().items() if not n.startswith("control_jepa.")}
+        )
         batch, losses = make_batch(STATE_FEATURES, 3, 12), []
         for policy in (full, without):
             torch.manual_seed(1)
             losses.append(policy.eval().loss(batch))
         assert losses[1].total == losses[1].parts["action"] == losses[0].parts["action"]
-        assert set(losses[0].parts) - set(losses[1].parts) == {"control_jepa", "alignment", "variance"}
+        assert set(losses[0].parts) - set(losses[1].parts) == {
+            "control_jepa",
+            "alignment",
+            "variance",
+        }
         observation = make_observation(STATE_FEATURES, 2)
-        states = [policy.observe(observation, policy.initial_state(2)) for policy in (full, without)]
+        states = [
+            policy.observe(observation, policy.initial_state(2)) for policy in (full, without)
+        ]
         assert torch.equal(states[0].working, states[1].working)
 
     def test_it_has_no_target_to_move(self) -> None:
@@ -203,7 +243,11 @@ class TestNoJepa:
 
 
 def test_memory_states_of_different_methods_do_not_mix() -> None:
-    states = {method: kind(nano(), STATE_FEATURES).initial_state(1) for method, kind in METHODS.items()}
+    states = {
+        method: kind(nano(), STATE_FEATURES).initial_state(1) for method, kind in METHODS.items()
+    }
     assert len({state.signature for state in states.values()}) == len(METHODS)
     with pytest.raises(ValueError, match="another architecture"):
-        VanillaMambaPolicy(nano(), STATE_FEATURES).observe(make_observation(STATE_FEATURES, 1), states["chameleon"])
+        VanillaMambaPolicy(nano(), STATE_FEATURES).observe(
+            make_observation(STATE_FEATURES, 1), states["chameleon"]
+        )

@@ -1,4 +1,6 @@
-"""What training shows an episode as: drawn once for all of its frames, from the seed and the step alone."""
+"""What training shows an episode as: drawn once for all of its frames, from the seed and the step
+alone.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def test_every_other_episode_is_mirrored_and_colours_stay_within_reach() -> None
 
 
 def test_colours_are_multiplied_and_stay_within_a_byte() -> None:
-    images = torch.tensor([[100, 200, 250], [0, 50, 255]], dtype=torch.uint8).expand(2, 3, 4, 2, 3).contiguous()
+    images = (
+        torch.tensor([[100, 200, 250], [0, 50, 255]], dtype=torch.uint8)
+        .expand(2, 3, 4, 2, 3)
+        .contiguous()
+    )
     shown = tinted(images, [(1.0, 1.0, 1.0), (0.5, 1.5, 1.1)])
     assert shown.dtype == torch.uint8
     assert torch.equal(shown[0], images[0])
@@ -61,18 +67,36 @@ def test_pictures_are_warped_around_their_centre() -> None:
 
 
 def test_it_follows_from_seed_step_and_place() -> None:
-    assert appearance_of(1, 2, 3).random() == appearance_of(1, 2, 3).random() != pace_of(1, 2, 3).random()
-    assert len({appearance_of(seed, step, place).random() for seed in (0, 1) for step in (0, 1) for place in (0, 1)}) == 8
+    assert (
+        appearance_of(1, 2, 3).random()
+        == appearance_of(1, 2, 3).random()
+        != pace_of(1, 2, 3).random()
+    )
+    assert (
+        len(
+            {
+                appearance_of(seed, step, place).random()
+                for seed in (0, 1)
+                for step in (0, 1)
+                for place in (0, 1)
+            }
+        )
+        == 8
+    )
 
 
 def test_the_feeder_draws_anew_for_every_step_and_keeps_it_for_all_windows() -> None:
     from accelerate import Accelerator
 
     episodes = make_episodes([20])
-    store = EpisodeStore(episodes, FEATURES, statistics_of(episodes), mirror=Mirror((1.0, -1.0, 1.0), (1.0, -1.0)))
+    store = EpisodeStore(
+        episodes, FEATURES, statistics_of(episodes), mirror=Mirror((1.0, -1.0, 1.0), (1.0, -1.0))
+    )
     asked: list[list[Appearance]] = []
     batch_of = store.batch
-    store.batch = lambda shown, *rest: asked.append([each.appearance for each in shown]) or batch_of(shown, *rest)  # type: ignore[method-assign, func-returns-value, union-attr]
+    store.batch = lambda shown, *rest: (
+        asked.append([each.appearance for each in shown]) or batch_of(shown, *rest)
+    )  # type: ignore[method-assign, func-returns-value, union-attr]
     config = TrainingConfig(steps=99, batch=1, window=10, tint=0.3, mirror=True, plain_steps=5)
     feeder = Feeder(store, config, Accelerator(cpu=True), 0)
     for _ in range(17):
@@ -88,32 +112,56 @@ def test_what_is_drawn_is_what_is_seen() -> None:
     """From the feeder to the batch: warped first, then in the mirror."""
     from accelerate import Accelerator
 
-    rng, features = np.random.default_rng(0), dataclasses.replace(FEATURES, views=(View(name="third", height=16, width=16),))
+    rng, features = (
+        np.random.default_rng(0),
+        dataclasses.replace(FEATURES, views=(View(name="third", height=16, width=16),)),
+    )
     (plain,) = make_episodes([12])
     frames = rng.integers(0, 256, (12, 16, 16, 3)).astype(np.uint8)
     episode = EpisodeArrays(**{**vars(plain), "images": {"third": frames}})
     statistics = statistics_of([episode])
-    store = EpisodeStore([episode], features, statistics, mirror=Mirror((1.0, -1.0, 1.0), (1.0, -1.0)))
+    store = EpisodeStore(
+        [episode], features, statistics, mirror=Mirror((1.0, -1.0, 1.0), (1.0, -1.0))
+    )
     mirrored = set()
     for step in range(8):
         config = TrainingConfig(steps=99, batch=1, mirror=True, warp=0.1, seed=3)
         look = draw_appearance(appearance_of(3, step, 0), mirror=True, tint=0.0, warp=0.1)
         expected = warped(torch.from_numpy(frames)[None], [look.warp])
         expected = expected.flip(3) if look.mirrored else expected
-        seen = Feeder(store, config, Accelerator(cpu=True), step).next_step()[0].windows[0].batch.observation.images["third"]
+        seen = (
+            Feeder(store, config, Accelerator(cpu=True), step)
+            .next_step()[0]
+            .windows[0]
+            .batch.observation.images["third"]
+        )
         torch.testing.assert_close(seen, expected, rtol=0, atol=0)
         assert not torch.equal(seen, torch.from_numpy(frames)[None])
         mirrored.add(look.mirrored)
     assert mirrored == {False, True}
     alone = TrainingConfig(steps=99, batch=1, warp=0.1)
-    seen = Feeder(store, alone, Accelerator(cpu=True), 0).next_step()[0].windows[0].batch.observation.images["third"]
+    seen = (
+        Feeder(store, alone, Accelerator(cpu=True), 0)
+        .next_step()[0]
+        .windows[0]
+        .batch.observation.images["third"]
+    )
     look = draw_appearance(appearance_of(0, 0, 0), mirror=False, tint=0.0, warp=0.1)
-    torch.testing.assert_close(seen, warped(torch.from_numpy(frames)[None], [look.warp]), rtol=0, atol=0)
+    torch.testing.assert_close(
+        seen, warped(torch.from_numpy(frames)[None], [look.warp]), rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("tint", -0.1), ("tint", 1.0), ("tint", float("nan")), ("warp", -0.1), ("warp", 0.5), ("warp", float("nan"))],
+    [
+        ("tint", -0.1),
+        ("tint", 1.0),
+        ("tint", float("nan")),
+        ("warp", -0.1),
+        ("warp", 0.5),
+        ("warp", float("nan")),
+    ],
 )
 def test_mistakes(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):

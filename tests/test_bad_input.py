@@ -23,7 +23,10 @@ def with_image(name: str, image: torch.Tensor) -> Observation:
 
 
 def observe(policy, **changes: object) -> None:
-    policy.observe(dataclasses.replace(make_observation(policy.features, 1), **changes), policy.initial_state(1))
+    policy.observe(
+        dataclasses.replace(make_observation(policy.features, 1), **changes),
+        policy.initial_state(1),
+    )
 
 
 def test_missing_and_misnamed_views(policy) -> None:
@@ -42,7 +45,10 @@ def test_missing_and_misnamed_views(policy) -> None:
         (torch.zeros(64, 64, 3), "batch dimension is missing"),
         (torch.zeros(1, 32, 32, 3), "resize the frames to 64 x 64"),
         (torch.zeros(1, 64, 64, 4), r"expected the shape \(1, 64, 64, 3\)"),
-        (torch.full((1, 64, 64, 3), 200.0), r"must lie in \[0, 1\], got values from 200 to 200; divide by 255"),
+        (
+            torch.full((1, 64, 64, 3), 200.0),
+            r"must lie in \[0, 1\], got values from 200 to 200; divide by 255",
+        ),
         (torch.full((1, 64, 64, 3), -0.5), r"must lie in \[0, 1\]"),
         (torch.full((1, 64, 64, 3), torch.nan), r"must lie in \[0, 1\]"),
         (torch.zeros(1, 64, 64, 3, dtype=torch.int64), "expected uint8 in 0..255 or float"),
@@ -56,19 +62,32 @@ def test_images(policy, image: torch.Tensor, message: str) -> None:
 def test_proprioception(policy) -> None:
     broken = torch.zeros(1, 5)
     broken[0, 3] = torch.nan
-    with pytest.raises(ValueError, match=r"proprioception: expected finite numbers, got nan at index \(0, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"proprioception: expected finite numbers, got nan at index \(0, 3\)"
+    ):
         observe(policy, proprioception=broken)
-    with pytest.raises(ValueError, match=r"got \(5,\); add the batch dimension with unsqueeze\(0\)"):
+    with pytest.raises(
+        ValueError, match=r"got \(5,\); add the batch dimension with unsqueeze\(0\)"
+    ):
         observe(policy, proprioception=torch.zeros(5))
-    with pytest.raises(ValueError, match=r"proprioception: expected the shape \(1, 5\), got \(1, 6\)"):
+    with pytest.raises(
+        ValueError, match=r"proprioception: expected the shape \(1, 5\), got \(1, 6\)"
+    ):
         observe(policy, proprioception=torch.zeros(1, 6))
 
 
 def test_arrays_in_place_of_tensors(policy) -> None:
-    with pytest.raises(ValueError, match=r"proprioception: expected a torch\.Tensor, got ndarray.*Observation\.single"):
+    with pytest.raises(
+        ValueError,
+        match=r"proprioception: expected a torch\.Tensor, got ndarray.*Observation\.single",
+    ):
         observe(policy, proprioception=np.zeros((1, 5)))
-    with pytest.raises(ValueError, match=r"images\['wrist'\]: expected a torch\.Tensor, got ndarray"):
-        policy.observe(with_image("wrist", np.zeros((1, 64, 64, 3), np.uint8)), policy.initial_state(1))
+    with pytest.raises(
+        ValueError, match=r"images\['wrist'\]: expected a torch\.Tensor, got ndarray"
+    ):
+        policy.observe(
+            with_image("wrist", np.zeros((1, 64, 64, 3), np.uint8)), policy.initial_state(1)
+        )
 
 
 def test_one_robots_arrays_become_an_observation(policy) -> None:
@@ -87,7 +106,9 @@ def test_objects_and_instructions(policy) -> None:
         observe(policy, objects=torch.zeros(1, 3, 4))
     with pytest.raises(ValueError, match="expects them, and the observation has none"):
         observe(make_policy(STATE_FEATURES), objects=None)
-    with pytest.raises(ValueError, match=r"expects an embedding for every episode.*embed\(\[\"\"\]\)"):
+    with pytest.raises(
+        ValueError, match=r"expects an embedding for every episode.*embed\(\[\"\"\]\)"
+    ):
         observe(policy, instruction=None)
     with pytest.raises(ValueError, match=r"got the text 'pick'.*embed\(\[text\]\)"):
         observe(policy, instruction="pick")
@@ -99,7 +120,9 @@ def test_objects_and_instructions(policy) -> None:
 
 def test_states_of_another_batch_size_or_model(policy) -> None:
     observation = make_observation(IMAGE_FEATURES, 1)
-    with pytest.raises(ValueError, match=r"memory of 2 episodes, the observation has 1.*initial_state\(1\)"):
+    with pytest.raises(
+        ValueError, match=r"memory of 2 episodes, the observation has 1.*initial_state\(1\)"
+    ):
         policy.observe(observation, policy.initial_state(2))
     with pytest.raises(ValueError, match=r"another architecture.*initial_state\(1\)"):
         policy.observe(observation, make_policy(STATE_FEATURES).initial_state(1))
@@ -107,11 +130,15 @@ def test_states_of_another_batch_size_or_model(policy) -> None:
         policy.act(make_policy(STATE_FEATURES).initial_state(1))
     with pytest.raises(ValueError, match=r"it is on meta, the policy on cpu"):
         policy.observe(observation, policy.initial_state(1).to("meta"))
-    with pytest.raises(ValueError, match=r"expected a MemoryState, got NoneType; begin with policy\.initial_state"):
+    with pytest.raises(
+        ValueError, match=r"expected a MemoryState, got NoneType; begin with policy\.initial_state"
+    ):
         policy.observe(observation, None)
     with pytest.raises(ValueError, match="expected an Observation, got dict"):
         policy.observe({}, policy.initial_state(1))
-    with pytest.raises(ValueError, match="batch_size: expected a whole number of at least 1, got 0"):
+    with pytest.raises(
+        ValueError, match="batch_size: expected a whole number of at least 1, got 0"
+    ):
         policy.initial_state(0)
 
 
@@ -143,14 +170,23 @@ def test_acting(policy) -> None:
             r"actions: expected finite numbers, got inf at index \(0, 0, 0\)",
         ),
         ({"valid": torch.ones(2, 8, dtype=torch.bool)}, r"valid: expected the shape \(2, 9\)"),
-        ({"valid": torch.zeros(2, 9, dtype=torch.bool)}, r"episodes \[0, 1\] of the batch do not begin"),
+        (
+            {"valid": torch.zeros(2, 9, dtype=torch.bool)},
+            r"episodes \[0, 1\] of the batch do not begin",
+        ),
         ({"valid": torch.arange(9).expand(2, 9) != 4}, "padding in the middle"),
-        ({"valid": torch.ones(2, 9)}, r"valid: expected a mask of torch\.bool, got torch\.float32; pass mask\.bool\(\)"),
+        (
+            {"valid": torch.ones(2, 9)},
+            r"valid: expected a mask of torch\.bool, got torch\.float32; pass mask\.bool\(\)",
+        ),
         ({"emphasis": torch.ones(9)}, r"emphasis: expected the shape \(2, 9\)"),
         ({"emphasis": torch.zeros(2, 9)}, r"emphasis: .* episodes \[0, 1\] of the batch"),
         ({"emphasis": torch.full((2, 9), -1.0)}, r"none negative"),
         ({"actions": np.zeros((2, 9, 2))}, r"actions: expected a torch\.Tensor, got ndarray"),
-        ({"observation": make_observation(STATE_FEATURES, 2)}, r"shape \(batch, time, size\), got \(2, 5\)"),
+        (
+            {"observation": make_observation(STATE_FEATURES, 2)},
+            r"shape \(batch, time, size\), got \(2, 5\)",
+        ),
     ],
 )
 def test_batches(changes: dict[str, object], message: str) -> None:
@@ -179,14 +215,19 @@ def test_a_state_of_another_batch_size_in_training() -> None:
 
 def test_configurations() -> None:
     with pytest.raises(ValueError, match="different names"):
-        Features(views=(View(name="a", height=64, width=64),) * 2, proprioception=1, action=1, horizon=1)
+        Features(
+            views=(View(name="a", height=64, width=64),) * 2, proprioception=1, action=1, horizon=1
+        )
     with pytest.raises(ValueError, match=r"View 'a'\.height must be at least 1"):
         View(name="a", height=0, width=64)
     with pytest.raises(ValueError, match=r"target_momentum must lie in \[0, 1\]"):
         ObjectiveConfig(target_momentum=1.5)
     for wrong, message in [
         ({"horizon_weights": (0.0, 1.0, 1.0, 0.5, 0.5, 0.25)}, "must be positive"),
-        ({"control_jepa_weight": float("nan")}, "control_jepa_weight must be finite and not negative"),
+        (
+            {"control_jepa_weight": float("nan")},
+            "control_jepa_weight must be finite and not negative",
+        ),
         ({"horizons": (0, 2, 4, 8, 16, 32)}, "horizons must be at least 1"),
     ]:
         with pytest.raises(ValueError, match=message):

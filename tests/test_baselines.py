@@ -1,4 +1,6 @@
-"""Baselines against something independent: textbook formulas, plain loops, and networks that know the answer."""
+"""Baselines against something independent: textbook formulas, plain loops, and networks that know
+the answer.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def cosine_schedule(levels: int = 100) -> torch.Tensor:
     def share(t: float) -> float:
         return math.cos((t + 0.008) / 1.008 * math.pi / 2) ** 2
 
-    betas = [min(1 - share((level + 1) / levels) / share(level / levels), 0.999) for level in range(levels)]
+    betas = [
+        min(1 - share((level + 1) / levels) / share(level / levels), 0.999)
+        for level in range(levels)
+    ]
     return torch.cumprod(1 - torch.tensor(betas), 0)
 
 
@@ -38,15 +43,25 @@ class TestDiffusion:
     @DIFFUSION
     @pytest.mark.parametrize("steps", [1, 4, 10, 100])
     def test_sampling_is_ddim_from_pure_noise_on(self, kind, steps: int, monkeypatch) -> None:
-        """A network that is any function of what it is given; the way back is written out by hand."""
+        """A network that is any function of what it is given; the way back is written out by
+        hand.
+        """
         policy = kind(nano(), STATE_FEATURES).eval()
 
-        def denoised(noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
-            return 3 * torch.tanh(noised) + level[:, None, None] / 100  # movements far from the mean
+        def denoised(
+            noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor
+        ) -> torch.Tensor:
+            # movements far from the mean
+            return 3 * torch.tanh(noised) + level[:, None, None] / 100
 
         monkeypatch.setattr(policy, "_denoised", denoised)
         state = policy.observe(make_observation(STATE_FEATURES, 2), policy.initial_state(2))
-        chunk = torch.randn(2, STATE_FEATURES.horizon, STATE_FEATURES.action, generator=torch.Generator().manual_seed(0))
+        chunk = torch.randn(
+            2,
+            STATE_FEATURES.horizon,
+            STATE_FEATURES.action,
+            generator=torch.Generator().manual_seed(0),
+        )
         found = policy.act(state, steps=steps, source=chunk)
         kept = cosine_schedule().double()
         levels = [round(100 - number * 100 / steps) - 1 for number in range(steps)]
@@ -68,12 +83,16 @@ class TestDiffusion:
             torch.testing.assert_close(policy.act(state, steps=steps), clean, rtol=0, atol=1e-4)
 
     @DIFFUSION
-    def test_the_loss_is_that_of_the_clean_chunk_and_the_noise_is_the_schedules(self, kind, monkeypatch) -> None:
+    def test_the_loss_is_that_of_the_clean_chunk_and_the_noise_is_the_schedules(
+        self, kind, monkeypatch
+    ) -> None:
         policy = kind(nano(), STATE_FEATURES).eval()
         batch = make_batch(STATE_FEATURES, 8, 60)
         seen = {}
 
-        def denoised(noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        def denoised(
+            noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor
+        ) -> torch.Tensor:
             seen.update(noised=noised, level=level)
             return torch.zeros_like(noised)
 
@@ -101,7 +120,8 @@ class TestDiffusion:
 
         torch.testing.assert_close(after(first, second), after(second, first, second))
         assert not torch.allclose(after(first, second), after(second, second))
-        torch.testing.assert_close(after(first), after(first, first))  # before the first frame there is the first frame
+        # before the first frame there is the first frame
+        torch.testing.assert_close(after(first), after(first, first))
 
     @DIFFUSION
     def test_bad_numbers_of_steps(self, kind) -> None:
@@ -143,27 +163,39 @@ class TestACT:
         for now in range(9):
             observation = make_observation(features, 2, seed=now)
             state = policy.observe(observation, state)
-            plan = policy._plan(policy.event_tokens(observation.map(lambda tensor: tensor[:, None]))[:, 0])
+            plan = policy._plan(
+                policy.event_tokens(observation.map(lambda tensor: tensor[:, None]))[:, 0]
+            )
             for place in range(features.horizon):
                 table[now, now + place] = policy.normalize_action.inverse(plan[:, place])
             done = policy.act(state)
             for ahead in range(features.horizon):
-                made = [when for when in range(now + 1) if (when, now + ahead) in table]  # the oldest first
+                # the oldest first
+                made = [when for when in range(now + 1) if (when, now + ahead) in table]
                 weights = [math.exp(-AGE_WEIGHT * rank) for rank in range(len(made))]
-                mean = sum(w * table[when, now + ahead] for w, when in zip(weights, made, strict=True)) / sum(weights)
+                mean = sum(
+                    w * table[when, now + ahead] for w, when in zip(weights, made, strict=True)
+                ) / sum(weights)
                 torch.testing.assert_close(done[:, ahead], mean, rtol=1e-4, atol=1e-5)
         assert policy.executed == 1
 
     def test_the_past_is_gone_when_its_plans_are(self) -> None:
         """After H steps, or at once where they are dropped: at a decision."""
         policy = ACTPolicy(nano(), STATE_FEATURES).eval()
-        state, other = (policy.observe(make_observation(STATE_FEATURES, 2, seed=s), policy.initial_state(2)) for s in (8, 9))
+        state, other = (
+            policy.observe(make_observation(STATE_FEATURES, 2, seed=s), policy.initial_state(2))
+            for s in (8, 9)
+        )
         dropped, fresh = policy.drop_plans(other, [1]), policy.initial_state(2)
         for now in range(STATE_FEATURES.horizon):
             observation = make_observation(STATE_FEATURES, 2, seed=now)
-            state, other, dropped, fresh = (policy.observe(observation, each) for each in (state, other, dropped, fresh))
+            state, other, dropped, fresh = (
+                policy.observe(observation, each) for each in (state, other, dropped, fresh)
+            )
             gone = now + 1 >= STATE_FEATURES.horizon
-            assert torch.allclose(policy.act(state), policy.act(other), rtol=1e-4, atol=1e-6) == gone
+            assert (
+                torch.allclose(policy.act(state), policy.act(other), rtol=1e-4, atol=1e-6) == gone
+            )
             torch.testing.assert_close(policy.act(dropped)[1], policy.act(fresh)[1])
             torch.testing.assert_close(policy.act(dropped)[0], policy.act(other)[0])
 
@@ -183,7 +215,9 @@ class TestACT:
         mean, log_variance = torch.randn(2, 8, 32)
         monkeypatch.setattr(policy.posterior, "forward", lambda chunks, body: (mean, log_variance))
         loss = policy.loss(batch)
-        expected = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(0.0, 1.0)).sum(-1).mean()
+        expected = (
+            kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(0.0, 1.0)).sum(-1).mean()
+        )
         torch.testing.assert_close(loss.parts["divergence"], expected)
         torch.testing.assert_close(loss.total, loss.parts["action"] + KL_WEIGHT * expected)
 
@@ -191,7 +225,10 @@ class TestACT:
         policy = ACTPolicy(nano(), STATE_FEATURES)
         chunks, body = torch.randn(2, 4, 2), torch.randn(2, nano().width)
         assert not torch.allclose(
-            policy.posterior(chunks, body)[0], policy.posterior(chunks + 1, body)[0], rtol=0, atol=1e-4
+            policy.posterior(chunks, body)[0],
+            policy.posterior(chunks + 1, body)[0],
+            rtol=0,
+            atol=1e-4,
         )
         policy.save_pretrained(tmp_path)
         loaded = ACTPolicy.from_pretrained(tmp_path)
@@ -209,7 +246,9 @@ class TestTransformer:
         def last(changed: int) -> torch.Tensor:
             other = observation.proprioception.clone()
             other[:, changed] += 1
-            return policy.working_states(dataclasses.replace(observation, proprioception=other))[:, -1]
+            return policy.working_states(dataclasses.replace(observation, proprioception=other))[
+                :, -1
+            ]
 
         unchanged = policy.working_states(observation)[:, -1]
         torch.testing.assert_close(last(time - 65), unchanged, rtol=0, atol=0)
@@ -246,7 +285,8 @@ def test_the_lstm_is_the_textbooks() -> None:
         inputs = summaries[:, t]
         for layer in range(2):
             w_i, w_h, b_i, b_h = (
-                getattr(lstm, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+                getattr(lstm, f"{name}_l{layer}")
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             )
             gates = inputs @ w_i.T + b_i + hidden[layer].clone() @ w_h.T + b_h
             let_in, forget, new, out = gates.chunk(4, dim=-1)

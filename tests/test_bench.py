@@ -28,7 +28,9 @@ from chameleon_policy.experiments.bench.rows import IDENTITY, Results
 from chameleon_policy.experiments.bench.run import Lanes, Workshop, is_trained, missing
 from command_line import plain
 
-SMALL = Bench(methods=("chameleon", "no-memory"), tasks=("clean-plate", "shell-game"), steps=5, episodes=4)
+SMALL = Bench(
+    methods=("chameleon", "no-memory"), tasks=("clean-plate", "shell-game"), steps=5, episodes=4
+)
 
 
 # The results file.
@@ -41,19 +43,32 @@ def test_rows_are_found_again_and_settings_told_apart(tmp_path: Path) -> None:
     again = Results(file.path)
     assert again.holds(row()) and again.rows == [row()]
     others = {
-        "method": "no-memory", "task": "seasonings", "seed": 1, "preset": "nano", "observation": "state", "told": True,
-        "image_size": 64, "demonstrations": 60, "steps": 8000, "trained_on": ["shell-game"], "episodes": 3,
-    }  # fmt: skip
+        "method": "no-memory",
+        "task": "seasonings",
+        "seed": 1,
+        "preset": "nano",
+        "observation": "state",
+        "told": True,
+        "image_size": 64,
+        "demonstrations": 60,
+        "steps": 8000,
+        "trained_on": ["shell-game"],
+        "episodes": 3,
+    }
     assert others.keys() == set(IDENTITY)
     for name, value in others.items():
         assert not again.holds({**row(), name: value}), name
     document = json.loads(file.path.read_text())
-    assert document["seeds"] == [10**9 + number for number in range(4)] and document["rows"] == [row()]
+    assert document["seeds"] == [10**9 + number for number in range(4)] and document["rows"] == [
+        row()
+    ]
     said = {"command", "seeds", "hardware", "software", "git_revision", "duration_s", "rows"}
     assert set(document) == said and document["command"] == "chameleon bench camo"
 
 
-def test_an_interrupted_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = Results(tmp_path / "table.json")
     file.append(row(), "x")
 
@@ -80,7 +95,11 @@ def test_rows_outlive_a_file_that_is_moved_away(tmp_path: Path) -> None:
 
 def test_two_benches_do_not_write_to_one_file(tmp_path: Path) -> None:
     one, other = Results(tmp_path / "table.json"), Results(tmp_path / "table.json")
-    with one.only_here(), pytest.raises(FileExistsError, match="another bench writes to"), other.only_here():
+    with (
+        one.only_here(),
+        pytest.raises(FileExistsError, match="another bench writes to"),
+        other.only_here(),
+    ):
         pass
     assert list(tmp_path.iterdir()) == []
     with Results(tmp_path / "table.json").only_here():
@@ -94,9 +113,20 @@ class Stub:
     """Stands in for processes: notes what is run, and fails where it is told to."""
 
     def __init__(
-        self, failing: Sequence[str] = (), seconds: float = 0.0, status: int = 1, says: str = "boom", times: int = 99
+        self,
+        failing: Sequence[str] = (),
+        seconds: float = 0.0,
+        status: int = 1,
+        says: str = "boom",
+        times: int = 99,
     ) -> None:
-        self.failing, self.seconds, self.status, self.says, self.times = failing, seconds, status, says, times
+        self.failing, self.seconds, self.status, self.says, self.times = (
+            failing,
+            seconds,
+            status,
+            says,
+            times,
+        )
         self.commands: list[list[str]] = []
         self.together, self.most, self.stopped = 0, 0, threading.Event()
         self.running, self.beside = 0, list[int]()
@@ -115,7 +145,10 @@ class Stub:
         with self._turn:
             self.running -= 1
             self.together -= words[0] == "train"
-        if any(name in " ".join(words) for name in self.failing) and self.commands.count(words) <= self.times:
+        if (
+            any(name in " ".join(words) for name in self.failing)
+            and self.commands.count(words) <= self.times
+        ):
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("a") as file:
                 file.write(f"a bar\n{self.says}\n")
@@ -128,8 +161,14 @@ class Stub:
     def names(self) -> list[str]:
         """train M, or eval M T, in order."""
         option = {"train": "--out", "eval": "--task"}
-        place = [Path(words[words.index("--out") + 1] if words[0] == "train" else words[1]).name for words in self.commands]
-        tasks = [words[words.index(option[words[0]]) + 1] if words[0] == "eval" else "" for words in self.commands]
+        place = [
+            Path(words[words.index("--out") + 1] if words[0] == "train" else words[1]).name
+            for words in self.commands
+        ]
+        tasks = [
+            words[words.index(option[words[0]]) + 1] if words[0] == "eval" else ""
+            for words in self.commands
+        ]
         kinds = [words[0] for words in self.commands]
         return [" ".join(filter(None, each)) for each in zip(kinds, place, tasks, strict=True)]
 
@@ -138,9 +177,16 @@ def stub_row(job: Job, task: str, out: Path, command: str, seconds: float) -> di
     return {**row(outcomes="sswf"), **job.identity(task)}
 
 
-def lanes(folder: Path, stub: Stub, said: list[str] | None = None, side_by_side: int = 2) -> tuple[Lanes, Results]:
+def lanes(
+    folder: Path, stub: Stub, said: list[str] | None = None, side_by_side: int = 2
+) -> tuple[Lanes, Results]:
     results = Results(folder / "table.json")
-    shop = Workshop(out=folder / "runs", results=results, command="chameleon bench camo", side_by_side=side_by_side)
+    shop = Workshop(
+        out=folder / "runs",
+        results=results,
+        command="chameleon bench camo",
+        side_by_side=side_by_side,
+    )
     console = Console(file=(folder / "console").open("w"), width=300)
     return Lanes(shop, Board(console, shop.out), stub, stub_row), results
 
@@ -156,7 +202,10 @@ def test_every_method_is_trained_and_plays_every_task(tmp_path: Path) -> None:
     assert Counter((each["method"], each["task"]) for each in results.rows) == dict.fromkeys(
         itertools.product(SMALL.methods, SMALL.tasks), 1
     )
-    assert "training chameleon-5steps-seed0-clean-plate-shell-game begins" in (tmp_path / "console").read_text()
+    assert (
+        "training chameleon-5steps-seed0-clean-plate-shell-game begins"
+        in (tmp_path / "console").read_text()
+    )
 
 
 def test_what_has_a_row_is_neither_trained_nor_played_again(tmp_path: Path) -> None:
@@ -174,14 +223,21 @@ def test_what_has_a_row_is_neither_trained_nor_played_again(tmp_path: Path) -> N
 
 
 def test_one_failure_does_not_lose_the_others(tmp_path: Path) -> None:
-    stub = Stub(failing=["--method chameleon", "no-memory-5steps-seed0-clean-plate-shell-game --task clean-plate"])
+    stub = Stub(
+        failing=[
+            "--method chameleon",
+            "no-memory-5steps-seed0-clean-plate-shell-game --task clean-plate",
+        ]
+    )
     work, results = lanes(tmp_path, stub)
     failures = work.work(SMALL.jobs())
     assert sorted(failures) == [
         "no-memory-5steps-seed0-clean-plate-shell-game on clean-plate",
         "training chameleon-5steps-seed0-clean-plate-shell-game",
     ]
-    assert [(each["method"], each["task"]) for each in results.rows] == [("no-memory", "shell-game")]
+    assert [(each["method"], each["task"]) for each in results.rows] == [
+        ("no-memory", "shell-game")
+    ]
     said = (tmp_path / "console").read_text()
     assert "exit status 1" in said and "a bar / boom" in said
 
@@ -195,7 +251,9 @@ def test_an_unforeseen_error_is_that_jobs_alone(tmp_path: Path) -> None:
         return stub_row(job, task, *rest)
 
     work._make_row = odd_row
-    assert work.work(SMALL.jobs()) == ["chameleon-5steps-seed0-clean-plate-shell-game on shell-game"]
+    assert work.work(SMALL.jobs()) == [
+        "chameleon-5steps-seed0-clean-plate-shell-game on shell-game"
+    ]
     assert len(results.rows) == 3
     assert "KeyError: 'held_out'" in (tmp_path / "console").read_text()
 
@@ -217,26 +275,43 @@ def test_a_training_with_nothing_left_to_do_is_no_failure(tmp_path: Path) -> Non
     assert len(results.rows) == 4
 
 
-def test_what_found_no_room_on_the_gpu_is_done_again_alone_when_all_else_is_over(tmp_path: Path) -> None:
+def test_what_found_no_room_on_the_gpu_is_done_again_alone_when_all_else_is_over(
+    tmp_path: Path,
+) -> None:
     name = "{}-5steps-seed0-clean-plate-shell-game"
     crowded = [
         f"train {name.format('chameleon')}",
         f"train {name.format('lstm')}",
         f"eval {name.format('no-memory')} shell-game",
     ]
-    failing = ["--method chameleon", "--method lstm", f"{name.format('no-memory')} --task shell-game"]
+    failing = [
+        "--method chameleon",
+        "--method lstm",
+        f"{name.format('no-memory')} --task shell-game",
+    ]
     stub = Stub(failing=failing, status=NO_ROOM, times=1, seconds=0.05)
     work, results = lanes(tmp_path, stub, side_by_side=3)
-    bench = Bench(methods=("chameleon", "lstm", "no-memory"), tasks=("clean-plate", "shell-game"), steps=5, episodes=4)
+    bench = Bench(
+        methods=("chameleon", "lstm", "no-memory"),
+        tasks=("clean-plate", "shell-game"),
+        steps=5,
+        episodes=4,
+    )
     assert work.work(bench.jobs()) == []
     names = stub.names()
     expected = {f"train {name.format(method)}": 1 for method in bench.methods}
-    expected |= {f"eval {name.format(method)} {task}": 1 for method in bench.methods for task in bench.tasks}
+    expected |= {
+        f"eval {name.format(method)} {task}": 1 for method in bench.methods for task in bench.tasks
+    }
     assert Counter(names) == Counter([*expected, *crowded])
     again = {each: len(names) - 1 - names[::-1].index(each) for each in crowded}
     first_tries = [
         names.index(each)
-        for each in (*crowded, f"train {name.format('no-memory')}", f"eval {name.format('no-memory')} clean-plate")
+        for each in (
+            *crowded,
+            f"train {name.format('no-memory')}",
+            f"eval {name.format('no-memory')} clean-plate",
+        )
     ]
     assert min(again.values()) > max(first_tries)
     assert [stub.beside[place] for place in again.values()] == [0, 0, 0] and max(stub.beside) > 0
@@ -278,13 +353,20 @@ def test_what_has_the_gpu_to_itself_and_finds_no_room_has_failed(tmp_path: Path)
 
 
 def test_trainings_run_side_by_side_and_evaluations_beside_them(tmp_path: Path) -> None:
-    many = Bench(methods=("chameleon", "no-memory"), tasks=("shell-game",), seeds=(0, 1, 2), steps=5, episodes=4)
+    many = Bench(
+        methods=("chameleon", "no-memory"),
+        tasks=("shell-game",),
+        seeds=(0, 1, 2),
+        steps=5,
+        episodes=4,
+    )
     stub = Stub(seconds=0.1)
     work, results = lanes(tmp_path, stub, side_by_side=2)
     assert work.work(many.jobs()) == []
     assert stub.most == 2 and len(results.rows) == 6
     kinds = [name.split()[0] for name in stub.names()]
-    assert kinds.index("eval") < len(kinds) - 1 - kinds[::-1].index("train")  # before the last training
+    # before the last training
+    assert kinds.index("eval") < len(kinds) - 1 - kinds[::-1].index("train")
 
 
 def test_a_stop_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
@@ -317,13 +399,17 @@ def test_a_policy_from_before_the_end_is_not_taken_for_trained(tmp_path: Path) -
     (run / "policy/normalizer.json").write_text("{}")
     assert not is_trained(job, tmp_path)
     time.sleep(0.02)
-    (run / "metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n{"step": 5, "held_out_action": 1.0}\n')
+    (run / "metrics.jsonl").write_text(
+        '{"step": 5, "loss": 1.0}\n{"step": 5, "held_out_action": 1.0}\n'
+    )
     assert not is_trained(job, tmp_path)  # killed before the last export
     time.sleep(0.02)
     (run / "policy/normalizer.json").write_text("{}")
     assert is_trained(job, tmp_path)
     for steps in (4, 6):  # neither a longer nor a shorter training is this one
-        assert not is_trained(Bench(methods=("chameleon",), tasks=SMALL.tasks, steps=steps).jobs()[0], tmp_path)
+        assert not is_trained(
+            Bench(methods=("chameleon",), tasks=SMALL.tasks, steps=steps).jobs()[0], tmp_path
+        )
 
 
 def test_commands() -> None:
@@ -331,19 +417,35 @@ def test_commands() -> None:
     (job,) = Bench(methods=("chameleon",), seeds=(3,), steps=7).jobs()
     assert job.tasks == tuple(ALL) and job.run(out) == Path("x/small/chameleon-7steps-seed3")
     words = " ".join(job.train_command(out, "cpu", 2))
-    assert "--steps 7 --seed 3 --held-out x/held-out/rgb/seed3/clean-plate" in words and "--method chameleon" in words
+    assert (
+        "--steps 7 --seed 3 --held-out x/held-out/rgb/seed3/clean-plate" in words
+        and "--method chameleon" in words
+    )
     assert "--no-mirror" not in words and job.log(out) == Path("x/small/chameleon-7steps-seed3.log")
-    told = Bench(methods=("no-memory",), observation="state", tell_answer=True, tasks=("seasonings", "clean-plate")).jobs()
-    names = [f"no-memory-4000steps-seed0-told-state-{task}" for task in ("clean-plate", "seasonings")]
+    told = Bench(
+        methods=("no-memory",),
+        observation="state",
+        tell_answer=True,
+        tasks=("seasonings", "clean-plate"),
+    ).jobs()
+    names = [
+        f"no-memory-4000steps-seed0-told-state-{task}" for task in ("clean-plate", "seasonings")
+    ]
     assert [each.name for each in told] == names
     words = " ".join(told[0].train_command(out, "cpu", 2))
     assert words.endswith("--tell-answer --no-mirror") and "--recipe camo-state" in words
-    assert f"--steps {METHODS['chameleon'].few_steps} --json x/small/chameleon-7steps-seed3-on-shell-game.json" in " ".join(
-        job.eval_command(out, "shell-game", "cpu", 2)
+    assert (
+        f"--steps {METHODS['chameleon'].few_steps} --json x/small/chameleon-7steps-seed3-on-shell-game.json"
+        in " ".join(job.eval_command(out, "shell-game", "cpu", 2))
     )
     recordings = Bench(methods=("chameleon",), seeds=(0, 1), tasks=("shell-game",), image_size=32)
     found = recordings.recordings(out, recordings.jobs())
-    assert [(each.episodes, each.seed) for each in found.values()] == [(120, 0), (60, 1000), (120, 1), (60, 1001)]
+    assert [(each.episodes, each.seed) for each in found.values()] == [
+        (120, 0),
+        (60, 1000),
+        (120, 1),
+        (60, 1001),
+    ]
 
 
 # The command.
@@ -377,7 +479,11 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
     ],
 )
 def test_mistakes(
-    wrong: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    wrong: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("broken.json").write_text('{"rows": [')
@@ -404,18 +510,37 @@ def test_from_nothing_to_a_table_and_again(
     for each in document["rows"]:
         name = f"{each['method']}-3steps-seed0-state-shell-game-on-shell-game.json"
         scores = json.loads((tmp_path / "runs/bench-camo/nano" / name).read_text())
-        assert each["sr"] == scores["result"]["sr"] and len(each["outcomes"]) == each["episodes"] == 2
-        right = [rollout["manipulation"] and rollout["decision"] for rollout in scores["result"]["rollouts"]]
+        assert (
+            each["sr"] == scores["result"]["sr"] and len(each["outcomes"]) == each["episodes"] == 2
+        )
+        right = [
+            rollout["manipulation"] and rollout["decision"]
+            for rollout in scores["result"]["rollouts"]
+        ]
         assert [letter == "s" for letter in each["outcomes"]] == right
         rollouts = sorted(scores["result"]["rollouts"], key=lambda rollout: rollout["seed"])
         assert [each[name].split(" ") for name in ("answers", "choices")] == [
             [str(rollout["z"]) for rollout in rollouts],
             ["-" if rollout["choice"] is None else str(rollout["choice"]) for rollout in rollouts],
         ]
-        assert each["trained_on"] == ["shell-game"] and each["image_size"] is None and each["first_seed"] == 10**9
-        assert 100_000 < each["parameters"] < 1_000_000 and 0 < each["minutes"] < 1 and each["sampling_steps"] == 8
-        assert each["executed"] == 4 and 0 <= each["probe"] <= 1 and each["chance"] == pytest.approx(1 / 3)
-        assert each["duration_s"] > 0 and each["command"].startswith("chameleon bench camo --task shell-game")
+        assert (
+            each["trained_on"] == ["shell-game"]
+            and each["image_size"] is None
+            and each["first_seed"] == 10**9
+        )
+        assert (
+            100_000 < each["parameters"] < 1_000_000
+            and 0 < each["minutes"] < 1
+            and each["sampling_steps"] == 8
+        )
+        assert (
+            each["executed"] == 4
+            and 0 <= each["probe"] <= 1
+            and each["chance"] == pytest.approx(1 / 3)
+        )
+        assert each["duration_s"] > 0 and each["command"].startswith(
+            "chameleon bench camo --task shell-game"
+        )
     assert "w/o memory" in Path("table.md").read_text() and "w/o memory" in capsys.readouterr().out
     # Again: nothing is left to do.
     monkeypatch.setattr(Processes, "run", lambda *given: pytest.fail("something was run again"))
@@ -436,5 +561,11 @@ def test_from_nothing_to_a_table_and_again(
     with pytest.raises(SystemExit) as stopped:
         run(monkeypatch, *command, "--method", "chameleon", "--seed", "1")
     said = capsys.readouterr()
-    assert stopped.value.code == 2 and "1 failed: training chameleon-3steps-seed1-state-shell-game" in said.err
-    assert "the same command goes on: chameleon bench camo --task shell-game" in said.err and Path("table.md").exists()
+    assert (
+        stopped.value.code == 2
+        and "1 failed: training chameleon-3steps-seed1-state-shell-game" in said.err
+    )
+    assert (
+        "the same command goes on: chameleon bench camo --task shell-game" in said.err
+        and Path("table.md").exists()
+    )

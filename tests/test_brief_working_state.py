@@ -1,4 +1,6 @@
-"""Policies whose fast layer forgets: what they carry in it changes nothing, and what else they carry does."""
+"""Policies whose fast layer forgets: what they carry in it changes nothing, and what else they
+carry does.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from examples import STATE_FEATURES, make_observation, nano
 def with_another(state: MemoryState, other: MemoryState, part: str) -> MemoryState:
     """The memory with one part of every layer from another one."""
     layers = zip(state.layers, other.layers, strict=True)
-    return replace(state, layers=tuple(replace(mine, **{part: getattr(theirs, part)}) for mine, theirs in layers))
+    return replace(
+        state,
+        layers=tuple(replace(mine, **{part: getattr(theirs, part)}) for mine, theirs in layers),
+    )
 
 
 @pytest.mark.parametrize("kind", [ChameleonPolicy, *KINDS.values()])
@@ -32,11 +37,15 @@ def test_the_fast_layer_forgets_and_the_slow_one_does_not(kind: type[ChameleonPo
     for episode in range(2):
         state = policy.initial_state(1)
         for t in range(5):
-            state = policy.observe(make_observation(STATE_FEATURES, 1, seed=10 * episode + t), state)
+            state = policy.observe(
+                make_observation(STATE_FEATURES, 1, seed=10 * episode + t), state
+            )
         states.append(state)
     now = make_observation(STATE_FEATURES, 1, seed=99)
     usual = policy.observe(now, states[0]).working
-    other = {part: policy.observe(now, with_another(*states, part)).working for part in ("slow", "fast")}
+    other = {
+        part: policy.observe(now, with_another(*states, part)).working for part in ("slow", "fast")
+    }
     assert torch.equal(other["fast"], usual) == (kind is not ChameleonPolicy)
     assert not torch.equal(other["slow"], usual)
 
@@ -44,9 +53,14 @@ def test_the_fast_layer_forgets_and_the_slow_one_does_not(kind: type[ChameleonPo
 def test_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, kind in KINDS.items():
         monkeypatch.setitem(METHODS, name, kind)  # other tests must not meet them
-    record(Recording(task="clean-plate", episodes=6, observation="state"), tmp_path / "data", workers=1)
+    record(
+        Recording(task="clean-plate", episodes=6, observation="state"), tmp_path / "data", workers=1
+    )
     monkeypatch.setattr(brief_working_state, "DATA", tmp_path / "data")
     row = train_and_score("brief-similarity", 1, [FIRST_SEED], tmp_path)
     assert (row["method"], row["steps"], row["episodes"]) == ("brief-similarity", 1, 1)
-    assert row["msr"]["count"] == 1 and len(row["answers"].split(" ")) == len(row["choices"].split(" ")) == 1
+    assert (
+        row["msr"]["count"] == 1
+        and len(row["answers"].split(" ")) == len(row["choices"].split(" ")) == 1
+    )
     assert (tmp_path / "brief-similarity-1steps" / "policy" / "config.json").exists()

@@ -26,7 +26,9 @@ PAPER = {
 
 
 def chameleon(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "chameleon_policy.cli", *arguments], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "chameleon_policy.cli", *arguments], capture_output=True, text=True
+    )
 
 
 def test_params_json_agrees_with_the_paper_and_adds_up() -> None:
@@ -35,9 +37,13 @@ def test_params_json_agrees_with_the_paper_and_adds_up() -> None:
     counts = json.loads(result.stdout)
     assert all(isinstance(count, int) for count in counts.values())
     assert {key: f"{count / 1e6:.1f}" for key, count in counts.items()} == PAPER
-    assert counts["visual"] + counts["memory"] + counts["head"] + counts["projections"] == counts["trainable"]
+    assert (
+        counts["visual"] + counts["memory"] + counts["head"] + counts["projections"]
+        == counts["trainable"]
+    )
     assert counts["memory_ssm"] + counts["memory_rest"] == counts["memory"]
-    # Counted by hand from the architecture: two trunks with projections; per layer slow and fast SSM, and the rest.
+    # Counted by hand from the architecture: two trunks with projections; per layer slow and fast
+    # SSM, and the rest.
     assert counts["visual"] == 2 * (11_176_512 + 512 * 512 + 512)
     assert counts["memory_ssm"] == 2 * (925_976 + 1_620_336)
     assert counts["memory_rest"] == 15_240_192
@@ -47,7 +53,9 @@ def test_params_prints_the_paper_beside_ours() -> None:
     result = chameleon("params")
     assert result.returncode == 0, result.stderr
     for key, millions in PAPER.items():
-        assert re.search(rf"\b{re.escape(millions)} │\s+{re.escape(millions)} │\s+yes", result.stdout), (
+        assert re.search(
+            rf"\b{re.escape(millions)} │\s+{re.escape(millions)} │\s+yes", result.stdout
+        ), (
             key,
             result.stdout,
         )
@@ -56,7 +64,9 @@ def test_params_prints_the_paper_beside_ours() -> None:
 
 def test_the_sizes_of_the_other_presets() -> None:
     def trainable(name: str, features) -> int:
-        return parameter_budget(ChameleonPolicy(preset(name), features, with_control_jepa=False)).trainable
+        return parameter_budget(
+            ChameleonPolicy(preset(name), features, with_control_jepa=False)
+        ).trainable
 
     assert trainable("small", budget_features()) <= 8_000_000
     assert 400_000 < trainable("nano", STATE_FEATURES) < 650_000
@@ -64,9 +74,14 @@ def test_the_sizes_of_the_other_presets() -> None:
 
 
 def test_the_training_branch_is_outside_the_budget() -> None:
-    policies = [ChameleonPolicy(preset("nano"), STATE_FEATURES, with_control_jepa=jepa) for jepa in (True, False)]
+    policies = [
+        ChameleonPolicy(preset("nano"), STATE_FEATURES, with_control_jepa=jepa)
+        for jepa in (True, False)
+    ]
     assert asdict(parameter_budget(policies[0])) == asdict(parameter_budget(policies[1]))
-    assert sum(p.numel() for p in policies[0].parameters()) > sum(p.numel() for p in policies[1].parameters())
+    assert sum(p.numel() for p in policies[0].parameters()) > sum(
+        p.numel() for p in policies[1].parameters()
+    )
 
 
 def test_the_command_line_names_what_it_knows(tmp_path) -> None:

@@ -9,7 +9,11 @@ from camo_episodes import TASK_NAMES, WAIT, wait_until_decision
 from chameleon_policy.camo import CamoEnv
 from chameleon_policy.camo.experts import make_expert
 
-ANSWERS = {"clean-plate": (0, 1, 2), "shell-game": (0, 1, 2), "seasonings": ((0, 0, 0), (1, 2, 0), (2, 1, 1))}
+ANSWERS = {
+    "clean-plate": (0, 1, 2),
+    "shell-game": (0, 1, 2),
+    "seasonings": ((0, 0, 0), (1, 2, 0), (2, 1, 1)),
+}
 
 
 def flat(observation: dict) -> list[np.ndarray]:
@@ -26,7 +30,9 @@ def assert_identical(one: list[np.ndarray], other: list[np.ndarray]) -> None:
 @pytest.mark.parametrize("observation", ["rgb", "state"])
 @pytest.mark.parametrize("name", TASK_NAMES)
 def test_decisions_are_bit_identical_across_answers(name: str, observation: str) -> None:
-    """After real hand motion, real swaps, an expert's noise and, in seasonings, real additions of different shakers."""
+    """After real hand motion, real swaps, an expert's noise and, in seasonings, real additions of
+    different shakers.
+    """
     env = CamoEnv(name, observation=observation, image_size=96, nuisance="mild")
     for seed in (1, 8):
         seen: dict[object, list[list[np.ndarray]]] = {}
@@ -51,7 +57,10 @@ def test_decisions_are_bit_identical_across_answers(name: str, observation: str)
             for one, other in zip(seen[first], seen[z], strict=True):
                 assert_identical(one, other)
             # The check can fail: before, the answers look different.
-            assert any(not np.array_equal(a[0], b[0]) for a, b in zip(evidence[first], evidence[z], strict=True))
+            assert any(
+                not np.array_equal(a[0], b[0])
+                for a, b in zip(evidence[first], evidence[z], strict=True)
+            )
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)
@@ -67,8 +76,11 @@ def test_it_stays_identical_for_as_long_as_the_arm_waits(name: str) -> None:
 
 
 def snapshots(name: str, seeds: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Evidence picture, decision picture and (first) place of the answer, of episodes with their own random z."""
-    dials = {"swaps": 0} if name == "shell-game" else {}  # with swaps, no single picture shows where the ball ends
+    """Evidence picture, decision picture and (first) place of the answer, of episodes with their
+    own random z.
+    """
+    # with swaps, no single picture shows where the ball ends
+    dials = {"swaps": 0} if name == "shell-game" else {}
     env = CamoEnv(name, observation="state", image_size=32, retention_steps=0, **dials)
     evidence, decision, places = [], [], []
     for seed in seeds:
@@ -85,11 +97,16 @@ def snapshots(name: str, seeds: range) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def shown_at(env: CamoEnv) -> int:
-    """The highlight at which the answer itself is held up: something of the candidates stands highest."""
+    """The highlight at which the answer itself is held up: something of the candidates stands
+    highest.
+    """
     heights = [
-        max(env.script.objects[name][step].position[2] for name in env.task.candidates) for step in env.script.highlights
+        max(env.script.objects[name][step].position[2] for name in env.task.candidates)
+        for step in env.script.highlights
     ]
-    lifted = [step for step, height in zip(env.script.highlights, heights, strict=True) if height > 0.08]
+    lifted = [
+        step for step, height in zip(env.script.highlights, heights, strict=True) if height > 0.08
+    ]
     return lifted[0]
 
 
@@ -113,6 +130,7 @@ def held_out_accuracy(features: np.ndarray, places: np.ndarray) -> float:
 def test_a_classifier_is_at_chance_on_decision_frames(name: str) -> None:
     evidence, decision, places = snapshots(name, range(300, 420))
     blind, sighted = held_out_accuracy(decision, places), held_out_accuracy(evidence, places)
-    # 60 held-out episodes at chance 1/3: standard deviation 0.061; 0.55 is three and a half of them above.
+    # 60 held-out episodes at chance 1/3: standard deviation 0.061; 0.55 is three and a half of them
+    # above.
     assert blind < 0.55, f"decision frames tell the answer: {blind:.2f}"
     assert sighted > 0.85, f"the classifier cannot see: {sighted:.2f} on evidence frames"

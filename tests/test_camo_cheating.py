@@ -1,4 +1,6 @@
-"""Ways to score without remembering, or without doing the work, each played in the simulation: none of them counts."""
+"""Ways to score without remembering, or without doing the work, each played in the simulation: none
+of them counts.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ class NoReturn(SeasoningsExpert):
 
     def plan(self, decision: int) -> list[Waypoint]:
         ways = [super(NoReturn, self).plan(number) for number in range(3)]
-        return [waypoint for way in ways for waypoint in way[:-2]] + [Waypoint(DECISION_POSE, OPEN, tolerance=0.004)]
+        return [waypoint for way in ways for waypoint in way[:-2]] + [
+            Waypoint(DECISION_POSE, OPEN, tolerance=0.004)
+        ]
 
 
 def test_leaving_out_decisions() -> None:
@@ -96,7 +100,9 @@ class HalfShakes(SeasoningsExpert):
 
 def test_strokes_of_two_picks_do_not_add_up() -> None:
     score, env = play(HalfShakes, "seasonings", (0, 1, 2))
-    assert not score.manipulation and not any(event.kind == "shaken" for event in env.events), env.events
+    assert not score.manipulation and not any(event.kind == "shaken" for event in env.events), (
+        env.events
+    )
 
 
 class EdgeWiper(CleanPlateExpert):
@@ -110,7 +116,10 @@ class EdgeWiper(CleanPlateExpert):
             *way[: grasped + 1],
             *(
                 Waypoint(
-                    Pose(each.pose.position + (0, 0, 0.004), tilted), CLOSED, speed=each.speed, tolerance=each.tolerance
+                    Pose(each.pose.position + (0, 0, 0.004), tilted),
+                    CLOSED,
+                    speed=each.speed,
+                    tolerance=each.tolerance,
                 )
                 for each in way[grasped + 1 :]
             ),

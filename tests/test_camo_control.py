@@ -1,4 +1,6 @@
-"""Geometry, kinematics and actions: against independent formulas, and with every kind of bad input."""
+"""Geometry, kinematics and actions: against independent formulas, and with every kind of bad
+input.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from hypothesis import strategies as st
 import chameleon_policy.camo  # noqa: F401 (registers the environments)
 from camo_episodes import TASK_NAMES, WAIT, wait_until_decision
 from chameleon_policy.camo import CamoEnv
-from chameleon_policy.camo.controller import WORKSPACE_HIGH, WORKSPACE_LOW, pose_to_action, read_action
+from chameleon_policy.camo.controller import (
+    WORKSPACE_HIGH,
+    WORKSPACE_LOW,
+    pose_to_action,
+    read_action,
+)
 from chameleon_policy.camo.geometry import (
     Pose,
     minimum_jerk,
@@ -31,7 +38,9 @@ from chameleon_policy.camo.robot import DECISION_JOINTS, DOWNWARD, JOINTS, forwa
 from chameleon_policy.camo.world import CONTROL_HZ, SUBSTEPS
 
 numbers = st.floats(-1, 1)
-vectors = st.tuples(numbers, numbers, numbers).filter(lambda v: np.linalg.norm(v) > 1e-2).map(np.array)
+vectors = (
+    st.tuples(numbers, numbers, numbers).filter(lambda v: np.linalg.norm(v) > 1e-2).map(np.array)
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +53,9 @@ def test_rotations_come_back(axis: np.ndarray, angle: float) -> None:
     rotation = rotation_about(axis, angle)
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=1e-12)
     np.testing.assert_allclose(np.linalg.det(rotation), 1, atol=1e-12)
-    np.testing.assert_allclose(rotation_vector(rotation), angle * axis / np.linalg.norm(axis), atol=1e-6)
+    np.testing.assert_allclose(
+        rotation_vector(rotation), angle * axis / np.linalg.norm(axis), atol=1e-6
+    )
     np.testing.assert_allclose(rotation_from_six(rotation_to_six(rotation)), rotation, atol=1e-12)
     np.testing.assert_allclose(rotation_from_quaternion(quaternion(rotation)), rotation, atol=1e-7)
 
@@ -93,11 +104,15 @@ def test_the_arm_is_the_one_of_the_published_parameters(env: CamoEnv) -> None:
         np.testing.assert_allclose(data.site("tcp").xmat.reshape(3, 3), pose.rotation, atol=1e-9)
     # The documented zero position of a UR5e: flange at (-0.8172, -0.2329, 0.0628).
     flange = forward_kinematics(np.zeros(6))
-    np.testing.assert_allclose(flange.position - 0.16 * flange.rotation[:, 2], [-0.8172, -0.2329, 0.0628], atol=1e-4)
+    np.testing.assert_allclose(
+        flange.position - 0.16 * flange.rotation[:, 2], [-0.8172, -0.2329, 0.0628], atol=1e-4
+    )
 
 
 def test_inverse_kinematics_reaches_the_whole_workspace(env: CamoEnv) -> None:
-    """Straight down and tilted, from the decision pose, checked with the DH parameters rather than with the simulator."""
+    """Straight down and tilted, from the decision pose, checked with the DH parameters rather than
+    with the simulator.
+    """
     rng = np.random.default_rng(1)
     kinematics = env.world.kinematics
     for position in rng.uniform(WORKSPACE_LOW, WORKSPACE_HIGH, (40, 3)):
@@ -137,7 +152,8 @@ def test_turning_on_and_on_stops_at_the_joint_limit_and_says_so(env: CamoEnv) ->
     env.reset(seed=0)
     wait_until_decision(env)
     clamped = False
-    for turn in (*range(18), *reversed(range(18))):  # the wrist meets its limit on the way, and finds back
+    # the wrist meets its limit on the way, and finds back
+    for turn in (*range(18), *reversed(range(18))):
         goal = Pose(np.array([0.4, 0.0, 0.35]), rotation_about((0, 0, 1), 0.3 * turn) @ DOWNWARD)
         *_, info = env.step(pose_to_action(goal, 1.0))
         clamped |= info["clamped"]
@@ -166,7 +182,9 @@ def test_bad_actions_are_refused(env: CamoEnv, action: np.ndarray, message: str)
 
 def test_what_is_out_of_reach_is_clamped_and_said(env: CamoEnv) -> None:
     far = read_action(np.array([5.0, -5.0, -5.0, *WAIT[3:9], 7.0]))
-    np.testing.assert_array_equal(far.pose.position, [WORKSPACE_HIGH[0], WORKSPACE_LOW[1], WORKSPACE_LOW[2]])
+    np.testing.assert_array_equal(
+        far.pose.position, [WORKSPACE_HIGH[0], WORKSPACE_LOW[1], WORKSPACE_LOW[2]]
+    )
     assert far.gripper == 1.0 and far.clamped
     upside_down = read_action(np.array([*WAIT[:3], 1, 0, 0, 0, 1, 0, 1]))
     assert upside_down.clamped and upside_down.pose.rotation[2, 2] < -0.1
@@ -178,12 +196,20 @@ def test_what_is_out_of_reach_is_clamped_and_said(env: CamoEnv) -> None:
 @pytest.mark.parametrize("name", TASK_NAMES)
 def test_violent_actions_do_not_break_the_simulation(name: str) -> None:
     env = CamoEnv(name, observation="state", retention_steps=0)
-    corners = np.stack([np.where(np.arange(3) == axis, high, low) for axis in range(3) for low, high in ((-9, 9), (9, -9))])
+    corners = np.stack(
+        [
+            np.where(np.arange(3) == axis, high, low)
+            for axis in range(3)
+            for low, high in ((-9, 9), (9, -9))
+        ]
+    )
     env.reset(seed=3)
     wait_until_decision(env)
     for step in range(40):
         flip = (-1) ** step
-        observation, _, terminated, truncated, _ = env.step([*corners[step % 6], 0, flip, 0.1, flip, 0, 0, step % 2])
+        observation, _, terminated, truncated, _ = env.step(
+            [*corners[step % 6], 0, flip, 0.1, flip, 0, 0, step % 2]
+        )
         assert env.observation_space.contains(observation)
         if terminated or truncated:
             break
@@ -202,7 +228,10 @@ def test_violent_actions_do_not_break_the_simulation(name: str) -> None:
         ({"retention_steps": (9, 3)}, "pair between"),
         ({"swaps": 7}, "between 0 and 6"),
         ({"swaps": 1.5}, "between 0 and 6"),
-        ({"distractor_hovers": 1}, "shell-game has no parameter distractor_hovers; its own are: swaps"),
+        (
+            {"distractor_hovers": 1},
+            "shell-game has no parameter distractor_hovers; its own are: swaps",
+        ),
         ({"render_mode": "human"}, "rgb_array or None"),
     ],
 )
@@ -236,25 +265,41 @@ FRAMES = "env = CamoEnv('shell-game', image_size=32); env.reset(seed=0); print(e
 def run_without_screen(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     hidden = ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**environment, **variables})
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**environment, **variables},
+    )
 
 
 @pytest.mark.parametrize(
-    ("before", "variables"), [(NO_LIBRARY, {}), (NO_LIBRARY, {"MUJOCO_GL": "osmesa"}), ("", {"MUJOCO_GL": "glfw"})]
+    ("before", "variables"),
+    [(NO_LIBRARY, {}), (NO_LIBRARY, {"MUJOCO_GL": "osmesa"}), ("", {"MUJOCO_GL": "glfw"})],
 )
 def test_a_missing_opengl_library_names_its_package(before: str, variables: dict[str, str]) -> None:
-    result = run_without_screen(f"{before}from chameleon_policy.camo import CamoEnv; {STATE}{RGB}", **variables)
-    assert result.returncode == 1 and "ImportError: pictures need an OpenGL library" in result.stderr, result.stderr
-    assert "apt-get install libegl1 libgl1-mesa-dri" in result.stderr and "libosmesa6" in result.stderr
+    result = run_without_screen(
+        f"{before}from chameleon_policy.camo import CamoEnv; {STATE}{RGB}", **variables
+    )
+    assert (
+        result.returncode == 1 and "ImportError: pictures need an OpenGL library" in result.stderr
+    ), result.stderr
+    assert (
+        "apt-get install libegl1 libgl1-mesa-dri" in result.stderr and "libosmesa6" in result.stderr
+    )
 
 
 def test_what_computes_on_a_gpu_can_be_loaded_behind_the_renderer() -> None:
     """Both bring an LLVM: the second one to come ended the process."""
     pytest.importorskip("triton")
-    result = run_without_screen(f"from chameleon_policy.camo import CamoEnv; {FRAMES}; import triton")
+    result = run_without_screen(
+        f"from chameleon_policy.camo import CamoEnv; {FRAMES}; import triton"
+    )
     assert result.returncode == 0 and result.stdout.strip() == "True", result.stderr
 
 
 def test_rendering_works_when_mujoco_was_imported_first() -> None:
-    result = run_without_screen(f"import mujoco; from chameleon_policy.camo import CamoEnv; {FRAMES}")
+    result = run_without_screen(
+        f"import mujoco; from chameleon_policy.camo import CamoEnv; {FRAMES}"
+    )
     assert result.stdout.strip() == "True", result.stderr

@@ -61,7 +61,20 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recording") / "rgb"
     result = run(
-        "record", "shell-game", "--episodes", 3, "--size", 64, "--seed", 1, "--workers", 2, "--out", path, "--swaps", 1
+        "record",
+        "shell-game",
+        "--episodes",
+        3,
+        "--size",
+        64,
+        "--seed",
+        1,
+        "--workers",
+        2,
+        "--out",
+        path,
+        "--swaps",
+        1,
     )
     assert result.returncode == 0, result.stderr
     return path
@@ -75,7 +88,9 @@ def test_an_episode_can_be_replayed_from_its_seed(recorded: Path) -> None:
         again = demonstrate(env, row["seed"], row["z"][0])
         vectors = RecordedDataset(recorded).vectors(index)
         np.testing.assert_array_equal(vectors["action"], again.actions)
-        np.testing.assert_array_equal(vectors["observation.state"], [each["proprioception"] for each in again.observations])
+        np.testing.assert_array_equal(
+            vectors["observation.state"], [each["proprioception"] for each in again.observations]
+        )
         seen = np.array([each["objects"].ravel() for each in again.observations])
         np.testing.assert_array_equal(vectors["observation.environment_state"], seen)
         assert row["decision_steps"] == [row["evidence_steps"] + 2]
@@ -84,7 +99,9 @@ def test_an_episode_can_be_replayed_from_its_seed(recorded: Path) -> None:
 
 
 def test_labels_are_clean_and_the_arm_is_not(recorded: Path) -> None:
-    """While the expert waits, its label is the decision pose itself, and the arm trembles around it."""
+    """While the expert waits, its label is the decision pose itself, and the arm trembles around
+    it.
+    """
     for row, vectors in zip(table(recorded), contents(recorded), strict=True):
         waiting = slice(5, row["decision_steps"][0])
         assert np.ptp(vectors["action"][waiting], axis=0).max() == 0
@@ -92,7 +109,9 @@ def test_labels_are_clean_and_the_arm_is_not(recorded: Path) -> None:
         assert (tremble > 0.001).all() and (tremble < 0.02).all()
 
 
-@pytest.mark.parametrize(("task", "episodes"), [("shell-game", 120), ("seasonings", 120), ("seasonings", 54)])
+@pytest.mark.parametrize(
+    ("task", "episodes"), [("shell-game", 120), ("seasonings", 120), ("seasonings", 54)]
+)
 def test_answers_are_balanced_and_in_no_fixed_order(task: str, episodes: int) -> None:
     recording = Recording(task=task, episodes=episodes, observation="state")
     answers = [recording.answer(index) for index in range(episodes)]
@@ -102,7 +121,8 @@ def test_answers_are_balanced_and_in_no_fixed_order(task: str, episodes: int) ->
     blocks = {tuple(answers[start : start + size]) for start in range(0, episodes - size + 1, size)}
     assert len(blocks) > 1
     assert answers != [
-        Recording(task=task, episodes=episodes, observation="state", seed=1).answer(i) for i in range(episodes)
+        Recording(task=task, episodes=episodes, observation="state", seed=1).answer(i)
+        for i in range(episodes)
     ]
 
 
@@ -114,9 +134,13 @@ def test_a_killed_recording_goes_on_where_it_stopped(recorded: Path, tmp_path: P
     out = tmp_path / "killed"
     options = "--episodes 5 --seed 3 --observation state --retention-steps 2 --workers 1"
     arguments = ["record", "clean-plate", *options.split(), "--out", str(out)]
-    process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     parts, deadline = out / "camo/unfinished", time.time() + 120
-    while len(list(parts.glob("episode-*"))) < 2 and process.poll() is None and time.time() < deadline:
+    while (
+        len(list(parts.glob("episode-*"))) < 2 and process.poll() is None and time.time() < deadline
+    ):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -124,7 +148,9 @@ def test_a_killed_recording_goes_on_where_it_stopped(recorded: Path, tmp_path: P
     assert 2 <= len(done) < 5 and not (out / "meta/info.json").exists()
     with pytest.raises(FileNotFoundError, match="record command again"):
         RecordedDataset(out)
-    changed = run("record", "clean-plate", *options.replace("--seed 3", "--seed 4").split(), "--out", out)
+    changed = run(
+        "record", "clean-plate", *options.replace("--seed 3", "--seed 4").split(), "--out", out
+    )
     assert changed.returncode == 2 and "seed: 3 then, 4 now" in changed.stderr
 
     # A mark on an episode that is done: if it were recorded again, the mark would be gone.
@@ -141,7 +167,9 @@ def test_a_killed_recording_goes_on_where_it_stopped(recorded: Path, tmp_path: P
 def wait_for_episodes(out: Path, count: int, process: subprocess.Popen) -> None:
     deadline = time.time() + 120
     while (
-        len(list((out / "camo/unfinished").glob("episode-*"))) < count and process.poll() is None and time.time() < deadline
+        len(list((out / "camo/unfinished").glob("episode-*"))) < count
+        and process.poll() is None
+        and time.time() < deadline
     ):
         time.sleep(0.02)
 
@@ -164,15 +192,22 @@ def test_ctrl_c_stops_soon_and_leaves_a_recording_to_go_on_with(tmp_path: Path) 
     out = tmp_path / "interrupted"
     # Tests that run in the background of a shell ignore Ctrl-C, and so would this command.
     process = subprocess.Popen(
-        [*COMMAND, *LONG.split(), str(out)], stderr=subprocess.PIPE, text=True, start_new_session=True,
+        [*COMMAND, *LONG.split(), str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     wait_for_episodes(out, 2, process)
     second = run(*LONG.split(), out)
     assert second.returncode == 2 and "another process is recording" in second.stderr
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the command and its workers
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 2 and "interrupted; the same command goes on" in said and "Traceback" not in said
+    assert (
+        process.returncode == 2
+        and "interrupted; the same command goes on" in said
+        and "Traceback" not in said
+    )
     assert not (out / "meta/info.json").exists()
     deadline = time.time() + 20
     while group(process.pid) and time.time() < deadline:
@@ -185,18 +220,25 @@ def test_ctrl_c_stops_soon_and_leaves_a_recording_to_go_on_with(tmp_path: Path) 
 def test_a_worker_that_dies_is_said_in_one_line(tmp_path: Path) -> None:
     out = tmp_path / "died"
     process = subprocess.Popen(
-        [*COMMAND, *LONG.split(), str(out)], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*COMMAND, *LONG.split(), str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     wait_for_episodes(out, 1, process)
     workers = [pid for pid, command in group(process.pid).items() if "spawn_main" in command]
     os.kill(workers[0], signal.SIGKILL)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 2 and "a recording process died" in said and "Traceback" not in said
+    assert (
+        process.returncode == 2 and "a recording process died" in said and "Traceback" not in said
+    )
 
 
 def test_nothing_is_overwritten(recorded: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in recorded.rglob("*") if path.is_file()}
-    with pytest.raises(FileExistsError, match=r"already holds a complete dataset.*chameleon data inspect"):
+    with pytest.raises(
+        FileExistsError, match=r"already holds a complete dataset.*chameleon data inspect"
+    ):
         record(STATE, recorded)
     assert before == {path: path.read_bytes() for path in recorded.rglob("*") if path.is_file()}
     (tmp_path / "thesis.tex").write_text("years of work")
@@ -220,12 +262,20 @@ def test_videos_show_what_the_cameras_saw(pictures: Path) -> None:
         error = np.abs(stored - shown).mean(axis=(1, 2, 3))
         other = np.abs(stored[:-6] - shown[6:]).mean(axis=(1, 2, 3))
         assert error.max() < 4.0  # compression
-        assert other.max() > error.max(), "frames could be shifted in time without this test noticing"
+        assert other.max() > error.max(), (
+            "frames could be shifted in time without this test noticing"
+        )
     env.close()
-    assert {row["swaps"] for row in rows} == {1} and sorted(row["z"][0] for row in rows) == [0, 1, 2]
+    assert {row["swaps"] for row in rows} == {1} and sorted(row["z"][0] for row in rows) == [
+        0,
+        1,
+        2,
+    ]
 
 
-def test_inspect_prints_a_summary_and_draws_a_sheet(pictures: Path, recorded: Path, tmp_path: Path) -> None:
+def test_inspect_prints_a_summary_and_draws_a_sheet(
+    pictures: Path, recorded: Path, tmp_path: Path
+) -> None:
     result = run("data", "inspect", pictures)
     assert result.returncode == 0, result.stderr
     for text in ("3, ", "64 x 64", "0: 1, 1: 1, 2: 1", "Lift the cup", "7.5 Hz"):
@@ -240,7 +290,9 @@ def test_inspect_prints_a_summary_and_draws_a_sheet(pictures: Path, recorded: Pa
 
 def test_play_writes_a_video_and_a_sheet(tmp_path: Path) -> None:
     clip = tmp_path / "new" / "clip.mp4"
-    result = run("play", "shell-game", "--z", 2, "--seed", 7, "--size", 96, "--swaps", 1, "--out", clip)
+    result = run(
+        "play", "shell-game", "--z", 2, "--seed", 7, "--size", 96, "--swaps", 1, "--out", clip
+    )
     assert result.returncode == 0, result.stderr
     assert "z = 2, chosen: 2, success" in result.stdout
     with av.open(str(clip)) as container:
@@ -257,13 +309,22 @@ def test_play_writes_a_video_and_a_sheet(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["record", "juggling", "--out", "x"], "the tasks are clean-plate, shell-game, seasonings"),
-        (["record", "seasonings", "--swaps", "1", "--out", "x"], "seasonings has no parameter swaps"),
-        (["record", "shell-game", "--swaps", "many", "--out", "x"], "--swaps must be a number like 5 or a range like 3-10"),
+        (
+            ["record", "seasonings", "--swaps", "1", "--out", "x"],
+            "seasonings has no parameter swaps",
+        ),
+        (
+            ["record", "shell-game", "--swaps", "many", "--out", "x"],
+            "--swaps must be a number like 5 or a range like 3-10",
+        ),
         (["record", "shell-game", "--size", "63", "--out", "x"], "image_size must be even"),
         (["record", "shell-game", "--episodes", "0", "--out", "x"], "episodes must be at least 1"),
         (["record", "shell-game", "--seed", "-1", "--out", "x"], "between 0 and"),
         (["record", "shell-game", "--workers", "0", "--out", "x"], "workers must be at least 1"),
-        (["record", "shell-game", "--observation", "state", "--out", "/proc/nothing/here"], "cannot write to"),
+        (
+            ["record", "shell-game", "--observation", "state", "--out", "/proc/nothing/here"],
+            "cannot write to",
+        ),
         (["record", "shell-game", "--noise", "nan", "--out", "x"], "noise must be between 0 and"),
         (["record", "shell-game", "--swaps", "\u00b2", "--out", "x"], "--swaps must be a number"),
         (["play", "shell-game", "--seed", "-1"], "--seed must be at least 0"),
@@ -274,7 +335,9 @@ def test_play_writes_a_video_and_a_sheet(tmp_path: Path) -> None:
         (["play", "shell-game", "--out", "/proc/nothing/clip.mp4"], "cannot write to"),
     ],
 )
-def test_bad_commands_are_answered_in_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_bad_commands_are_answered_in_one_line(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
     result = run(*arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert message in result.stderr and "Traceback" not in result.stderr
@@ -282,11 +345,16 @@ def test_bad_commands_are_answered_in_one_line(arguments: list[str], message: st
 
 
 def test_a_missing_extra_is_named() -> None:
-    code = "import sys; sys.modules['mujoco'] = None; sys.argv = ['chameleon', 'play', 'shell-game']; "
+    code = (
+        "import sys; sys.modules['mujoco'] = None; sys.argv = ['chameleon', 'play', 'shell-game']; "
+    )
     code += "from chameleon_policy.cli import main; main()"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 2
-    assert result.stderr.strip() == "chameleon: this command needs mujoco: pip install 'chameleon-policy[camo]'"
+    assert (
+        result.stderr.strip()
+        == "chameleon: this command needs mujoco: pip install 'chameleon-policy[camo]'"
+    )
 
 
 def test_a_folder_without_permission_is_said(tmp_path: Path) -> None:
@@ -319,5 +387,9 @@ def test_a_dataset_can_be_sent_to_a_worker(recorded: Path) -> None:
 
 def test_settings_travel_with_the_dataset(recorded: Path) -> None:
     settings = json.loads((recorded / "camo/recording.json").read_text())
-    assert settings["task"] == "clean-plate" and settings["seed"] == 3 and settings["retention_steps"] == 2
+    assert (
+        settings["task"] == "clean-plate"
+        and settings["seed"] == 3
+        and settings["retention_steps"] == 2
+    )
     assert RecordedDataset(recorded).info["robot_type"] == "ur5e"

@@ -1,4 +1,6 @@
-"""Scores are a function of the event log: hand-written logs and their verdicts, and intervals against their definition."""
+"""Scores are a function of the event log: hand-written logs and their verdicts, and intervals
+against their definition.
+"""
 
 from __future__ import annotations
 
@@ -30,26 +32,91 @@ def log(*entries: str) -> list[Event]:
 CASES = [
     ("shell-game", ["decision", "touched cup_1", "raised cup_1", "lifted cup_1"], 1, ""),
     ("shell-game", ["decision", "raised cup_1", "raised cup_2", "lifted cup_2"], None, "two cups"),
-    ("shell-game", ["decision", "touched cup_1", "raised cup_1", "lowered cup_1", "lifted cup_1"], None, "set down"),
+    (
+        "shell-game",
+        ["decision", "touched cup_1", "raised cup_1", "lowered cup_1", "lifted cup_1"],
+        None,
+        "set down",
+    ),
     ("shell-game", ["decision", "lifted cup_1", "toppled cup_2"], None, "toppled: cup_2"),
-    ("shell-game", ["decision", "touched cup_0", "raised cup_0", "dropped cup_0", "timeout"], None, "dropped: cup_0"),
-    ("shell-game", ["decision", "raised cup_0", "lifted cup_0", "dropped cup_0"], None, "dropped: cup_0"),
+    (
+        "shell-game",
+        ["decision", "touched cup_0", "raised cup_0", "dropped cup_0", "timeout"],
+        None,
+        "dropped: cup_0",
+    ),
+    (
+        "shell-game",
+        ["decision", "raised cup_0", "lifted cup_0", "dropped cup_0"],
+        None,
+        "dropped: cup_0",
+    ),
     ("shell-game", ["decision", "touched cup_0", "timeout"], None, "timeout"),
-    ("shell-game", ["decision", "touched cup_0", "raised cup_0", "lowered cup_0", "timeout"], None, "set down: cup_0"),
+    (
+        "shell-game",
+        ["decision", "touched cup_0", "raised cup_0", "lowered cup_0", "timeout"],
+        None,
+        "set down: cup_0",
+    ),
     ("shell-game", ["decision", "timeout"], None, "no contact"),
     ("clean-plate", ["decision", "touched sponge", "raised sponge", "wiped plate_2"], 2, ""),
-    ("clean-plate", ["decision", "touched sponge", "wiped plate_2", "moved plate_2"], None, "moved: plate_2"),
-    ("clean-plate", ["decision", "touched sponge", "wiped plate_2", "wiped plate_1"], None, "two plates"),
-    ("clean-plate", ["decision", "touched sponge", "wiped plate_0", "toppled plate_1"], None, "toppled: plate_1"),
-    ("clean-plate", ["decision", "touched sponge", "raised sponge", "dropped sponge", "timeout"], None, "dropped"),
-    ("clean-plate", ["decision", "raised sponge", "dropped sponge", "raised sponge", "wiped plate_0"], 0, ""),
+    (
+        "clean-plate",
+        ["decision", "touched sponge", "wiped plate_2", "moved plate_2"],
+        None,
+        "moved: plate_2",
+    ),
+    (
+        "clean-plate",
+        ["decision", "touched sponge", "wiped plate_2", "wiped plate_1"],
+        None,
+        "two plates",
+    ),
+    (
+        "clean-plate",
+        ["decision", "touched sponge", "wiped plate_0", "toppled plate_1"],
+        None,
+        "toppled: plate_1",
+    ),
+    (
+        "clean-plate",
+        ["decision", "touched sponge", "raised sponge", "dropped sponge", "timeout"],
+        None,
+        "dropped",
+    ),
+    (
+        "clean-plate",
+        ["decision", "raised sponge", "dropped sponge", "raised sponge", "wiped plate_0"],
+        0,
+        "",
+    ),
     ("clean-plate", ["decision", "touched sponge", "timeout"], None, "timeout"),
     ("clean-plate", ["decision", "timeout"], None, "no contact"),
-    ("seasonings", ["added shaker_2", "decision", "added shaker_2", "decision", "added shaker_0"], (2, 2, 0), ""),
-    ("seasonings", ["raised shaker_2", "raised shaker_0", "added shaker_2"], None, "two shakers before returning"),
+    (
+        "seasonings",
+        ["added shaker_2", "decision", "added shaker_2", "decision", "added shaker_0"],
+        (2, 2, 0),
+        "",
+    ),
+    (
+        "seasonings",
+        ["raised shaker_2", "raised shaker_0", "added shaker_2"],
+        None,
+        "two shakers before returning",
+    ),
     ("seasonings", ["touched shaker_2", "added shaker_2", "timeout"], None, "timeout: 1 of 3"),
-    ("seasonings", ["touched shaker_2", "raised shaker_2", "dropped shaker_2"], None, "dropped: shaker_2"),
-    ("seasonings", ["touched shaker_2", "raised shaker_2", "moved shaker_2"], None, "not put back: shaker_2"),
+    (
+        "seasonings",
+        ["touched shaker_2", "raised shaker_2", "dropped shaker_2"],
+        None,
+        "dropped: shaker_2",
+    ),
+    (
+        "seasonings",
+        ["touched shaker_2", "raised shaker_2", "moved shaker_2"],
+        None,
+        "not put back: shaker_2",
+    ),
     ("seasonings", ["moved shaker_2"], None, "pushed away: shaker_2"),
     ("seasonings", ["touched shaker_2", "toppled shaker_1"], None, "toppled: shaker_1"),
     ("seasonings", ["decision", "timeout"], None, "no contact"),
@@ -89,7 +156,9 @@ def test_the_environment_agrees_with_its_own_log(name: str) -> None:
 
 
 def test_failures_are_seen_in_the_simulation() -> None:
-    """Reasons come out of physics, not only out of hand-written logs: a dropped cup, a pushed plate."""
+    """Reasons come out of physics, not only out of hand-written logs: a dropped cup, a pushed
+    plate.
+    """
     env = CamoEnv("shell-game", observation="state", retention_steps=0)
     env.reset(seed=6)
     expert = make_expert(env, noise=0.0)
@@ -101,7 +170,10 @@ def test_failures_are_seen_in_the_simulation() -> None:
         action[9] = 1.0
         _, _, terminated, truncated, info = env.step(action)
         over = terminated or truncated
-    assert info["score"].reason.split(":")[0] in ("dropped", "toppled") and not info["score"].manipulation
+    assert (
+        info["score"].reason.split(":")[0] in ("dropped", "toppled")
+        and not info["score"].manipulation
+    )
 
     env = CamoEnv("clean-plate", observation="state", retention_steps=0)
     env.reset(seed=6)
@@ -110,7 +182,11 @@ def test_failures_are_seen_in_the_simulation() -> None:
         env.step(expert.act().executed)
     x, y, _ = env.world.position("plate_1")
     over = False
-    for target in ([x - 0.14, y, 0.1], [x - 0.14, y, 0.015], *([x - 0.14 + 0.03 * k, y, 0.015] for k in range(1, 9))):
+    for target in (
+        [x - 0.14, y, 0.1],
+        [x - 0.14, y, 0.015],
+        *([x - 0.14 + 0.03 * k, y, 0.015] for k in range(1, 9)),
+    ):
         for _ in range(3):
             if not over:
                 _, _, terminated, truncated, info = env.step([*target, 1, 0, 0, 0, -1, 0, 0.0])
@@ -140,7 +216,9 @@ def wilson_by_definition(successes: int, count: int) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-@pytest.mark.parametrize(("successes", "count"), [(0, 36), (1, 36), (18, 36), (35, 36), (36, 36), (8, 10), (190, 200)])
+@pytest.mark.parametrize(
+    ("successes", "count"), [(0, 36), (1, 36), (18, 36), (35, 36), (36, 36), (8, 10), (190, 200)]
+)
 def test_wilson_interval(successes: int, count: int) -> None:
     rate = Rate.of(successes, count)
     low, high = wilson_by_definition(successes, count)
@@ -156,7 +234,11 @@ def test_summary_separates_execution_from_memory() -> None:
     assert (summary.msr.value, summary.dsr.value, summary.sr.value) == (0.8, 0.75, 0.6)
     assert (summary.msr.count, summary.dsr.count, summary.sr.count) == (10, 8, 10)
     assert summary.adjusted_dsr == pytest.approx((0.75 - 1 / 3) / (2 / 3))
-    assert list(summary.reasons.items()) == [("success", 6), ("wrong choice", 2), ("toppled: cup_1", 2)]
+    assert list(summary.reasons.items()) == [
+        ("success", 6),
+        ("wrong choice", 2),
+        ("toppled: cup_1", 2),
+    ]
     json.dumps(summary.as_dict(), allow_nan=False)
 
 
@@ -169,7 +251,11 @@ def test_summary_of_nothing_scorable() -> None:
 
 def test_training_and_evaluation_share_no_seed() -> None:
     assert TRAINING_SEEDS.stop <= EVALUATION_SEEDS.start
-    used = {recording_seed(recording, episode, 3, 120) for recording in (0, 1, 9999) for episode in (0, 119)}
+    used = {
+        recording_seed(recording, episode, 3, 120)
+        for recording in (0, 1, 9999)
+        for episode in (0, 119)
+    }
     assert len(used) == 6 and all(seed in TRAINING_SEEDS for seed in used)
     refuse_training_seeds([evaluation_seed(0), evaluation_seed(199)])
     with pytest.raises(ValueError, match=r"not evaluation seeds: \[17\]"):
@@ -179,6 +265,8 @@ def test_training_and_evaluation_share_no_seed() -> None:
 
 
 def test_streams_of_a_seed_are_independent() -> None:
-    draws = [stream(5, name).random() for name in ("answer", "layout", "noise")] + [stream(6, "answer").random()]
+    draws = [stream(5, name).random() for name in ("answer", "layout", "noise")] + [
+        stream(6, "answer").random()
+    ]
     assert len(set(draws)) == 4
     assert stream(5, "answer").random() == draws[0]

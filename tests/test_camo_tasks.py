@@ -33,7 +33,9 @@ def test_has_an_expert_and_a_gym_id(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*symmetric and normalized space")  # metres, on purpose
 @pytest.mark.parametrize("observation", ["rgb", "state"])
 def test_gymnasium_accepts_it(name: str, observation: str) -> None:
-    env = gym.make(task_named(name).gym_id, image_size=32, observation=observation, render_mode="rgb_array")
+    env = gym.make(
+        task_named(name).gym_id, image_size=32, observation=observation, render_mode="rgb_array"
+    )
     check_env(env.unwrapped)
     env.close()
 
@@ -67,7 +69,9 @@ def test_starts_are_random_and_z_is_balanced(name: str) -> None:
     shares = np.bincount(np.array(answers) % 3, minlength=3) / 60
     assert (shares > 0.15).all()
     again, _ = env.reset()
-    assert not np.array_equal(again["objects"], observation["objects"]), "reset() without a seed must begin a new episode"
+    assert not np.array_equal(again["objects"], observation["objects"]), (
+        "reset() without a seed must begin a new episode"
+    )
 
 
 def test_observations_stay_in_their_space_and_none_is_constant(name: str) -> None:
@@ -81,7 +85,10 @@ def test_observations_stay_in_their_space_and_none_is_constant(name: str) -> Non
             proprioception.append(observation["proprioception"])
     assert (np.ptp(proprioception, axis=0) > 0).all()
     objects = [*env.task.candidates, *env.task.others, *env.task.hands]
-    constant = {(objects[slot], SLOT_NAMES[number]) for slot, number in np.argwhere(np.ptp(slots, axis=0) == 0)}
+    constant = {
+        (objects[slot], SLOT_NAMES[number])
+        for slot, number in np.argwhere(np.ptp(slots, axis=0) == 0)
+    }
     # Documented: what is always seen is always present, and what nobody tilts keeps its axis.
     documented = {(thing, "present") for thing in env.task.objects if thing != "ball"}
     documented |= {(thing, f"axis_{axis}") for thing in env.task.objects for axis in "xyz"}
@@ -97,7 +104,9 @@ def test_expert_succeeds_on_a_few_seeds(name: str) -> None:
 @pytest.mark.slow
 def test_expert_succeeds_on_99_of_100_seeds(name: str) -> None:
     env = CamoEnv(name, observation="state")
-    summary = summarise([demonstrate(env, evaluation_seed(index)).score for index in range(100)], env.task.chance)
+    summary = summarise(
+        [demonstrate(env, evaluation_seed(index)).score for index in range(100)], env.task.chance
+    )
     assert summary.sr.value >= 0.99, summary.reasons
 
 
@@ -120,11 +129,16 @@ def test_a_wrong_choice_is_a_manipulation_without_the_decision(name: str) -> Non
 
 
 def test_the_choice_is_what_the_expert_did_whatever_z_is(name: str) -> None:
-    """D is decided by z alone: the same actions after the decision, with another z, turn success into a wrong choice."""
+    """D is decided by z alone: the same actions after the decision, with another z, turn success
+    into a wrong choice.
+    """
     env = CamoEnv(name, observation="state")
     answers = env.task.answers
     truth, other = answers[1], answers[-1]
-    right, wrong = demonstrate(env, 9, truth).score, demonstrate(env, 9, other, wrong_choice=truth).score
+    right, wrong = (
+        demonstrate(env, 9, truth).score,
+        demonstrate(env, 9, other, wrong_choice=truth).score,
+    )
     assert (right.choice, wrong.choice) == (truth, truth)
     assert (right.success, wrong.success) == (True, False)
 
@@ -168,7 +182,9 @@ def test_phases_follow_one_another_and_the_arm_waits(name: str) -> None:
 
 
 def test_the_arm_is_no_notepad(name: str) -> None:
-    """A policy without memory that writes the answer into its arm while it sees it finds nothing there at the decision."""
+    """A policy without memory that writes the answer into its arm while it sees it finds nothing
+    there at the decision.
+    """
     env = CamoEnv(name, observation="state")
     found = []
     for z in (env.task.answers[0], env.task.answers[-1]):
@@ -182,7 +198,9 @@ def test_the_arm_is_no_notepad(name: str) -> None:
 
 
 def test_vector_environments(name: str) -> None:
-    envs = gym.make_vec(task_named(name).gym_id, num_envs=2, vectorization_mode="sync", observation="state")
+    envs = gym.make_vec(
+        task_named(name).gym_id, num_envs=2, vectorization_mode="sync", observation="state"
+    )
     first, _ = envs.reset(seed=[3, 3])
     np.testing.assert_array_equal(first["objects"][0], first["objects"][1])
     batch, rewards, *_ = envs.step(np.stack([WAIT, WAIT]).astype(np.float32))
@@ -204,8 +222,13 @@ def test_a_policy_that_starts_early_is_held_back(name: str) -> None:
     eager = np.array([0.57, 0.17, 0.05, *WAIT[3:9], 0.0])
     while not env.decisions:
         _, _, _, _, info = env.step(eager)
-        assert np.linalg.norm(env.world.tool().position - WAIT[:3]) < 0.031 and env.world.gripper() > 0.99
+        assert (
+            np.linalg.norm(env.world.tool().position - WAIT[:3]) < 0.031
+            and env.world.gripper() > 0.99
+        )
         assert info["clamped"]
     env.step(eager)
     env.step(eager)
-    assert np.linalg.norm(env.world.tool().position - WAIT[:3]) > 0.05, "after the decision the arm is free"
+    assert np.linalg.norm(env.world.tool().position - WAIT[:3]) > 0.05, (
+        "after the decision the arm is free"
+    )

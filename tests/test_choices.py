@@ -1,4 +1,6 @@
-"""Choices are read off the events, and an episode that ends with one is the same episode up to there."""
+"""Choices are read off the events, and an episode that ends with one is the same episode up to
+there.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,30 @@ def events(*kinds: str) -> list[Event]:
 
 
 def test_one_choice_for_every_decision() -> None:
-    shell, seasonings, plate = (task_named(name) for name in ("shell-game", "seasonings", "clean-plate"))
-    assert shell.choices(events("decision", "touched cup_2", "raised cup_1", "raised cup_0")) == (1,)
+    shell, seasonings, plate = (
+        task_named(name) for name in ("shell-game", "seasonings", "clean-plate")
+    )
+    assert shell.choices(events("decision", "touched cup_2", "raised cup_1", "raised cup_0")) == (
+        1,
+    )
     assert shell.choices(events("raised cup_1", "decision")) == (None,)
-    assert plate.choices(events("decision", "raised sponge", "wiped plate_2", "wiped plate_0")) == (2,)
+    assert plate.choices(events("decision", "raised sponge", "wiped plate_2", "wiped plate_0")) == (
+        2,
+    )
     shaken = events(
-        "decision", "raised shaker_2", "added shaker_2", "decision", "raised shaker_0", "toppled shaker_0", "raised shaker_1"
+        "decision",
+        "raised shaker_2",
+        "added shaker_2",
+        "decision",
+        "raised shaker_0",
+        "toppled shaker_0",
+        "raised shaker_1",
     )
     assert seasonings.choices(shaken) == (2, 0)  # also where the manipulation failed in the end
     assert seasonings.choices([]) == ()
-    assert seasonings.choices(events("decision", "added shaker_1", "decision", "raised shaker_0")) == (None, 0)
+    assert seasonings.choices(
+        events("decision", "added shaker_1", "decision", "raised shaker_0")
+    ) == (None, 0)
 
 
 def played(env: CamoEnv, seed: int) -> list[np.ndarray]:

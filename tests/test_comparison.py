@@ -24,18 +24,30 @@ from chameleon_policy.report.evaluation_table import interval
 
 def cells(table: Comparison, name: str) -> dict[str, str]:
     """What stands in a method's line, by column."""
-    lines = [line for section in table.sections.values() for line in section if line.cells[0].value == name]
+    lines = [
+        line
+        for section in table.sections.values()
+        for line in section
+        if line.cells[0].value == name
+    ]
     assert len(lines) == 1
-    return {str(column): str(cell) for column, cell in zip(table.columns, lines[0].cells, strict=True)}
+    return {
+        str(column): str(cell) for column, cell in zip(table.columns, lines[0].cells, strict=True)
+    }
 
 
 # Statistics.
 
 
-@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (0, 3), (2, 2), (1, 9), (7, 4), (5, 6)])
+@pytest.mark.parametrize(
+    ("lost", "gained"), [(0, 0), (1, 0), (0, 3), (2, 2), (1, 9), (7, 4), (5, 6)]
+)
 def test_mcnemar_counts_all_coins_that_fall_as_unevenly(lost: int, gained: int) -> None:
     number = lost + gained
-    falls = [abs(2 * sum(coins) - number) >= abs(lost - gained) for coins in itertools.product((0, 1), repeat=number)]
+    falls = [
+        abs(2 * sum(coins) - number) >= abs(lost - gained)
+        for coins in itertools.product((0, 1), repeat=number)
+    ]
     assert statistics.mcnemar(lost, gained) == pytest.approx(sum(falls) / len(falls))
 
 
@@ -54,34 +66,66 @@ def test_an_average_has_the_interval_of_mover() -> None:
 
 def test_pairs_are_episodes_that_both_have_played() -> None:
     ours = statistics.episodes([row(outcomes="ssww"), row(task="clean-plate", outcomes="ss")])
-    other = [row("no-memory", outcomes="wsfs"), row("no-memory", task="clean-plate", outcomes="fw", seed=1)]
+    other = [
+        row("no-memory", outcomes="wsfs"),
+        row("no-memory", task="clean-plate", outcomes="fw", seed=1),
+    ]
     both = statistics.paired(ours, statistics.episodes(other))
-    assert both == statistics.Paired(episodes=4, lost=1, gained=1)  # not clean-plate: another seed of training
+    # not clean-plate: another seed of training
+    assert both == statistics.Paired(episodes=4, lost=1, gained=1)
     assert both.difference == 0 and both.p == 1
     shifted = statistics.episodes([row("no-memory", outcomes="ssss", first_seed=10**9 + 3)])
     assert statistics.paired(ours, shifted) == statistics.Paired(episodes=1, lost=0, gained=1)
-    assert statistics.paired(ours, statistics.episodes([row("no-memory", first_seed=10**9 + 50)])) is None
+    assert (
+        statistics.paired(ours, statistics.episodes([row("no-memory", first_seed=10**9 + 50)]))
+        is None
+    )
 
 
 def test_the_papers_averages_are_those_of_its_tasks() -> None:
     for published in TABLE_1.values():
         for place, mean in ((0, published.dsr), (1, published.sr)):
-            assert sum(task[place] for task in published.tasks) / 3 == pytest.approx(mean, abs=0.1), published.name
+            assert sum(task[place] for task in published.tasks) / 3 == pytest.approx(
+                mean, abs=0.1
+            ), published.name
 
 
 # The tables.
 
 
 def test_the_table_shows_the_rows_and_what_is_not_there() -> None:
-    table = comparisons([row(outcomes="s" * 80 + "w" * 10 + "f" * 10), row("no-memory", outcomes="s" * 30 + "w" * 70)])[0]
-    ours, other, absent = (cells(table, name) for name in ("Chameleon", "w/o memory", "w/o Control-JEPA"))
-    assert ours["shell-game DSR (chance 1/3)"] == interval(Rate.of(80, 90)) and ours["Parameters, M"] == "7.1"
+    table = comparisons(
+        [
+            row(outcomes="s" * 80 + "w" * 10 + "f" * 10),
+            row("no-memory", outcomes="s" * 30 + "w" * 70),
+        ]
+    )[0]
+    ours, other, absent = (
+        cells(table, name) for name in ("Chameleon", "w/o memory", "w/o Control-JEPA")
+    )
+    assert (
+        ours["shell-game DSR (chance 1/3)"] == interval(Rate.of(80, 90))
+        and ours["Parameters, M"] == "7.1"
+    )
     assert ours["shell-game SR"] == interval(Rate.of(80, 100)) == "80 [71, 87]"
     assert ours["seasonings SR"] == ours["Average SR"] == "not run"
-    assert other["Against Chameleon SR, points"] == "-50 (100 pairs)" and other["Against Chameleon p"] == "< 0.001"
-    assert ours["Paper DSR"] == "80.8" and absent["Paper SR"] == "52.8" and ours["Against Chameleon p"] == "reference"
-    assert all(value == "not run" for name, value in absent.items() if name != "Method" and not name.startswith("Paper"))
-    assert all(text for name in ("Chameleon", "w/o memory", "LSTM") for text in cells(table, name).values())
+    assert (
+        other["Against Chameleon SR, points"] == "-50 (100 pairs)"
+        and other["Against Chameleon p"] == "< 0.001"
+    )
+    assert (
+        ours["Paper DSR"] == "80.8"
+        and absent["Paper SR"] == "52.8"
+        and ours["Against Chameleon p"] == "reference"
+    )
+    assert all(
+        value == "not run"
+        for name, value in absent.items()
+        if name != "Method" and not name.startswith("Paper")
+    )
+    assert all(
+        text for name in ("Chameleon", "w/o memory", "LSTM") for text in cells(table, name).values()
+    )
     assert cells(table, "LSTM")["Paper SR"] == "not in it"
     assert cells(table, "Diffusion Policy, U-Net")["Paper DSR"] == "22.5*"
 
@@ -91,7 +135,9 @@ def test_where_nobody_has_played_a_task_it_has_no_column() -> None:
     table = comparisons([row(outcomes="ssfw", **alone), row("lstm", outcomes="ssss", **alone)])[0]
     ours = cells(table, "Chameleon")
     assert [name for name in ours if "plate" in name or "Average" in name or "Paper" in name] == []
-    assert ours["shell-game MSR"] == interval(Rate.of(3, 4)) and ours["shell-game SR"] == interval(Rate.of(2, 4))
+    assert ours["shell-game MSR"] == interval(Rate.of(3, 4)) and ours["shell-game SR"] == interval(
+        Rate.of(2, 4)
+    )
     assert cells(table, "LSTM")["Against Chameleon SR, points"] == "+50 (4 pairs)"
     assert cells(table, "ACT")["shell-game SR"] == "not run"
 
@@ -100,34 +146,61 @@ def test_averages_over_all_tasks() -> None:
     outcomes = dict(zip(ALL, ("sssw", "ssff", "wwwf"), strict=True))
     table = comparisons([row(task=task, outcomes=each) for task, each in outcomes.items()])[0]
     mean = statistics.average([Rate.of(3, 4), Rate.of(2, 2), Rate.of(0, 3)])
-    assert cells(table, "Chameleon")["Average DSR"] == interval(mean) == f"58 {interval(mean).partition(' ')[2]}"
+    assert (
+        cells(table, "Chameleon")["Average DSR"]
+        == interval(mean)
+        == f"58 {interval(mean).partition(' ')[2]}"
+    )
     nothing = comparisons([row(task=task, outcomes="ffff") for task in ALL])[0]
-    assert cells(nothing, "Chameleon")["Average DSR"] == cells(nothing, "Chameleon")["clean-plate DSR (chance 1/3)"] == "-"
+    assert (
+        cells(nothing, "Chameleon")["Average DSR"]
+        == cells(nothing, "Chameleon")["clean-plate DSR (chance 1/3)"]
+        == "-"
+    )
     assert cells(nothing, "Chameleon")["Average MSR"].startswith("0 [0, ")
 
 
 def test_episodes_of_several_trainings_are_pooled() -> None:
-    table = comparisons([row(outcomes="ssss"), row(outcomes="ssff", seed=1), row("no-memory", outcomes="ffff", seed=1)])[0]
+    table = comparisons(
+        [
+            row(outcomes="ssss"),
+            row(outcomes="ssff", seed=1),
+            row("no-memory", outcomes="ffff", seed=1),
+        ]
+    )[0]
     ours = cells(table, "Chameleon")
     assert ours["shell-game SR"] == interval(Rate.of(6, 8)) and ours["Seeds"] == "2"
-    assert cells(table, "w/o memory")["Against Chameleon SR, points"] == "-50 (4 pairs)"  # with the same seed of training
-    longer = comparisons([row(outcomes="ssss"), row(outcomes="ssssff")])[0]  # one policy played again, longer
+    # with the same seed of training
+    assert cells(table, "w/o memory")["Against Chameleon SR, points"] == "-50 (4 pairs)"
+    # one policy played again, longer
+    longer = comparisons([row(outcomes="ssss"), row(outcomes="ssssff")])[0]
     assert cells(longer, "Chameleon")["shell-game SR"] == interval(Rate.of(4, 6))
 
 
 def test_every_setting_has_a_table() -> None:
-    found = [row(), row(steps=8000), row(told=True), row(observation="state", image_size=None, trained_on=["shell-game"])]
-    found.append(row(task="seasonings", observation="state", image_size=None, trained_on=["seasonings"]))
+    found = [
+        row(),
+        row(steps=8000),
+        row(told=True),
+        row(observation="state", image_size=None, trained_on=["shell-game"]),
+    ]
+    found.append(
+        row(task="seasonings", observation="state", image_size=None, trained_on=["seasonings"])
+    )
     tables = comparisons(found)
     assert len(tables) == 5 and tables[-1].title == "Table 1 of the paper"
-    assert "8,000 optimizer steps" in tables[1].title and "a policy for each task" in tables[2].title
-    assert cells(tables[2], "Chameleon")["seasonings SR"] == interval(Rate.of(2, 4))
-    assert "told the answer" in tables[3].title and cells(tables[3], "Chameleon")["shell-game MSR"] == interval(
-        Rate.of(3, 4)
+    assert (
+        "8,000 optimizer steps" in tables[1].title and "a policy for each task" in tables[2].title
     )
+    assert cells(tables[2], "Chameleon")["seasonings SR"] == interval(Rate.of(2, 4))
+    assert "told the answer" in tables[3].title and cells(tables[3], "Chameleon")[
+        "shell-game MSR"
+    ] == interval(Rate.of(3, 4))
     assert not any("DSR" in str(column) for column in tables[3].columns)
     assert cells(tables[-1], "Chameleon")["seasonings SR"] == "41.7"
-    assert cells(comparisons([row("newcomer")])[0], "newcomer")["shell-game SR"] == interval(Rate.of(2, 4))
+    assert cells(comparisons([row("newcomer")])[0], "newcomer")["shell-game SR"] == interval(
+        Rate.of(2, 4)
+    )
 
 
 def test_choices_are_counted_one_after_another() -> None:
@@ -135,14 +208,22 @@ def test_choices_are_counted_one_after_another() -> None:
     found = choices.pairs([row(task="seasonings", outcomes="swwwfw", **asked)])
     assert found == [("012", "012"), ("011", "020"), ("221", "212"), ("000", "100"), ("111", "112")]
     rates = [choices.right_in_turn(found, part) for part in range(3)]
-    assert [(round(rate.value * rate.count), rate.count) for rate in rates] == [(4, 5), (2, 4), (1, 2)]
+    assert [(round(rate.value * rate.count), rate.count) for rate in rates] == [
+        (4, 5),
+        (2, 4),
+        (1, 2),
+    ]
     order = choices.only_the_order(found)
     assert (order.value, order.count) == (0.25, 4)
 
 
 def test_a_task_with_one_choice_has_no_table_of_choices() -> None:
-    one, three = {"answers": "0 1 2 0", "choices": "0 1 0 -"}, {"answers": "012 111 000 120", "choices": "012 111 010 -"}
-    rows = [row(**one), row(task="seasonings", **three), row("lstm", task="seasonings")]  # the last is from an older bench
+    one, three = (
+        {"answers": "0 1 2 0", "choices": "0 1 0 -"},
+        {"answers": "012 111 000 120", "choices": "012 111 010 -"},
+    )
+    # the last is from an older bench
+    rows = [row(**one), row(task="seasonings", **three), row("lstm", task="seasonings")]
     tables = comparisons(rows)
     assert [table.title.rpartition(": ")[2] for table in tables[1:]] == [
         "seasonings, choice by choice",
@@ -163,7 +244,10 @@ def test_latex_prints_what_is_meant() -> None:
     assert escape("95 % of a_b & c # d < e") == r"95 \% of a\_b \& c \# d $<$ e"
     text = latex(comparisons([row("odd_method", outcomes="s" * 90), row(outcomes="w" * 90)]))
     assert r"odd\_method" in text and r"95 \% intervals" in text
-    assert not re.findall(r"(?<!\\)_", text) and len(re.findall(r"^%|[^\\]%", text, re.MULTILINE)) == 1 + 2
+    assert (
+        not re.findall(r"(?<!\\)_", text)
+        and len(re.findall(r"^%|[^\\]%", text, re.MULTILINE)) == 1 + 2
+    )
     assert text.count(r"\begin{") == text.count(r"\end{") == 4
     for table in text.split(r"\begin{tabular}")[1:]:
         width = len(re.match(r"\{(\w+)\}", table).group(1))  # type: ignore[union-attr]
@@ -177,11 +261,23 @@ def test_markdown_and_page(tmp_path: Path) -> None:
     tables = comparisons([row(outcomes="s" * 90), row("<b>", outcomes="s" * 45 + "w" * 45)])
     lines = [line for line in markdown(tables).split("###")[1].splitlines() if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
-    assert "| **Chameleon** | 7.1 | 1 | not run | not run | 100 [96, 100] | 100 [96, 100] | not run |" in markdown(tables)
+    assert (
+        "| **Chameleon** | 7.1 | 1 | not run | not run | 100 [96, 100] | 100 [96, 100] | not run |"
+        in markdown(tables)
+    )
     html = page(tables)
     assert "<td>&lt; 0.001</td>" in html and "&lt;b&gt;" in html and "<b>" not in html
-    assert "prefers-color-scheme: dark" in html and "overflow-x: auto" in html and not re.findall("https?:", html)
+    assert (
+        "prefers-color-scheme: dark" in html
+        and "overflow-x: auto" in html
+        and not re.findall("https?:", html)
+    )
     assert "100<small>[96, 100]</small>" in html and html.count("<tr") == html.count("</tr>")
     console = Console(file=(tmp_path / "console").open("w"), width=80)
     draw_tables(tmp_path / "table.json", [row(outcomes="s" * 90)], console)
-    assert {path.name for path in tmp_path.iterdir()} == {"table.md", "table.tex", "table.html", "console"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "table.md",
+        "table.tex",
+        "table.html",
+        "console",
+    }

@@ -1,4 +1,6 @@
-"""Control-JEPA: the objective by hand, no gradient into its target, absent from what is exported."""
+"""Control-JEPA: the objective by hand, no gradient into its target, absent from what is
+exported.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_the_loss_asks_it_about_the_last_layer() -> None:
     last = policy.inspect(batch.observation).layers[-1]
     alignment, variance = policy.control_jepa(last.working, last.bound, batch.valid)
     parts = policy.loss(batch).parts
-    torch.testing.assert_close((parts["alignment"], parts["variance"]), (alignment.detach(), variance.detach()))
+    torch.testing.assert_close(
+        (parts["alignment"], parts["variance"]), (alignment.detach(), variance.detach())
+    )
 
 
 def test_an_episode_too_short_for_every_horizon_is_no_error() -> None:
@@ -67,7 +71,9 @@ def test_the_target_branch_gets_no_gradient_and_gives_none() -> None:
     (alignment + variance).backward()
     assert bound.grad is None
     assert working.grad.abs().sum() > 0
-    assert all(p.grad is None and not p.requires_grad for p in policy.control_jepa.target.parameters())
+    assert all(
+        p.grad is None and not p.requires_grad for p in policy.control_jepa.target.parameters()
+    )
     assert all(p.grad.abs().sum() > 0 for p in policy.control_jepa.predictor.parameters())
 
 
@@ -81,7 +87,10 @@ def test_the_target_follows_the_online_branch_by_its_momentum() -> None:
             parameter.add_(torch.randn_like(parameter))
     policy.update_target()
     for new, old, source in zip(
-        policy.control_jepa.target.parameters(), before.parameters(), online.parameters(), strict=True
+        policy.control_jepa.target.parameters(),
+        before.parameters(),
+        online.parameters(),
+        strict=True,
     ):
         torch.testing.assert_close(new, 0.99 * old + 0.01 * source.detach())
 

@@ -28,7 +28,9 @@ from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observatio
 from training_data import make_episodes
 
 IMAGE_FEATURES_16 = dataclasses.replace(IMAGE_FEATURES, horizon=16, action=10)
-BLOCKS = pytest.mark.parametrize("shared_memory", [kernels.LEAST_SHARED_MEMORY, None], ids=["small blocks", "own blocks"])
+BLOCKS = pytest.mark.parametrize(
+    "shared_memory", [kernels.LEAST_SHARED_MEMORY, None], ids=["small blocks", "own blocks"]
+)
 Tensors = dict[str, torch.Tensor]
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -40,7 +42,9 @@ def test_control_on_the_gpu_equals_control_on_the_cpu() -> None:
         policy = make_policy(IMAGE_FEATURES, dtype=torch.float64).to(device)
         state = policy.initial_state(2)
         for t in range(6):
-            state = policy.observe(make_observation(IMAGE_FEATURES, 2, seed=t, dtype=torch.float64), state)
+            state = policy.observe(
+                make_observation(IMAGE_FEATURES, 2, seed=t, dtype=torch.float64), state
+            )
         chunks.append(policy.act(state, source="zero").cpu())
     torch.testing.assert_close(chunks[0], chunks[1], rtol=1e-6, atol=1e-8)
 
@@ -66,18 +70,27 @@ def test_loading_straight_to_the_gpu(tmp_path) -> None:
 
 
 def test_batches_that_travel_are_those_that_lie_there() -> None:
-    """Copied on a stream of their own, ahead of time; more steps than are prepared ahead, so that memory is used again."""
+    """Copied on a stream of their own, ahead of time; more steps than are prepared ahead, so that
+    memory is used again.
+    """
     episodes = make_episodes([9, 30, 14, 22, 5, 17])
     features = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
     config, accelerator, taken = TrainingConfig(steps=40, batch=4, window=8), Accelerator(), {}
     for resident in (True, False):
-        store = EpisodeStore(episodes, features, statistics_of(episodes), device="cuda", resident=resident)
+        store = EpisodeStore(
+            episodes, features, statistics_of(episodes), device="cuda", resident=resident
+        )
         with Feeder(store, config, accelerator, 0) as feeder:
             sums = []
             for _ in range(40):
                 for window in feeder.next_step()[0].windows:
                     torch.cuda._sleep(1_000_000)  # so that the copies are ahead of what uses them
-                    sums.append((window.batch.actions.sum() + window.batch.observation.proprioception.sum()).double())
+                    sums.append(
+                        (
+                            window.batch.actions.sum()
+                            + window.batch.observation.proprioception.sum()
+                        ).double()
+                    )
             taken[resident] = torch.stack(sums).cpu()
     torch.testing.assert_close(taken[True], taken[False], rtol=0, atol=0)
 
@@ -85,26 +98,50 @@ def test_batches_that_travel_are_those_that_lie_there() -> None:
 @pytest.mark.parametrize("resident", [True, False])
 def test_pictures_in_the_mirror_and_in_another_light_are_those_of_the_cpu(resident: bool) -> None:
     rng, mirror = np.random.default_rng(0), Mirror((1.0, -1.0, 1.0), (-1.0, 1.0))
-    features = Features(views=(View(name="third", height=32, width=32),), proprioception=3, action=2, horizon=4)
+    features = Features(
+        views=(View(name="third", height=32, width=32),), proprioception=3, action=2, horizon=4
+    )
     episodes = [
         EpisodeArrays(
-            state=rng.normal(size=(length, 3)).astype(np.float32), actions=rng.normal(size=(length, 2)).astype(np.float32),
-            images={"third": rng.integers(0, 256, (length, 32, 32, 3)).astype(np.uint8)}, objects=None, instruction="",
+            state=rng.normal(size=(length, 3)).astype(np.float32),
+            actions=rng.normal(size=(length, 2)).astype(np.float32),
+            images={"third": rng.integers(0, 256, (length, 32, 32, 3)).astype(np.uint8)},
+            objects=None,
+            instruction="",
         )
         for length in (9, 6, 12)
-    ]  # fmt: skip
-    looks = (Appearance(mirrored=True, tint=(0.8, 1.1, 1.2)), Appearance(), Appearance(mirrored=True))
+    ]
+    looks = (
+        Appearance(mirrored=True, tint=(0.8, 1.1, 1.2)),
+        Appearance(),
+        Appearance(mirrored=True),
+    )
     stores = [
-        EpisodeStore(episodes, features, statistics_of(episodes), device=device, resident=stays, mirror=mirror)
+        EpisodeStore(
+            episodes,
+            features,
+            statistics_of(episodes),
+            device=device,
+            resident=stays,
+            mirror=mirror,
+        )
         for device, stays in (("cpu", None), ("cuda", resident))
     ]
-    here, there = (store.dressed(store.batch([0, 1, 2]).to(store.device), looks).to("cpu").tensors() for store in stores)
+    here, there = (
+        store.dressed(store.batch([0, 1, 2]).to(store.device), looks).to("cpu").tensors()
+        for store in stores
+    )
     for name, tensor in here.items():
         torch.testing.assert_close(there[name], tensor, rtol=0, atol=0)
 
 
 def test_warped_pictures_are_those_of_the_cpu() -> None:
-    images = F.interpolate(torch.rand(1, 3, 5, 5), (64, 64), mode="bicubic").clamp(0, 1).mul(255).to(torch.uint8)
+    images = (
+        F.interpolate(torch.rand(1, 3, 5, 5), (64, 64), mode="bicubic")
+        .clamp(0, 1)
+        .mul(255)
+        .to(torch.uint8)
+    )
     images = images.permute(0, 2, 3, 1).expand(2, 3, 64, 64, 3)
     matrices = [((1.1, 0.05), (-0.08, 0.9)), ((0.95, 0.0), (0.1, 1.05))]
     here, there = warped(images, matrices), warped(images.to("cuda"), matrices).cpu()
@@ -112,46 +149,69 @@ def test_warped_pictures_are_those_of_the_cpu() -> None:
 
 
 def test_a_recorded_step_is_the_step() -> None:
-    """The first batch of a shape runs as usual, later ones are replayed: same losses and gradients, of other batches too and
-    of two shapes that take turns in the same memory."""
+    """The first batch of a shape runs as usual, later ones are replayed: same losses and gradients,
+    of other batches too and of two shapes that take turns in the same memory.
+    """
     policy = fuse(make_policy(IMAGE_FEATURES).cuda())
     graphed = GraphedLoss(policy, lambda: torch.autocast("cuda", torch.bfloat16))
-    batches = [make_batch(IMAGE_FEATURES, 4, time, seed=seed).to("cuda") for seed, time in enumerate((32, 32, 32, 24, 24))]
+    batches = [
+        make_batch(IMAGE_FEATURES, 4, time, seed=seed).to("cuda")
+        for seed, time in enumerate((32, 32, 32, 24, 24))
+    ]
 
     def run(number: int, *, recorded: bool) -> tuple[float, torch.Tensor]:
         policy.zero_grad(set_to_none=True)
         torch.manual_seed(7)
         figures = (graphed if recorded else graphed._run)(batches[number])
-        return figures["loss"].item(), torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+        return figures["loss"].item(), torch.cat(
+            [p.grad.flatten() for p in policy.parameters() if p.grad is not None]
+        )
 
     plain = [run(number, recorded=False) for number in range(5)]
     assert len({loss for loss, _ in plain}) == 5
-    for number in (0, 0, 1, 2, 3, 3, 4, 0, 3, 1):  # of each shape: as usual, recorded, and then replayed
+    # of each shape: as usual, recorded, and then replayed
+    for number in (0, 0, 1, 2, 3, 3, 4, 0, 3, 1):
         loss, gradients = run(number, recorded=True)
         expected_loss, expected = plain[number]
         assert loss == pytest.approx(expected_loss, rel=2e-3)
         assert (gradients - expected).norm() < 0.05 * expected.norm()
-    long, short = (recording.batch.tensors() for recording in graphed.recordings.values() if recording is not None)
+    long, short = (
+        recording.batch.tensors()
+        for recording in graphed.recordings.values()
+        if recording is not None
+    )
     assert all(tensor.data_ptr() == short[name].data_ptr() for name, tensor in long.items())
     torch.manual_seed(8)
-    assert graphed(batches[0])["loss"].item() != pytest.approx(plain[0][0], rel=1e-4), "noise is drawn anew"
+    assert graphed(batches[0])["loss"].item() != pytest.approx(plain[0][0], rel=1e-4), (
+        "noise is drawn anew"
+    )
 
 
 def assert_as_right(right: Tensors, plain: Tensors, fused: Tensors, *, slack: float) -> None:
-    """Half precision errs, with kernels and without: theirs may be `slack` more than twice the plain code's."""
+    """Half precision errs, with kernels and without: theirs may be `slack` more than twice the
+    plain code's.
+    """
     assert fused.keys() == plain.keys() == right.keys()
     largest = max(tensor.norm() for tensor in right.values())
     for name, expected in right.items():
         scale = expected.norm().clamp(min=1e-4 * largest)
-        of_fused, of_plain = ((each[name].float() - expected).norm() / scale for each in (fused, plain))
-        assert of_fused < slack + 2 * of_plain, f"{name}: fused is off by {of_fused:.3f}, plain by {of_plain:.3f}"
+        of_fused, of_plain = (
+            (each[name].float() - expected).norm() / scale for each in (fused, plain)
+        )
+        assert of_fused < slack + 2 * of_plain, (
+            f"{name}: fused is off by {of_fused:.3f}, plain by {of_plain:.3f}"
+        )
 
 
 @BLOCKS
 @pytest.mark.parametrize("layer", ["slow", "fast"])
 @pytest.mark.parametrize("size", PRESETS)
-def test_a_fused_memory_is_as_right_as_a_plain_one(size: str, layer: str, shared_memory: int | None) -> None:
-    """In bfloat16, against float32: outputs, state and gradients over several chunks, at the sizes that people train."""
+def test_a_fused_memory_is_as_right_as_a_plain_one(
+    size: str, layer: str, shared_memory: int | None
+) -> None:
+    """In bfloat16, against float32: outputs, state and gradients over several chunks, at the sizes
+    that people train.
+    """
     torch.manual_seed(0)
     config = preset(size)
     exact = SelectiveSSM(config.width, getattr(config, layer)).cuda()
@@ -163,18 +223,26 @@ def test_a_fused_memory_is_as_right_as_a_plain_one(size: str, layer: str, shared
             output, state = module(inputs, None)
         sources = {"input": inputs, **dict(module.named_parameters())}
         gradients = torch.autograd.grad((output.float() * direction).sum(), list(sources.values()))
-        return {"output": output.detach(), "state": state.ssm.detach(), **dict(zip(sources, gradients, strict=True))}
+        return {
+            "output": output.detach(),
+            "state": state.ssm.detach(),
+            **dict(zip(sources, gradients, strict=True)),
+        }
 
     fused = fuse(nn.ModuleList([copy.deepcopy(exact)]), shared_memory=shared_memory)[0]
-    assert_as_right(run(exact, half=False), run(exact, half=True), run(fused, half=True), slack=0.02)
+    assert_as_right(
+        run(exact, half=False), run(exact, half=True), run(fused, half=True), slack=0.02
+    )
 
 
 @BLOCKS
 @pytest.mark.parametrize("size", PRESETS)
 def test_a_fused_step_is_as_right_as_a_plain_one(size: str, shared_memory: int | None) -> None:
-    """In bfloat16, against float32: the loss and the gradient of every module, at the sizes that people train.
+    """In bfloat16, against float32: the loss and the gradient of every module, at the sizes that
+    people train.
 
-    Over a few steps: over many, the gradient of a policy that has learned nothing is lost in any rounding.
+    Over a few steps: over many, the gradient of a policy that has learned nothing is lost in any
+    rounding.
     """
     torch.manual_seed(0)
     exact = ChameleonPolicy(preset(size), IMAGE_FEATURES).cuda().eval()
@@ -199,7 +267,9 @@ def test_a_fused_step_is_as_right_as_a_plain_one(size: str, shared_memory: int |
 @pytest.mark.parametrize("method", METHODS)
 class TestEveryMethod:
     def test_the_gpu_sees_and_does_what_the_cpu_does(self, method: str) -> None:
-        """In float32, with the kernels of the GPU: working states of whole episodes, control step by step, and actions."""
+        """In float32, with the kernels of the GPU: working states of whole episodes, control step
+        by step, and actions.
+        """
         seen = []
         for device in ("cpu", "cuda"):
             torch.manual_seed(0)
@@ -209,7 +279,9 @@ class TestEveryMethod:
             for t in range(6):
                 state = policy.observe(observation.at(t), state)
             chunk = policy.act(state, steps=4, source=torch.ones(2, 4, 2))
-            torch.testing.assert_close(policy._condition(state.working), whole[:, -1], rtol=1e-2, atol=1e-2)
+            torch.testing.assert_close(
+                policy._condition(state.working), whole[:, -1], rtol=1e-2, atol=1e-2
+            )
             seen.append((whole.cpu(), chunk.cpu()))
         for here, there in zip(*seen, strict=True):
             assert (here - there).norm() < 0.01 * here.norm()
@@ -217,7 +289,9 @@ class TestEveryMethod:
     def test_a_recorded_step_is_the_step(self, method: str) -> None:
         torch.manual_seed(0)
         config = preset("small")
-        config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, action_steps=8))
+        config = dataclasses.replace(
+            config, objective=dataclasses.replace(config.objective, action_steps=8)
+        )
         policy = fuse(METHODS[method](config, IMAGE_FEATURES).cuda().train())
         graphed = GraphedLoss(policy, lambda: torch.autocast("cuda", torch.bfloat16))
         batches = [make_batch(IMAGE_FEATURES, 4, 32, seed=seed).to("cuda") for seed in range(2)]
@@ -226,7 +300,9 @@ class TestEveryMethod:
             policy.zero_grad(set_to_none=True)
             torch.manual_seed(7)
             figures = (graphed if recorded else graphed._run)(batches[number])
-            return figures["loss"].item(), torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+            return figures["loss"].item(), torch.cat(
+                [p.grad.flatten() for p in policy.parameters() if p.grad is not None]
+            )
 
         plain = [run(number, recorded=False) for number in range(2)]
         for number in (0, 0, 1, 0):  # as usual, recorded, and then replayed
@@ -247,7 +323,9 @@ def test_fast_sampling_is_the_same_every_time_and_right() -> None:
     chunks = torch.stack([control.act(steps=8, source=noise) for _ in range(100)])
     assert (chunks == chunks[0]).all()
     # Weights and state in bfloat16, eight steps.
-    torch.testing.assert_close(chunks[0], policy.act(state, steps=8, source=noise), rtol=0.2, atol=0.2)
+    torch.testing.assert_close(
+        chunks[0], policy.act(state, steps=8, source=noise), rtol=0.2, atol=0.2
+    )
 
 
 def test_control_with_small_blocks_is_control() -> None:
@@ -258,21 +336,31 @@ def test_control_with_small_blocks_is_control() -> None:
         for control in (own, small):
             control.observe(make_observation(IMAGE_FEATURES_16, 1, seed=t))
     noise = torch.randn(1, 16, 10, device="cuda")
-    torch.testing.assert_close(small.act(steps=8, source=noise), own.act(steps=8, source=noise), rtol=0.05, atol=0.05)
+    torch.testing.assert_close(
+        small.act(steps=8, source=noise), own.act(steps=8, source=noise), rtol=0.05, atol=0.05
+    )
 
 
 def test_a_step_waits_for_the_batch_that_travels() -> None:
-    """The copy is held up on its stream: without waiting for it, what was there before would be read."""
+    """The copy is held up on its stream: without waiting for it, what was there before would be
+    read.
+    """
     episodes = make_episodes([40] * 8)
     features = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
     store = EpisodeStore(episodes, features, statistics_of(episodes), device="cuda", resident=False)
     feeder = Feeder(store, TrainingConfig(steps=40, batch=4), Accelerator(), 0)
-    expected = [window.batch.actions.clone() for part in feeder._prepare(0) for window in part.windows]
+    expected = [
+        window.batch.actions.clone() for part in feeder._prepare(0) for window in part.windows
+    ]
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(400_000_000)
     shipment = feeder._ship(feeder._prepare(0), stream)
-    assert not shipment.arrival.query(), "the copy must still be under way for this test to mean anything"
-    received = [window.batch.actions.clone() for part in shipment.receive() for window in part.windows]
+    assert not shipment.arrival.query(), (
+        "the copy must still be under way for this test to mean anything"
+    )
+    received = [
+        window.batch.actions.clone() for part in shipment.receive() for window in part.windows
+    ]
     for got, right in zip(received, expected, strict=True):
         torch.testing.assert_close(got.cpu(), right, rtol=0, atol=0)

@@ -15,30 +15,61 @@ from chameleon_policy.report.interval_chart import interval_chart
 def test_every_point_is_an_evaluation_at_that_difficulty(tmp_path: Path) -> None:
     out = tmp_path / "delay.json"
     delay_study.main(
-        Path("guess"), "shell-game", out, episodes=2, retention=(0, 12), swaps=(0, 3), steps=1, workers=0, device="cpu"
+        Path("guess"),
+        "shell-game",
+        out,
+        episodes=2,
+        retention=(0, 12),
+        swaps=(0, 3),
+        steps=1,
+        workers=0,
+        device="cpu",
     )
     result = json.loads(out.read_text())["result"]
     assert result["euler_steps"] == 1
     assert list(result["retention_steps"]) == ["0", "12"] and list(result["swaps"]) == ["0", "3"]
     for dial, value in (("retention_steps", 0), ("retention_steps", 12)):
         assert result[dial][str(value)]["environment"][dial] == [value, value]
-    assert [row["environment"]["difficulty"] for row in result["swaps"].values()] == [{"swaps": 0}, {"swaps": 3}]
+    assert [row["environment"]["difficulty"] for row in result["swaps"].values()] == [
+        {"swaps": 0},
+        {"swaps": 3},
+    ]
     for row in (*result["retention_steps"].values(), *result["swaps"].values()):
-        assert row["msr"] == {"value": 1.0, "low": pytest.approx(0.34, abs=0.01), "high": 1.0, "count": 2}
+        assert row["msr"] == {
+            "value": 1.0,
+            "low": pytest.approx(0.34, abs=0.01),
+            "high": 1.0,
+            "count": 2,
+        }
     for dial in ("retention-steps", "swaps"):
         ElementTree.parse(out.with_name(f"delay-{dial}.svg"))
 
 
 def test_other_tasks_have_no_swaps(tmp_path: Path) -> None:
     out = tmp_path / "delay.json"
-    delay_study.main(Path("oracle"), "clean-plate", out, episodes=1, retention=(3,), steps=1, workers=0, device="cpu")
+    delay_study.main(
+        Path("oracle"),
+        "clean-plate",
+        out,
+        episodes=1,
+        retention=(3,),
+        steps=1,
+        workers=0,
+        device="cpu",
+    )
     result = json.loads(out.read_text())["result"]
     assert "swaps" not in result and result["retention_steps"]["3"]["sr"]["value"] == 1.0
 
 
-@pytest.mark.parametrize(("said", "option", "expected"), [(None, None, 10), (30, None, 40), (None, 20, 30), (30, 0, 10)])
+@pytest.mark.parametrize(
+    ("said", "option", "expected"), [(None, None, 10), (30, None, 40), (None, 20, 30), (30, 0, 10)]
+)
 def test_the_range_trained_on(
-    said: int | None, option: int | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    said: int | None,
+    option: int | None,
+    expected: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     training = None if said is None else {"training": {"longer_retention": said}}
     monkeypatch.setattr(delay_study, "training_of", lambda run: training)
@@ -54,7 +85,10 @@ def test_the_range_trained_on(
         workers=0,
         device="cpu",
     )
-    assert json.loads(out.read_text())["result"]["trained_on"] == {"retention_steps": [3, expected], "swaps": [1, 2]}
+    assert json.loads(out.read_text())["result"]["trained_on"] == {
+        "retention_steps": [3, expected],
+        "swaps": [1, 2],
+    }
 
 
 def test_a_policy_that_does_not_say_what_it_was_trained_on(tmp_path: Path) -> None:
@@ -64,12 +98,21 @@ def test_a_policy_that_does_not_say_what_it_was_trained_on(tmp_path: Path) -> No
 
 def test_rates_lie_where_they_belong() -> None:
     points = [(1.0, 0.5, 0.25, 0.75), (10.0, 1.0, 0.5, 1.0), (100.0, 0.0, 0.0, 0.25)]
-    svg = interval_chart({"DSR <1>": points}, title="a & b", x_label="steps", logarithmic=True, levels={"a guess": 0.5})
+    svg = interval_chart(
+        {"DSR <1>": points},
+        title="a & b",
+        x_label="steps",
+        logarithmic=True,
+        levels={"a guess": 0.5},
+    )
     root = ElementTree.fromstring(svg)
     space = "{http://www.w3.org/2000/svg}"
-    circles = [(float(each.attrib["cx"]), float(each.attrib["cy"])) for each in root.iter(f"{space}circle")]
+    circles = [
+        (float(each.attrib["cx"]), float(each.attrib["cy"])) for each in root.iter(f"{space}circle")
+    ]
     columns, rows = zip(*circles, strict=True)
-    assert columns[1] - columns[0] == pytest.approx(columns[2] - columns[1], abs=0.2)  # a factor of ten each
+    # a factor of ten each
+    assert columns[1] - columns[0] == pytest.approx(columns[2] - columns[1], abs=0.2)
     assert rows[0] == pytest.approx((rows[1] + rows[2]) / 2, abs=0.2)
     dashed = next(each for each in root.iter(f"{space}line") if "stroke-dasharray" in each.attrib)
     assert float(dashed.attrib["y1"]) == pytest.approx(rows[0], abs=0.2)
@@ -77,7 +120,9 @@ def test_rates_lie_where_they_belong() -> None:
     assert {"a & b", "DSR <1>", "a guess", "1", "10", "100", "50%"} <= set(texts)
     assert not list(root.iter(f"{space}rect"))
     for shaded, bands in (((1, 10), 1), ((0.1, 0.5), 0), ((200, 300), 0)):
-        svg = interval_chart({"DSR": points}, title="t", x_label="x", logarithmic=True, shaded=shaded)
+        svg = interval_chart(
+            {"DSR": points}, title="t", x_label="x", logarithmic=True, shaded=shaded
+        )
         assert len(list(ElementTree.fromstring(svg).iter(f"{space}rect"))) == bands
     with pytest.raises(ValueError, match="nothing to draw"):
         interval_chart({}, title="empty", x_label="x")

@@ -1,4 +1,6 @@
-"""The toys that ask late: what they show, what the answer is, and that nothing at the decision gives it away."""
+"""The toys that ask late: what they show, what the answer is, and that nothing at the decision
+gives it away.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,29 @@ import pytest
 import torch
 
 from benchmarks import delayed_question
-from benchmarks.delayed_question import ANSWER_STEPS, KINDS, SCORED, TOYS, Toy, UndirectedPolicy, make_policy, score, train
+from benchmarks.delayed_question import (
+    ANSWER_STEPS,
+    KINDS,
+    SCORED,
+    TOYS,
+    Toy,
+    UndirectedPolicy,
+    make_policy,
+    score,
+    train,
+)
 from chameleon_policy.policy import MemoryState
 from chameleon_policy.train.config import TrainingConfig
 
 LIT_UP = 0.5
 
 
-def episodes(toy: Toy, count: int, episodes: int = 50, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    batch, answer = toy.episodes(torch.full((episodes,), count), torch.Generator().manual_seed(seed))
+def episodes(
+    toy: Toy, count: int, episodes: int = 50, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    batch, answer = toy.episodes(
+        torch.full((episodes,), count), torch.Generator().manual_seed(seed)
+    )
     return batch.observation.objects[..., 2:] > LIT_UP, answer
 
 
@@ -33,10 +49,16 @@ def test_question(slots: int, shown: int) -> None:
             for slot, colour in moment.nonzero().tolist():
                 assert colour_of.setdefault(slot, colour) == colour
         assert len(colour_of) == len(set(colour_of.values())) == shown, "as many slots as colours"
-        asked = {colour for moment in objects[toy.decision :, slots] for (colour,) in moment.nonzero().tolist()}
+        asked = {
+            colour
+            for moment in objects[toy.decision :, slots]
+            for (colour,) in moment.nonzero().tolist()
+        }
         assert [slot for slot, colour in colour_of.items() if {colour} == asked] == [answer]
         assert not objects[: toy.decision, slots].any(), "the question comes last"
-        assert not objects[toy.decision - delayed_question.WAIT : toy.decision].any(), "a blank in between"
+        assert not objects[toy.decision - delayed_question.WAIT : toy.decision].any(), (
+            "a blank in between"
+        )
         assert not objects[toy.decision :, :slots].any(), "nothing but the question at the decision"
 
 
@@ -61,7 +83,9 @@ def test_tracking(swaps: int) -> None:
 @pytest.mark.parametrize("name", TOYS)
 def test_answers_are_fair_and_scored_where_they_are_due(name: str) -> None:
     toy = TOYS[name]
-    batch, answer = toy.episodes(torch.full((2000,), toy.scored[-1]), torch.Generator().manual_seed(1))
+    batch, answer = toy.episodes(
+        torch.full((2000,), toy.scored[-1]), torch.Generator().manual_seed(1)
+    )
     shares = torch.bincount(answer, minlength=toy.answers) / len(answer)
     assert shares.max() < 1 / toy.answers + 0.06
     assert torch.equal(batch.emphasis[0] > 0, torch.arange(toy.time) >= toy.decision)
@@ -101,7 +125,10 @@ def test_what_is_emptied_is_gone_when_the_question_comes(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         policy,
         "advance",
-        lambda seen, state: (states.append((seen.proprioception.shape[1], state)), advance(seen, state))[1],
+        lambda seen, state: (
+            states.append((seen.proprioception.shape[1], state)),
+            advance(seen, state),
+        )[1],
     )
     for emptied in (None, "traces", "working"):
         states.clear()
@@ -114,7 +141,9 @@ def test_what_is_emptied_is_gone_when_the_question_comes(monkeypatch: pytest.Mon
 
 
 def test_undirected_recall_asks_a_constant() -> None:
-    """With the same traces, whatever the control context says, the same is recalled; in Chameleon it is not."""
+    """With the same traces, whatever the control context says, the same is recalled; in Chameleon
+    it is not.
+    """
     toy = TOYS["question-4"]
     traces, contexts = torch.randn(1, 1, 7, 64), torch.randn(2, 1, 1, 64)
     for method, same in (("undirected", True), ("chameleon", False)):
@@ -161,7 +190,9 @@ def test_a_training_that_fails_or_has_no_time_left_does_not_end_the_others(
                 future.set_exception(error)
             return future
 
-    def run(method: str, task: str, config: TrainingConfig, device: str, deadline: float) -> dict | None:
+    def run(
+        method: str, task: str, config: TrainingConfig, device: str, deadline: float
+    ) -> dict | None:
         if method == "lstm":
             raise RuntimeError("out of memory")
         return None if method == "brief" else {"method": method, "task": task}
@@ -170,7 +201,9 @@ def test_a_training_that_fails_or_has_no_time_left_does_not_end_the_others(
     monkeypatch.setattr(delayed_question, "run", run)
     out = tmp_path / "rows.json"
     with pytest.raises(SystemExit, match="1 trainings failed, 1 had no time left"):
-        delayed_question.main(out, methods=("lstm", "brief", "chameleon"), tasks=("tracking",), seeds=(0,))
+        delayed_question.main(
+            out, methods=("lstm", "brief", "chameleon"), tasks=("tracking",), seeds=(0,)
+        )
     assert [row["method"] for row in json.loads(out.read_text())["result"]["rows"]] == ["chameleon"]
     assert "a training failed: out of memory" in capsys.readouterr().out
 
@@ -181,6 +214,12 @@ def test_a_training_stops_at_the_deadline(monkeypatch: pytest.MonkeyPatch, capsy
     config = TrainingConfig(steps=2, batch=8)
     assert delayed_question.run("chameleon", "question-2", config, "cpu", deadline=0.0) is None
     row = delayed_question.run("chameleon", "question-2", config, "cpu", deadline=math.inf)
-    assert row is not None and row["precision"] == "float32" and [look["step"] for look in row["looks"]] == [1, 2]
-    assert set(row["emptied"]) == {"traces", "working"} and set(row["emptied"]["traces"]) == set(row["scores"])
+    assert (
+        row is not None
+        and row["precision"] == "float32"
+        and [look["step"] for look in row["looks"]] == [1, 2]
+    )
+    assert set(row["emptied"]) == {"traces", "working"} and set(row["emptied"]["traces"]) == set(
+        row["scores"]
+    )
     assert "question-2 chameleon seed 0 step 1" in capsys.readouterr().out

@@ -18,7 +18,16 @@ from chameleon_policy.rates import Rate
 from chameleon_policy.report.demo_page import Contender, demo_page
 from chameleon_policy.report.line_chart import line_chart
 
-OPTIONS = ["--demonstrations", "3", "--minutes", "0.02", "--twin-minutes", "0.02", "--episodes", "2"]
+OPTIONS = [
+    "--demonstrations",
+    "3",
+    "--minutes",
+    "0.02",
+    "--twin-minutes",
+    "0.02",
+    "--episodes",
+    "2",
+]
 OPTIONS += ["--shipped-episodes", "1"]
 
 
@@ -35,7 +44,10 @@ def test_from_nothing_to_a_page_and_again(tmp_path: Path, capsys, monkeypatch) -
     assert {scores[method]["episodes"] for method in ("chameleon", "no-memory")} == {2}
     assert scores["chameleon"]["training"]["step"] >= 1
     shipped = scores["shipped"]["clean-plate"]
-    assert shipped["environment"]["observation"] == "rgb" and f"{shipped['sr']['value']:.0f} of 1 right" in page
+    assert (
+        shipped["environment"]["observation"] == "rgb"
+        and f"{shipped['sr']['value']:.0f} of 1 right" in page
+    )
     # Tensors, not files: the order of a safetensors file's metadata is random.
     weights = load_policy(out / "chameleon/policy").state_dict()
     monkeypatch.setattr(demo, "TASKS", {})
@@ -48,10 +60,17 @@ def test_from_nothing_to_a_page_and_again(tmp_path: Path, capsys, monkeypatch) -
 
 def test_the_page_shows_the_scores() -> None:
     def summary(right: int) -> Summary:
-        return Summary(Rate.of(30, 36), Rate.of(right, 30), Rate.of(right, 36), 1 / 3, {"<b>odd</b> reason": 6})
+        return Summary(
+            Rate.of(30, 36), Rate.of(right, 30), Rate.of(right, 36), 1 / 3, {"<b>odd</b> reason": 6}
+        )
 
-    metrics = [{"step": step, "action": 1 / step, "decision_loss": 0.5 / step} for step in (10, 20, 400)]
-    contenders = [Contender("with", summary(30), metrics, []), Contender("without", summary(10), metrics, [])]
+    metrics = [
+        {"step": step, "action": 1 / step, "decision_loss": 0.5 / step} for step in (10, 20, 400)
+    ]
+    contenders = [
+        Contender("with", summary(30), metrics, []),
+        Contender("without", summary(10), metrics, []),
+    ]
     page = demo_page("clean-plate", "Wipe.", contenders, ["a fact"])
     assert "100 [89, 100]" in page
     assert "33 [19, 51]" in page
@@ -61,7 +80,10 @@ def test_the_page_shows_the_scores() -> None:
 
 def test_a_chart_places_its_points() -> None:
     chart = line_chart({"a": [(0, 1.0), (10, 100.0)]}, title="t", x_label="x", logarithmic=True)
-    ((x0, y0), (x1, y1)) = [tuple(map(float, point.split(","))) for point in re.search(r'points="(.*?)"', chart)[1].split()]
+    ((x0, y0), (x1, y1)) = [
+        tuple(map(float, point.split(",")))
+        for point in re.search(r'points="(.*?)"', chart)[1].split()
+    ]
     assert x0 < x1
     assert y0 > y1  # larger is higher
     assert "nothing to draw" in line_chart({"a": []}, title="t", x_label="x")

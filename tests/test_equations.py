@@ -1,4 +1,6 @@
-"""The equations of the paper, written out by hand, against the modules that stand for them; all in float64."""
+"""The equations of the paper, written out by hand, against the modules that stand for them; all in
+float64.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def seed() -> None:
 
 
 def away_from_its_beginning(module: torch.nn.Module) -> torch.nn.Module:
-    """The module in float64 with all weights moved: biases of zero and gains of one would hide mistakes."""
+    """The module in float64 with all weights moved: biases of zero and gains of one would hide
+    mistakes.
+    """
     module.double()
     with torch.no_grad():
         for parameter in module.parameters():
@@ -42,7 +46,10 @@ def away_from_its_beginning(module: torch.nn.Module) -> torch.nn.Module:
 def normalised(norm: torch.nn.LayerNorm, x: Tensor) -> Tensor:
     """LN: zero mean and unit variance over the width, then gain and bias."""
     centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
+    return (
+        centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
+        + norm.bias
+    )
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -68,7 +75,9 @@ def attended(attention: Attention, query: Tensor, sources: Tensor) -> Tensor:
         part = slice(first, first + size)
         scores = torch.stack([asked[part] @ key for key in keys[:, part]]) / math.sqrt(size)
         weights = scores.exp() / scores.exp().sum()
-        heads.append(sum(weight * value for weight, value in zip(weights, values[:, part], strict=True)))
+        heads.append(
+            sum(weight * value for weight, value in zip(weights, values[:, part], strict=True))
+        )
     return affine(attention.output, torch.cat(heads))
 
 
@@ -81,7 +90,9 @@ def mixed(block: TransformerBlock, tokens: Tensor) -> Tensor:
 
 
 def carried(ssm: SelectiveSSM, sequence: Tensor) -> Tensor:
-    """SSM over (T D), step by step from an empty state; `test_ssm.py` compares the step with the recurrence."""
+    """SSM over (T D), step by step from an empty state; `test_ssm.py` compares the step with the
+    recurrence.
+    """
     state, outputs = ssm.initial_state(1), []
     for current in sequence:
         output, state = ssm.step(current[None], state)
@@ -99,29 +110,52 @@ def test_memory_layer() -> None:
     recall, consolidation = layer.recall, layer.consolidation
     index, index_norm = recall.control_context.index, recall.control_context.index[-1]
     for episode in range(episodes):
-        bound = torch.stack([mixed(layer.binding.mixer, moment) for moment in events[episode]])  # Eq. 5
-        traces = torch.stack([carried(layer.propagation.slow, bound[:, i]) for i in range(tokens)], dim=1)  # Eq. 6
+        # Eq. 5
+        bound = torch.stack([mixed(layer.binding.mixer, moment) for moment in events[episode]])
+        # Eq. 6
+        traces = torch.stack(
+            [carried(layer.propagation.slow, bound[:, i]) for i in range(tokens)], dim=1
+        )
         contexts, answers, fused = [], [], []
         for moment, there in zip(bound, traces, strict=True):
             body_and_instruction = torch.cat([moment[BODY], moment[INSTRUCTION]])
             c = normalised(index_norm, mlp(index[:3], body_and_instruction))  # Eq. 7
-            u = normalised(recall.control_context.norm, c + attended(recall.control_context.attention, c, moment))  # Eq. 8
+            # Eq. 8
+            u = normalised(
+                recall.control_context.norm,
+                c + attended(recall.control_context.attention, c, moment),
+            )
             r = normalised(recall.norm, attended(recall.attention, u, there))  # Eq. 9
             contexts.append(u)
             answers.append(r)
-            fused.append(normalised(consolidation.fuse[-1], mlp(consolidation.fuse[:3], torch.cat([u, r]))))  # Eq. 10
+            # Eq. 10
+            fused.append(
+                normalised(consolidation.fuse[-1], mlp(consolidation.fuse[:3], torch.cat([u, r])))
+            )
         working = carried(consolidation.fast, torch.stack(fused))  # Eq. 10
-        following = torch.stack([
-            torch.stack([
-                bound[t, i] + mlp(consolidation.update, torch.cat([traces[t, i], working[t]])) for i in range(tokens)
-            ])
-            for t in range(time)
-        ])  # Eq. 11  # fmt: skip
+        following = torch.stack(
+            [
+                torch.stack(
+                    [
+                        bound[t, i]
+                        + mlp(consolidation.update, torch.cat([traces[t, i], working[t]]))
+                        for i in range(tokens)
+                    ]
+                )
+                for t in range(time)
+            ]
+        )  # Eq. 11
         for name, expected in {
-            "bound": bound, "traces": traces, "control_context": torch.stack(contexts),
-            "recalled": torch.stack(answers), "working": working, "tokens": following,
-        }.items():  # fmt: skip
-            torch.testing.assert_close(getattr(output, name)[episode], expected, rtol=1e-9, atol=1e-9, msg=name)
+            "bound": bound,
+            "traces": traces,
+            "control_context": torch.stack(contexts),
+            "recalled": torch.stack(answers),
+            "working": working,
+            "tokens": following,
+        }.items():
+            torch.testing.assert_close(
+                getattr(output, name)[episode], expected, rtol=1e-9, atol=1e-9, msg=name
+            )
 
 
 class Flow(ActionFlow):
@@ -137,7 +171,9 @@ class Flow(ActionFlow):
 @torch.no_grad()
 @pytest.mark.parametrize("power", [1.0, 2.0])
 def test_interpolant_in_training(power: float) -> None:
-    """Eq. 15: A_tau = (1 - tau) A_0 + tau A, where tau = u^power, u uniform and A_0 normal, independent of all else."""
+    """Eq. 15: A_tau = (1 - tau) A_0 + tau A, where tau = u^power, u uniform and A_0 normal,
+    independent of all else.
+    """
     chunks, horizon, action = 4096, 4, 3
     head = Flow(CONFIG, action, horizon).double()
     head.asked = []
@@ -146,7 +182,9 @@ def test_interpolant_in_training(power: float) -> None:
     ((noised, flow_time),) = head.asked
     assert flow_time.shape == (chunks,)
     uniform = (flow_time ** (1 / power)).sort().values
-    assert (uniform - (torch.arange(chunks) + 0.5) / chunks).abs().max() < 1.95 / math.sqrt(chunks), "Kolmogorov-Smirnov"
+    assert (uniform - (torch.arange(chunks) + 0.5) / chunks).abs().max() < 1.95 / math.sqrt(
+        chunks
+    ), "Kolmogorov-Smirnov"
     some = flow_time < 0.9  # of the rest hardly any noise is left
     tau = flow_time[some, None, None]
     noise = ((noised[some] - tau * clean[some]) / (1 - tau)).flatten(1)
@@ -154,23 +192,33 @@ def test_interpolant_in_training(power: float) -> None:
     count, size = noise.shape
     assert (noise.mean(0).abs() < 5 / math.sqrt(count)).all()
     related = torch.corrcoef(numbers.T)[:size] - torch.eye(numbers.shape[1])[:size]
-    assert (related.abs() < 5 / math.sqrt(count)).all(), "no number of the noise goes with another, the action or the time"
+    assert (related.abs() < 5 / math.sqrt(count)).all(), (
+        "no number of the noise goes with another, the action or the time"
+    )
     assert ((noise.var(0) - 1).abs() < 5 * math.sqrt(2 / count)).all()
     assert abs((noise**4).mean().item() - 3) < 0.3, "a normal distribution's fourth moment"
 
 
 def test_action_loss_compares_endpoints_with_clean_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eq. 16: a head that always answers with the clean chunk has no loss, and one that is off by 0.5 has 0.25."""
+    """Eq. 16: a head that always answers with the clean chunk has no loss, and one that is off by
+    0.5 has 0.25.
+    """
     policy, batch = make_policy(dtype=torch.float64).eval(), make_batch(STATE_FEATURES, 2, 6)
-    batch = dataclasses.replace(batch, actions=batch.actions.double(), observation=batch.observation.map(Tensor.double))
+    batch = dataclasses.replace(
+        batch, actions=batch.actions.double(), observation=batch.observation.map(Tensor.double)
+    )
     for off in (0.0, 0.5):
-        monkeypatch.setattr(policy.action_flow, "forward", lambda working, chunk, power, off=off: chunk + off)
+        monkeypatch.setattr(
+            policy.action_flow, "forward", lambda working, chunk, power, off=off: chunk + off
+        )
         assert policy.loss(batch).parts["action"].item() == pytest.approx(off**2, abs=1e-12)
 
 
 @torch.no_grad()
 def test_crop_is_drawn_once_per_episode_and_view() -> None:
-    """A still scene gives the same patches at every step, a crop of its own to every episode and view, and its pixels."""
+    """A still scene gives the same patches at every step, a crop of its own to every episode and
+    view, and its pixels.
+    """
     height, width = 64, 96
     features = Features(
         views=tuple(View(name=name, height=height, width=width) for name in ("third", "wrist")),
@@ -178,7 +226,9 @@ def test_crop_is_drawn_once_per_episode_and_view() -> None:
         action=1,
         horizon=2,
     )
-    tokens = away_from_its_beginning(EventTokens(nano(proprioception_noise=0.0), features, Statistics()))
+    tokens = away_from_its_beginning(
+        EventTokens(nano(proprioception_noise=0.0), features, Statistics())
+    )
     episodes, time = 3, 4
     picture = torch.randint(256, (height, width, 3), dtype=torch.uint8)
     observation = make_observation(features, episodes, time, dtype=torch.float64)
@@ -193,7 +243,9 @@ def test_crop_is_drawn_once_per_episode_and_view() -> None:
     torch.testing.assert_close(written, written[:, :1].expand_as(written), rtol=0, atol=0)
     offsets = []
     for episode in range(episodes):
-        for index, (view, encoder, slots) in enumerate(zip(features.views, tokens.encoders, tokens.slots, strict=True)):
+        for index, (view, encoder, slots) in enumerate(
+            zip(features.views, tokens.encoders, tokens.slots, strict=True)
+        ):
             (rows, columns), (up, along) = view.crop, drawn.crop[episode, index].tolist()
             top, left = int(up * (height - rows + 1)), int(along * (width - columns + 1))
             offsets.append((top, left))
@@ -209,12 +261,17 @@ def test_crop_is_drawn_once_per_episode_and_view() -> None:
 
 @torch.no_grad()
 def test_recall_reads_traces() -> None:
-    """Eq. 9: other traces, the same question, another answer; the bound tokens have no part in it."""
+    """Eq. 9: other traces, the same question, another answer; the bound tokens have no part in
+    it.
+    """
     recall = away_from_its_beginning(MemoryLayer(CONFIG).recall)
     bound, traces, others = torch.randn(3, 1, 2, 4, CONFIG.width, dtype=torch.float64)
     question = recall.control_context(bound)
     answer = recall(question, traces)
-    expected = [normalised(recall.norm, attended(recall.attention, question[0, t], traces[0, t])) for t in range(2)]
+    expected = [
+        normalised(recall.norm, attended(recall.attention, question[0, t], traces[0, t]))
+        for t in range(2)
+    ]
     torch.testing.assert_close(answer[0], torch.stack(expected), rtol=1e-9, atol=1e-9)
     assert not torch.allclose(recall(question, others), answer)
 
@@ -222,17 +279,23 @@ def test_recall_reads_traces() -> None:
 @torch.no_grad()
 def test_patch_encoder() -> None:
     """Eq. 2: ResNet-18 as it is taught, with GroupNorm for BatchNorm, and no pooling behind it."""
-    view = View(name="camera", height=75, width=112)  # the crop is 64 x 96: its middle begins at row 6 of 0 to 11
+    # the crop is 64 x 96: its middle begins at row 6 of 0 to 11
+    view = View(name="camera", height=75, width=112)
     encoder = away_from_its_beginning(PatchEncoder(CONFIG, view))
     images = torch.rand(2, 1, view.height, view.width, 3, dtype=torch.float64)
 
-    def convolved(x: Tensor, convolution: torch.nn.Conv2d, norm: torch.nn.GroupNorm, stride: int = 1) -> Tensor:
+    def convolved(
+        x: Tensor, convolution: torch.nn.Conv2d, norm: torch.nn.GroupNorm, stride: int = 1
+    ) -> Tensor:
         x = F.conv2d(x, convolution.weight, stride=stride, padding=convolution.kernel_size[0] // 2)
         return F.group_norm(x, norm.num_groups, norm.weight, norm.bias)
 
-    halving = torch.tensor(CONFIG.encoder_blocks).cumsum(0)[:-1].tolist()  # the first block of every stage but the first
+    # the first block of every stage but the first
+    halving = torch.tensor(CONFIG.encoder_blocks).cumsum(0)[:-1].tolist()
     x = 2 * images[:, 0, 6:70, 8:104].permute(0, 3, 1, 2) - 1
-    x = F.max_pool2d(F.relu(convolved(x, encoder.stem[0], encoder.stem[1], stride=2)), 3, stride=2, padding=1)
+    x = F.max_pool2d(
+        F.relu(convolved(x, encoder.stem[0], encoder.stem[1], stride=2)), 3, stride=2, padding=1
+    )
     for number, block in enumerate(encoder.blocks):
         stride = 2 if number in halving else 1
         hidden = F.relu(convolved(x, block.first, block.first_norm, stride))
@@ -244,11 +307,15 @@ def test_patch_encoder() -> None:
 
 @torch.no_grad()
 def test_time_token() -> None:
-    """F_theta sees tau as sines and cosines of 1000 tau, whose periods grow from 2 pi to 20,000 pi, through an MLP."""
+    """F_theta sees tau as sines and cosines of 1000 tau, whose periods grow from 2 pi to 20,000 pi,
+    through an MLP.
+    """
     head = away_from_its_beginning(ActionFlow(CONFIG, 3, 4))
     half = CONFIG.width // 2
     for tau in (0.0, 0.25, 0.7):
-        angles = torch.tensor([1000 * tau / 10_000 ** (index / half) for index in range(half)], dtype=torch.float64)
+        angles = torch.tensor(
+            [1000 * tau / 10_000 ** (index / half) for index in range(half)], dtype=torch.float64
+        )
         expected = mlp(head.flow_time, torch.cat([angles.sin(), angles.cos()]))
         token = head.time_token(torch.tensor([tau], dtype=torch.float64), torch.float64)[0]
         torch.testing.assert_close(token, expected, rtol=1e-9, atol=1e-9)
@@ -256,9 +323,13 @@ def test_time_token() -> None:
 
 @torch.no_grad()
 def test_first_clock() -> None:
-    """At its bias a head's Delta is sqrt(1 - a^2), where a = 2^(-1/H) is its decay per step at a half-life of H."""
+    """At its bias a head's Delta is sqrt(1 - a^2), where a = 2^(-1/H) is its decay per step at a
+    half-life of H.
+    """
     layer = SelectiveSSM(64, dataclasses.replace(CONFIG.slow, half_life=(2.0, 200.0))).double()
     layer.initialise_half_lives()
     for head, bias in enumerate(layer.rate_bias.tolist()):
         half_life = 2 * 100 ** (head / (layer.heads - 1))
-        assert math.log1p(math.exp(bias)) == pytest.approx(math.sqrt(1 - 2 ** (-2 / half_life)), rel=1e-9)
+        assert math.log1p(math.exp(bias)) == pytest.approx(
+            math.sqrt(1 - 2 ** (-2 / half_life)), rel=1e-9
+        )

@@ -1,4 +1,6 @@
-"""Closed-loop evaluation: what an oracle and a guesser score, that it is reproducible, and what it refuses."""
+"""Closed-loop evaluation: what an oracle and a guesser score, that it is reproducible, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +35,35 @@ def clean_plate_policy() -> ChameleonPolicy:
     """Untrained; what it does stays near the table."""
     torch.manual_seed(0)
     low, high = (0.3, -0.3, 0.1, *[-1.0] * 6, 0.0), (0.6, 0.3, 0.4, *[1.0] * 7)
-    features = Features(objects=ObjectSlots(count=5, size=7), proprioception=10, action=10, horizon=8)
-    return ChameleonPolicy(nano(), features, Statistics(action=Range(low=low, high=high)), with_control_jepa=False).eval()
+    features = Features(
+        objects=ObjectSlots(count=5, size=7), proprioception=10, action=10, horizon=8
+    )
+    return ChameleonPolicy(
+        nano(), features, Statistics(action=Range(low=low, high=high)), with_control_jepa=False
+    ).eval()
 
 
-@pytest.mark.parametrize(("task", "episodes"), [("clean-plate", 24), ("shell-game", 24), ("seasonings", 8)])
+@pytest.mark.parametrize(
+    ("task", "episodes"), [("clean-plate", 24), ("shell-game", 24), ("seasonings", 8)]
+)
 def test_an_oracle_succeeds(task: str, episodes: int) -> None:
     settings = CamoSettings(task=task, observation="state", kind="oracle")
     evaluation = evaluate(OraclePolicy(), settings, evaluation_seeds(FIRST_SEED, episodes))
     assert evaluation.summary.sr.value == 1.0
     assert evaluation.summary.reasons == {"success": episodes}
-    assert [rollout.played.seed for rollout in evaluation.rollouts] == evaluation_seeds(FIRST_SEED, episodes)
+    assert [rollout.played.seed for rollout in evaluation.rollouts] == evaluation_seeds(
+        FIRST_SEED, episodes
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_an_oracle_succeeds_in_99_of_100(task: str) -> None:
     settings = CamoSettings(task=task, observation="state", kind="oracle")
-    assert evaluate(OraclePolicy(), settings, evaluation_seeds(FIRST_SEED, 100)).summary.sr.value >= 0.99
+    assert (
+        evaluate(OraclePolicy(), settings, evaluation_seeds(FIRST_SEED, 100)).summary.sr.value
+        >= 0.99
+    )
 
 
 def test_perfect_hands_without_memory_are_at_chance() -> None:
@@ -63,19 +76,26 @@ def test_perfect_hands_without_memory_are_at_chance() -> None:
 
 def test_same_seed_same_result_whatever_the_processes() -> None:
     policy, seeds = clean_plate_policy(), evaluation_seeds(FIRST_SEED, 5)
-    runs = [evaluate(policy, CLEAN_PLATE, seeds, steps=3, parallel=3, workers=workers) for workers in (0, 2)]
+    runs = [
+        evaluate(policy, CLEAN_PLATE, seeds, steps=3, parallel=3, workers=workers)
+        for workers in (0, 2)
+    ]
     for one, other in zip(runs[0].rollouts, runs[1].rollouts, strict=True):
         assert one.played == other.played
         assert np.array_equal(one.actions, other.actions)
     assert runs[0].as_dict() == runs[1].as_dict()
-    others = evaluate(policy, CLEAN_PLATE, evaluation_seeds(FIRST_SEED + 5, 5), steps=3, parallel=3, workers=0)
+    others = evaluate(
+        policy, CLEAN_PLATE, evaluation_seeds(FIRST_SEED + 5, 5), steps=3, parallel=3, workers=0
+    )
     assert not np.array_equal(others.rollouts[0].actions[:5], runs[0].rollouts[0].actions[:5])
 
 
 class Listener(OraclePolicy):
     """Counts the observations of every episode and notes when a chunk is asked for."""
 
-    features = Features(objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=8)
+    features = Features(
+        objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=8
+    )
 
     def __init__(self) -> None:
         self.planned_at: list[list[int]] = []
@@ -91,13 +111,16 @@ class Listener(OraclePolicy):
 
 
 def test_memory_ticks_every_step_and_chunks_end_at_decisions() -> None:
-    """With one environment, the policy observes once per control step, and plans every fourth one and at the decision."""
+    """With one environment, the policy observes once per control step, and plans every fourth one
+    and at the decision.
+    """
     listener = Listener()
     with EnvPool(CLEAN_PLATE, 1, 0) as pool:
         (rollout,) = roll_out(listener, pool, [FIRST_SEED], executed=4)
         env = CLEAN_PLATE.make_env()
         env.reset(seed=FIRST_SEED)
-    assert listener.ticks == rollout.played.length + 1  # before the first action, and after every one
+    # before the first action, and after every one
+    assert listener.ticks == rollout.played.length + 1
     planned = [tick - 1 for (tick,) in listener.planned_at]
     before = [t for t in planned if t < env.decision_step]
     after = [t for t in planned if t >= env.decision_step]
@@ -106,9 +129,13 @@ def test_memory_ticks_every_step_and_chunks_end_at_decisions() -> None:
 
 
 class Counter(OraclePolicy):
-    """Its memory is the number of steps seen; it notes memory and noise of every plan and holds still."""
+    """Its memory is the number of steps seen; it notes memory and noise of every plan and holds
+    still.
+    """
 
-    features = Features(objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=8)
+    features = Features(
+        objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=8
+    )
 
     def __init__(self) -> None:
         self.plans: list[tuple[float, float]] = []
@@ -147,7 +174,11 @@ def test_a_dead_process_is_said_so() -> None:
 
 def test_broken_down_by_answer_and_difficulty() -> None:
     settings = CamoSettings(
-        task="shell-game", observation="state", kind="guess", difficulty={"swaps": (0, 1)}, retention_steps=4
+        task="shell-game",
+        observation="state",
+        kind="guess",
+        difficulty={"swaps": (0, 1)},
+        retention_steps=4,
     )
     evaluation = evaluate(OraclePolicy(), settings, evaluation_seeds(FIRST_SEED, 12))
     result = json.loads(json.dumps(evaluation.as_dict()))
@@ -161,7 +192,9 @@ def test_broken_down_by_answer_and_difficulty() -> None:
 
 
 def test_a_replay_is_the_episode(tmp_path: Path) -> None:
-    evaluation = evaluate(clean_plate_policy(), CLEAN_PLATE, evaluation_seeds(FIRST_SEED, 1), steps=2, workers=0)
+    evaluation = evaluate(
+        clean_plate_policy(), CLEAN_PLATE, evaluation_seeds(FIRST_SEED, 1), steps=2, workers=0
+    )
     rollout = evaluation.rollouts[0]
     assert not rollout.played.score.success
     assert len(replay(CLEAN_PLATE, rollout, 32)) == rollout.played.length + 1
@@ -171,19 +204,25 @@ def test_a_replay_is_the_episode(tmp_path: Path) -> None:
 
 
 def test_training_is_watched_on_its_own_seeds(tmp_path: Path) -> None:
-    recording = Recording(task="clean-plate", episodes=3, observation="state", retention_steps=(3, 4))
+    recording = Recording(
+        task="clean-plate", episodes=3, observation="state", retention_steps=(3, 4)
+    )
     record(recording, tmp_path / "data")
     policy = clean_plate_policy()
     figures = watch_training_seeds([tmp_path / "data"], 2, 0, policy)(policy)
     assert set(figures) == {"train_msr", "train_dsr", "train_sr"}
     both = watch_training_seeds([tmp_path / "data"] * 2, 1, 0, policy)(policy)
-    assert len(both) == 3 and all(name.endswith(f"_{tmp_path / 'data'}") for name in both)  # twice the same one
+    # twice the same one
+    assert len(both) == 3 and all(name.endswith(f"_{tmp_path / 'data'}") for name in both)
     record(replace(recording, seed=1, episodes=1), tmp_path / "more")
     both = watch_training_seeds([tmp_path / "data", tmp_path / "more"], 1, 0, policy)(policy)
     assert {"train_msr_data", "train_msr_more"} <= set(both) and len(both) == 6
     with pytest.raises(ValueError, match="no recording of Camo"):
         watch_training_seeds([tmp_path], 2, 0, policy)
-    other = ChameleonPolicy(nano(), Features(objects=ObjectSlots(count=6, size=7), proprioception=10, action=10, horizon=4))
+    other = ChameleonPolicy(
+        nano(),
+        Features(objects=ObjectSlots(count=6, size=7), proprioception=10, action=10, horizon=4),
+    )
     with pytest.raises(ValueError, match="trained on another task"):
         watch_training_seeds([tmp_path / "data"], 2, 0, other)
     (tmp_path / "data/camo/recording.json").write_text("{}")
@@ -207,15 +246,23 @@ class TestLoading:
 
     def test_pictures_decide_their_size(self, tmp_path: Path) -> None:
         views = tuple(View(name=name, height=64, width=64) for name in ("third", "wrist"))
-        ChameleonPolicy(nano(), Features(views=views, proprioception=10, action=10, horizon=4)).save_pretrained(tmp_path)
+        ChameleonPolicy(
+            nano(), Features(views=views, proprioception=10, action=10, horizon=4)
+        ).save_pretrained(tmp_path)
         _, settings = load_for_evaluation(tmp_path, "shell-game", "cpu")
         assert (settings.observation, settings.image_size) == ("rgb", 64)
-        ChameleonPolicy(nano(), Features(views=views[:1], proprioception=10, action=10, horizon=4)).save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="square views third and wrist; this policy has third 64 x 64"):
+        ChameleonPolicy(
+            nano(), Features(views=views[:1], proprioception=10, action=10, horizon=4)
+        ).save_pretrained(tmp_path)
+        with pytest.raises(
+            ValueError, match="square views third and wrist; this policy has third 64 x 64"
+        ):
             load_for_evaluation(tmp_path, "shell-game", "cpu")
 
     def test_another_robot(self, tmp_path: Path) -> None:
-        features = Features(objects=ObjectSlots(count=5, size=7), proprioception=7, action=7, horizon=4)
+        features = Features(
+            objects=ObjectSlots(count=5, size=7), proprioception=7, action=7, horizon=4
+        )
         ChameleonPolicy(nano(), features).save_pretrained(tmp_path)
         with pytest.raises(ValueError, match="trained for another robot"):
             load_for_evaluation(tmp_path, "clean-plate", "cpu")
@@ -262,6 +309,8 @@ def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("right", "shown"), [(0, 0), (1, 1), (57, 29), (184, 92), (185, 93), (187, 94), (200, 100)])
+@pytest.mark.parametrize(
+    ("right", "shown"), [(0, 0), (1, 1), (57, 29), (184, 92), (185, 93), (187, 94), (200, 100)]
+)
 def test_halves_of_a_per_cent_go_up(right: int, shown: int) -> None:
     assert percent(right / 200) == shown

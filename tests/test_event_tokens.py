@@ -1,4 +1,6 @@
-"""Event tokens: patch grids, crops that stay put through an episode, slots, and the ResNet-18 under it."""
+"""Event tokens: patch grids, crops that stay put through an episode, slots, and the ResNet-18 under
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from chameleon_policy.policy.visual import PatchEncoder, corners, crop
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy, nano
 
 
-@pytest.mark.parametrize(("size", "cropped", "tokens"), [(224, 192, 36), (128, 110, 16), (96, 82, 9)])
+@pytest.mark.parametrize(
+    ("size", "cropped", "tokens"), [(224, 192, 36), (128, 110, 16), (96, 82, 9)]
+)
 def test_the_grid_of_the_papers_tables(size: int, cropped: int, tokens: int) -> None:
     view = View(name="camera", height=size, width=size)
     assert view.crop == (cropped, cropped)
@@ -26,7 +30,9 @@ def test_the_encoder_is_resnet18_by_count() -> None:
     trunk = PatchEncoder(preset("paper"), View(name="camera", height=224, width=224))
     projection = sum(p.numel() for p in trunk.projection.parameters())
     assert sum(p.numel() for p in trunk.parameters()) - projection == 11_176_512
-    assert {m.num_channels // m.num_groups for m in trunk.modules() if isinstance(m, torch.nn.GroupNorm)} == {16}
+    assert {
+        m.num_channels // m.num_groups for m in trunk.modules() if isinstance(m, torch.nn.GroupNorm)
+    } == {16}
 
 
 def test_token_order_and_count() -> None:
@@ -36,18 +42,32 @@ def test_token_order_and_count() -> None:
     assert tokens.shape == (2, 3, IMAGE_FEATURES.tokens, 64)
     observation = make_observation(IMAGE_FEATURES, 2, 3)
     moved = dataclasses.replace(observation, proprioception=observation.proprioception + 1)
-    changed = (policy.event_tokens(moved) - policy.event_tokens(observation)).abs().amax(dim=(0, 1, 3)) > 0
-    assert changed.nonzero().flatten().tolist() == [IMAGE_FEATURES.tokens - 2], "proprioception is the last but one"
+    changed = (policy.event_tokens(moved) - policy.event_tokens(observation)).abs().amax(
+        dim=(0, 1, 3)
+    ) > 0
+    assert changed.nonzero().flatten().tolist() == [IMAGE_FEATURES.tokens - 2], (
+        "proprioception is the last but one"
+    )
     told = dataclasses.replace(observation, instruction=observation.instruction + 1)
-    changed = (policy.event_tokens(told) - policy.event_tokens(observation)).abs().amax(dim=(0, 1, 3)) > 0
-    assert changed.nonzero().flatten().tolist() == [IMAGE_FEATURES.tokens - 1], "language is the last"
-    one = dataclasses.replace(observation, instruction=observation.instruction + torch.tensor([[0.0], [1.0]]))
-    changed = (policy.event_tokens(one) - policy.event_tokens(observation)).abs().amax(dim=(1, 2, 3)) > 0
+    changed = (policy.event_tokens(told) - policy.event_tokens(observation)).abs().amax(
+        dim=(0, 1, 3)
+    ) > 0
+    assert changed.nonzero().flatten().tolist() == [IMAGE_FEATURES.tokens - 1], (
+        "language is the last"
+    )
+    one = dataclasses.replace(
+        observation, instruction=observation.instruction + torch.tensor([[0.0], [1.0]])
+    )
+    changed = (policy.event_tokens(one) - policy.event_tokens(observation)).abs().amax(
+        dim=(1, 2, 3)
+    ) > 0
     assert changed.tolist() == [False, True], "every episode has its own"
 
 
 def test_patches_lie_where_their_pixels_are() -> None:
-    """Slot by slot: each token of a view has its own embedding, and a crop's corner reaches the corner token most."""
+    """Slot by slot: each token of a view has its own embedding, and a crop's corner reaches the
+    corner token most.
+    """
     policy = make_policy(IMAGE_FEATURES)
     slots = policy.event_tokens.slots[0]()
     assert slots.shape == (6, 64)
@@ -55,7 +75,9 @@ def test_patches_lie_where_their_pixels_are() -> None:
     embedding, (rows, columns) = policy.event_tokens.slots[0], IMAGE_FEATURES.views[0].grid
     for place in range(rows * columns):
         row, column = divmod(place, columns)  # row by row, as the patches
-        torch.testing.assert_close(slots[place], embedding.rows[row, 0] + embedding.columns[0, column])
+        torch.testing.assert_close(
+            slots[place], embedding.rows[row, 0] + embedding.columns[0, column]
+        )
     images = torch.zeros(1, 1, 64, 96, 3)
     bright = images.clone()
     bright[:, :, 5:20, 76:88] = 1
@@ -94,13 +116,19 @@ def test_training_crops_differ_between_episodes_and_control_never_crops_at_rando
     assert torch.equal(first.working, second.working)
 
 
-def test_a_loss_draws_what_training_sees_and_nothing_in_eval_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_draws_what_training_sees_and_nothing_in_eval_mode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One crop and offset for every episode of the batch, handed to the event tokens."""
     policy, batch = make_policy(IMAGE_FEATURES), make_batch(IMAGE_FEATURES, 3, 4)
     seen: list[Augmentation | None] = []
     forward = EventTokens.forward
     monkeypatch.setattr(
-        EventTokens, "forward", lambda self, observation, drawn=None: seen.append(drawn) or forward(self, observation, drawn)
+        EventTokens,
+        "forward",
+        lambda self, observation, drawn=None: (
+            seen.append(drawn) or forward(self, observation, drawn)
+        ),
     )
     policy.train().loss(batch)
     policy.eval().loss(batch)
@@ -113,8 +141,12 @@ def test_a_loss_draws_what_training_sees_and_nothing_in_eval_mode(monkeypatch: p
 def test_uint8_and_float_images_mean_the_same() -> None:
     policy = make_policy(IMAGE_FEATURES)
     observation = make_observation(IMAGE_FEATURES, 1)
-    as_float = dataclasses.replace(observation, images={k: v / 255 for k, v in observation.images.items()})
-    first, second = (policy.observe(o, policy.initial_state(1)).working for o in (observation, as_float))
+    as_float = dataclasses.replace(
+        observation, images={k: v / 255 for k, v in observation.images.items()}
+    )
+    first, second = (
+        policy.observe(o, policy.initial_state(1)).working for o in (observation, as_float)
+    )
     torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-4)
 
 
@@ -126,17 +158,29 @@ def test_proprioceptive_noise_has_the_configured_size_per_step_and_per_episode()
     weight = policy.event_tokens.proprioception.weight
     noise = torch.linalg.lstsq(weight, (noisy - clean).flatten(0, 1).T).solution.T.view(400, 20, 5)
     assert noise.mean(1).std().item() == pytest.approx(0.1 * (1 + 1 / 20) ** 0.5, rel=0.1)
-    assert (noise - noise.mean(1, keepdim=True)).std().item() == pytest.approx(0.1 * (1 - 1 / 20) ** 0.5, rel=0.1)
+    assert (noise - noise.mean(1, keepdim=True)).std().item() == pytest.approx(
+        0.1 * (1 - 1 / 20) ** 0.5, rel=0.1
+    )
 
 
 def test_no_language_means_a_learned_null_token() -> None:
     policy = make_policy(STATE_FEATURES)
     tokens = policy.event_tokens(make_observation(STATE_FEATURES, 2, 3))
-    torch.testing.assert_close(tokens[:, :, -1], policy.event_tokens.null_instruction.expand(2, 3, -1))
+    torch.testing.assert_close(
+        tokens[:, :, -1], policy.event_tokens.null_instruction.expand(2, 3, -1)
+    )
     assert policy.event_tokens.null_instruction.requires_grad
 
 
 def test_objects_and_views_can_be_had_together() -> None:
-    both = Features(views=IMAGE_FEATURES.views, objects=STATE_FEATURES.objects, proprioception=5, action=2, horizon=4)
+    both = Features(
+        views=IMAGE_FEATURES.views,
+        objects=STATE_FEATURES.objects,
+        proprioception=5,
+        action=2,
+        horizon=4,
+    )
     policy = make_policy(both)
-    assert policy.event_tokens(make_observation(both, 1, 2)).shape[2] == both.tokens == 6 + 4 + 3 + 2
+    assert (
+        policy.event_tokens(make_observation(both, 1, 2)).shape[2] == both.tokens == 6 + 4 + 3 + 2
+    )

@@ -1,4 +1,6 @@
-"""An exported policy does what the policy does, says what it takes, and is refused where it does not."""
+"""An exported policy does what the policy does, says what it takes, and is refused where it does
+not.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ import pytest
 import torch
 from rich.console import Console
 
-from chameleon_policy import Features, Language, MemoryState, ObjectSlots, PolicyConfig, Statistics, View, VisuomotorPolicy
+from chameleon_policy import (
+    Features,
+    Language,
+    MemoryState,
+    ObjectSlots,
+    PolicyConfig,
+    Statistics,
+    View,
+    VisuomotorPolicy,
+)
 from chameleon_policy.baselines import METHODS, load_policy
 from chameleon_policy.export import check, exporting
 from chameleon_policy.export.check import as_arrays, check_export
@@ -54,10 +65,17 @@ def tiny() -> PolicyConfig:
 
 def assert_close(found: np.ndarray, expected: np.ndarray, what: str = "") -> None:
     """But for the order in which numbers are added up, which small ones among large ones notice."""
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max(), err_msg=what)
+    np.testing.assert_allclose(
+        found, expected, rtol=0, atol=1e-4 * np.abs(expected).max(), err_msg=what
+    )
 
 
-def saved(method: str, folder: Path, features: Features = STATE_FEATURES, statistics: Statistics | None = None) -> Path:
+def saved(
+    method: str,
+    folder: Path,
+    features: Features = STATE_FEATURES,
+    statistics: Statistics | None = None,
+) -> Path:
     torch.manual_seed(0)
     METHODS[method](tiny(), features, statistics).save_pretrained(folder)
     return folder
@@ -77,7 +95,10 @@ def report(source: Path, tmp_path_factory: pytest.TempPathFactory) -> ExportRepo
 @pytest.fixture(scope="module")
 def exported(report: ExportReport) -> dict[str, ExportedPolicy]:
     """Loaded once: torch takes seconds for it."""
-    return {"torch": ExportedPolicy(report.directory, "torch"), "onnx": ExportedPolicy(report.directory, "onnx")}
+    return {
+        "torch": ExportedPolicy(report.directory, "torch"),
+        "onnx": ExportedPolicy(report.directory, "onnx"),
+    }
 
 
 def rolled(
@@ -92,8 +113,12 @@ def rolled(
         for name, tensor in state.tensors().items():
             assert_close(memory[name], tensor.numpy(), f"{name} at {tick}")
             assert memory[name].dtype == tensor.numpy().dtype
-        noise = rng.standard_normal((robots, policy.features.horizon, policy.features.action)).astype(np.float32)
-        expected = policy.act(state, steps=exported.manifest.sampling_steps, source=torch.from_numpy(noise))
+        noise = rng.standard_normal(
+            (robots, policy.features.horizon, policy.features.action)
+        ).astype(np.float32)
+        expected = policy.act(
+            state, steps=exported.manifest.sampling_steps, source=torch.from_numpy(noise)
+        )
         assert_close(exported.act(memory, noise=noise), expected.numpy())
     return state, memory
 
@@ -106,19 +131,28 @@ def test_it_does_what_the_policy_does(source: Path, exported, runtime: str, robo
     assert not np.allclose(memory["working"], 0)
 
 
-# Tracing takes seconds: by default those that differ most from Chameleon, which the other tests trace.
+# Tracing takes seconds: by default those that differ most from Chameleon, which the other tests
+# trace.
 QUICK = ("act", "lstm", "diffusion-unet")
 
 
-@pytest.mark.parametrize("method", [pytest.param(m, marks=[] if m in QUICK else pytest.mark.slow) for m in METHODS])
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=[] if m in QUICK else pytest.mark.slow) for m in METHODS]
+)
 def test_every_method_becomes_torch_programs(method: str, tmp_path: Path) -> None:
     folder = saved(method, tmp_path / "policy")
     report = export_policy(folder, tmp_path / "out", steps=1, onnx=False)
-    assert {(errors.runtime, errors.batch_size) for errors in report.errors} == {("torch", 1), ("torch", 3)}
+    assert {(errors.runtime, errors.batch_size) for errors in report.errors} == {
+        ("torch", 1),
+        ("torch", 3),
+    }
     exported = ExportedPolicy(report.directory, "torch")
     _, memory = rolled(load_policy(folder), exported, robots=4, ticks=3)
     if method == "act":  # its plans are all that it acts from
-        assert [spec.name for spec in exported.manifest.act.inputs] == ["layers.0.plans", "layers.0.made"]
+        assert [spec.name for spec in exported.manifest.act.inputs] == [
+            "layers.0.plans",
+            "layers.0.made",
+        ]
         assert exported.executed == 1
         with pytest.raises(ValueError, match="not finite"):
             exported.act({**memory, "layers.0.made": np.zeros_like(memory["layers.0.made"])})
@@ -127,7 +161,9 @@ def test_every_method_becomes_torch_programs(method: str, tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("features", [STATE_FEATURES, EVERYTHING], ids=["state", "images"])
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_becomes_onnx_programs(method: str, features: Features, tmp_path: Path) -> None:
+def test_every_method_becomes_onnx_programs(
+    method: str, features: Features, tmp_path: Path
+) -> None:
     folder = saved(method, tmp_path / "policy", features)
     report = export_policy(folder, tmp_path / "out", steps=STEPS)
     assert report.no_onnx is None
@@ -145,22 +181,35 @@ def test_the_manifest_says_what_the_programs_take(source: Path, report: ExportRe
     policy, manifest = load_policy(source), read_manifest(report.directory)
     blank = policy.initial_state(7).tensors()
     assert [spec.name for spec in manifest.memory] == list(blank)
-    assert [spec.sizes(7) for spec in manifest.memory] == [tuple(tensor.shape) for tensor in blank.values()]
-    assert not any(tensor.any() for tensor in blank.values()), "a memory begins with zeros, as the manifest says"
+    assert [spec.sizes(7) for spec in manifest.memory] == [
+        tuple(tensor.shape) for tensor in blank.values()
+    ]
+    assert not any(tensor.any() for tensor in blank.values()), (
+        "a memory begins with zeros, as the manifest says"
+    )
     seen = [spec.name for spec in manifest.seen]
     assert seen == ["images.third", "images.wrist", "proprioception", "objects", "instruction"]
     assert [spec.name for spec in manifest.act.inputs] == ["working", "noise"]
-    assert manifest.executed == policy.executed and manifest.sampling_steps == STEPS and manifest.batch_size is None
+    assert (
+        manifest.executed == policy.executed
+        and manifest.sampling_steps == STEPS
+        and manifest.batch_size is None
+    )
     document = json.loads((report.directory / MANIFEST).read_text())
     assert from_json(Features, document["features"], "features") == EVERYTHING
-    assert from_json(Statistics, document["statistics_inside_the_programs"], "statistics") == STATISTICS
+    assert (
+        from_json(Statistics, document["statistics_inside_the_programs"], "statistics")
+        == STATISTICS
+    )
     assert set(document["files"]) == {"observe.pt2", "act.pt2", "observe.onnx", "act.onnx"}
     assert document["versions"]["torch"] == torch.__version__
     tried = {(errors["runtime"], errors["batch_size"]) for errors in document["check"]["errors"]}
     assert tried == {("torch", 1), ("torch", 3), ("onnx", 1), ("onnx", 3)}
 
 
-def test_programs_hold_the_weights_that_they_read_and_no_others(source: Path, report: ExportReport) -> None:
+def test_programs_hold_the_weights_that_they_read_and_no_others(
+    source: Path, report: ExportReport
+) -> None:
     policy = load_policy(source)
     head = sum(parameter.numel() for parameter in policy.action_flow.parameters())
     ranges = 100  # of normalisation, which both have
@@ -185,18 +234,26 @@ def test_a_fixed_number_of_robots(tmp_path: Path) -> None:
 # What is refused
 
 
-@pytest.mark.parametrize("part", ["event_tokens.proprioception.weight", "action_flow.action_out.weight"])
-def test_the_check_finds_a_weight_that_is_off_by_a_hundredth(source: Path, report: ExportReport, part: str) -> None:
+@pytest.mark.parametrize(
+    "part", ["event_tokens.proprioception.weight", "action_flow.action_out.weight"]
+)
+def test_the_check_finds_a_weight_that_is_off_by_a_hundredth(
+    source: Path, report: ExportReport, part: str
+) -> None:
     policy = load_policy(source)
     with torch.no_grad():
         policy.get_parameter(part).mul_(1.01)
     for runtime in ("torch", "onnx"):
-        with pytest.raises(ValueError, match=f"the {runtime} programs do not do what the policy does"):
+        with pytest.raises(
+            ValueError, match=f"the {runtime} programs do not do what the policy does"
+        ):
             check_export(report.directory, policy, (runtime,), STEPS, None)
 
 
 def test_numbers_that_are_none_do_not_pass() -> None:
-    errors = check.Errors(runtime="torch", batch_size=1, memory=0.0, working=float("nan"), actions=0.0)
+    errors = check.Errors(
+        runtime="torch", batch_size=1, memory=0.0, working=float("nan"), actions=0.0
+    )
     assert not errors.largest <= check.TOLERANCE
 
 
@@ -233,8 +290,14 @@ def test_what_fails_the_check_is_not_written(source: Path, tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_but_an_export_is_replaced(source: Path, report: ExportReport, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(exporting, "load_trained", lambda *_, **__: pytest.fail("it should have been refused before"))
+def test_nothing_but_an_export_is_replaced(
+    source: Path, report: ExportReport, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(
+        exporting,
+        "load_trained",
+        lambda *_, **__: pytest.fail("it should have been refused before"),
+    )
     foreign = tmp_path / "thesis"
     foreign.mkdir()
     (foreign / "chapter.tex").write_text("two years of work")
@@ -250,7 +313,9 @@ def test_nothing_but_an_export_is_replaced(source: Path, report: ExportReport, t
 
 
 @pytest.mark.usefixtures("not_traced_again")
-def test_an_export_is_replaced_by_another(source: Path, report: ExportReport, tmp_path: Path) -> None:
+def test_an_export_is_replaced_by_another(
+    source: Path, report: ExportReport, tmp_path: Path
+) -> None:
     out = Path(shutil.copytree(report.directory, tmp_path / "out"))
     (out / "act.pt2").write_bytes(b"an older program")
     export_policy(source, out, steps=STEPS)
@@ -281,7 +346,9 @@ def test_a_method_that_cannot_be_traced_is_named(tmp_path: Path, monkeypatch) ->
         return state
 
     monkeypatch.setattr(METHODS["lstm"], "advance", advance)
-    with pytest.raises(ValueError, match=r"lstm: torch\.export cannot trace ObserveProgram.*--batch-size 1"):
+    with pytest.raises(
+        ValueError, match=r"lstm: torch\.export cannot trace ObserveProgram.*--batch-size 1"
+    ):
         export_policy(saved("lstm", tmp_path / "policy"), tmp_path / "out", onnx=False)
     assert not (tmp_path / "out").exists()
 
@@ -293,14 +360,25 @@ def test_wrong_input_is_answered(report: ExportReport) -> None:
         exported.act(state)
     wrong = [
         ({**seen, "objects": None}, "observation: expected images.third"),
-        ({**seen, "proprioception": np.zeros((2, 5))}, r"proprioception: expected the shape \(1, 5\), got \(2, 5\)"),
-        ({**seen, "proprioception": np.full((1, 5), np.nan)}, "proprioception: expected finite numbers"),
-        ({**seen, "images": {name: image / 255 for name, image in seen["images"].items()}}, "expected uint8"),
+        (
+            {**seen, "proprioception": np.zeros((2, 5))},
+            r"proprioception: expected the shape \(1, 5\), got \(2, 5\)",
+        ),
+        (
+            {**seen, "proprioception": np.full((1, 5), np.nan)},
+            "proprioception: expected finite numbers",
+        ),
+        (
+            {**seen, "images": {name: image / 255 for name, image in seen["images"].items()}},
+            "expected uint8",
+        ),
     ]
     for observation, message in wrong:
         with pytest.raises(ValueError, match=message):
             exported.observe(observation, state)
-    with pytest.raises(ValueError, match=r"state: expected arrays named working, steps.*begin with initial_state"):
+    with pytest.raises(
+        ValueError, match=r"state: expected arrays named working, steps.*begin with initial_state"
+    ):
         exported.observe(seen, {"working": state["working"]})
     state = exported.observe(seen, state)
     with pytest.raises(ValueError, match=r"noise: expected the shape \(1, 4, 2\)"):
@@ -328,11 +406,15 @@ images = {{name.removeprefix("images."): seen.pop(name) for name in list(seen) i
 state = policy.observe({{"images": images, **seen}}, state)
 print(policy.act(state).shape, sorted({{"torch", "onnx", "chameleon_policy.policy"}} & sys.modules.keys()))
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "(2, 4, 2) []"
 
 
-def test_code_in_the_page_runs(report: ExportReport, source: Path, tmp_path: Path, monkeypatch) -> None:
+def test_code_in_the_page_runs(
+    report: ExportReport, source: Path, tmp_path: Path, monkeypatch
+) -> None:
     """And gives the policy's actions, from the same zeros."""
     shutil.copytree(report.directory, tmp_path / "exported")
     monkeypatch.chdir(tmp_path)

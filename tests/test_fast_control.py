@@ -10,7 +10,12 @@ import torch
 from chameleon_policy import ChameleonPolicy, FastControl, Features, Observation
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_observation, make_policy
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    ),
+]
 # On a GPU the fast controller has weights in bfloat16.
 TOLERANCE = {"cpu": {"rtol": 1e-4, "atol": 1e-4}, "cuda": {"rtol": 0.1, "atol": 0.1}}
 
@@ -36,7 +41,9 @@ def test_an_episode_gives_the_same_actions(features: Features, device: str) -> N
             noise = torch.randn(2, features.horizon, features.action, device=device)
             for steps in (1, 4):
                 expected = policy.act(state, steps=steps, source=noise)
-                torch.testing.assert_close(control.act(steps=steps, source=noise), expected, **TOLERANCE[device])
+                torch.testing.assert_close(
+                    control.act(steps=steps, source=noise), expected, **TOLERANCE[device]
+                )
     assert control.state.steps.tolist() == [6, 6]
     assert policy.control_jepa is not None, "the policy itself is left as it was"
     assert {p.dtype for p in policy.parameters()} == {torch.float32}
@@ -88,7 +95,9 @@ def test_later_changes_of_the_policy_are_not_seen(device: str) -> None:
 def test_noise_comes_from_the_generator(device: str) -> None:
     control = FastControl(policy_on(device, STATE_FEATURES))
     control.observe(make_observation(STATE_FEATURES, 1))
-    first, second = (control.act(generator=torch.Generator(device).manual_seed(3)) for _ in range(2))
+    first, second = (
+        control.act(generator=torch.Generator(device).manual_seed(3)) for _ in range(2)
+    )
     assert torch.equal(first, second)
     assert not torch.equal(control.act(), first)
 

@@ -1,4 +1,6 @@
-"""A fused policy as a whole: it computes what the plain one does, and fusing can be undone, repeated and switched off."""
+"""A fused policy as a whole: it computes what the plain one does, and fusing can be undone,
+repeated and switched off.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from chameleon_policy.kernels import fast_control
 from chameleon_policy.kernels.frozen import FrozenAttention, adopt, freeze
 from chameleon_policy.kernels.fused import TWINS, FusedSSM, half_weights
 from chameleon_policy.policy.attention import Attention, TransformerBlock
-from examples import IMAGE_FEATURES, SMALL_IMAGES, STATE_FEATURES, make_batch, make_observation, make_policy, nano
+from examples import (
+    IMAGE_FEATURES,
+    SMALL_IMAGES,
+    STATE_FEATURES,
+    make_batch,
+    make_observation,
+    make_policy,
+    nano,
+)
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 SMALL_CARD = 99 * 1024
@@ -26,8 +36,12 @@ SMALL_CARD = 99 * 1024
 
 @pytest.mark.usefixtures("kernels_on")
 @pytest.mark.parametrize("features", [STATE_FEATURES, SMALL_IMAGES], ids=["objects", "images"])
-def test_the_whole_loss_and_its_gradients(features: Features, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All kernels together, in eval mode and with the same noise, against the plain policy in float64."""
+def test_the_whole_loss_and_its_gradients(
+    features: Features, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All kernels together, in eval mode and with the same noise, against the plain policy in
+    float64.
+    """
     flow_time, noise = torch.rand(6, dtype=torch.float64), torch.randn(6, 4, 2, dtype=torch.float64)
     monkeypatch.setattr(torch, "rand", lambda _, dtype, device: flow_time.to(device, dtype))
     monkeypatch.setattr(torch, "randn_like", lambda like: noise.to(like))
@@ -56,7 +70,9 @@ def test_fusing_keeps_parameters_and_names() -> None:
     assert {type(module) for module in policy.modules()} >= set(TWINS.values())
     assert not {type(module) for module in policy.modules()} & set(TWINS)
     copied = copy.deepcopy(policy)
-    assert all((a == b).all() for a, b in zip(copied.parameters(), policy.parameters(), strict=True))
+    assert all(
+        (a == b).all() for a, b in zip(copied.parameters(), policy.parameters(), strict=True)
+    )
 
 
 def test_what_is_no_plain_module_is_left_alone() -> None:
@@ -67,7 +83,9 @@ def test_what_is_no_plain_module_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_where_kernels_cannot_compute_a_fused_policy_is_the_plain_one(method: str, tmp_path) -> None:
+def test_where_kernels_cannot_compute_a_fused_policy_is_the_plain_one(
+    method: str, tmp_path
+) -> None:
     """To the last bit, in float32: losses, gradients, actions; saved and loaded, too."""
     found = []
     for fused in (False, True):
@@ -85,7 +103,13 @@ def test_where_kernels_cannot_compute_a_fused_policy_is_the_plain_one(method: st
             for t in range(3):
                 state = each.observe(make_observation(IMAGE_FEATURES, 1, seed=t).to(DEVICE), state)
             found.append((fused, each is policy, each.act(state, steps=2, source="zero")))
-        found.append((fused, "gradients", torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])))
+        found.append(
+            (
+                fused,
+                "gradients",
+                torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]),
+            )
+        )
     tolerance = {"rtol": 0, "atol": 0} if DEVICE == "cpu" else {"rtol": 1e-3, "atol": 1e-4}
     plain, fused_ = found[: len(found) // 2], found[len(found) // 2 :]
     for (_, what, expected), (_, same, got) in zip(plain, fused_, strict=True):
@@ -98,13 +122,18 @@ def test_frozen_policies_act_as_before() -> None:
     frozen = freeze(copy.deepcopy(policy))
     state = policy.observe(make_observation(IMAGE_FEATURES, 1), policy.initial_state())
     torch.testing.assert_close(
-        frozen.act(state, steps=3, source="zero"), policy.act(state, steps=3, source="zero"), rtol=0, atol=0
+        frozen.act(state, steps=3, source="zero"),
+        policy.act(state, steps=3, source="zero"),
+        rtol=0,
+        atol=0,
     )
     assert not any(parameter.requires_grad for parameter in frozen.parameters())
 
 
 @pytest.mark.usefixtures("kernels_on")
-def test_the_loss_stays_precise_while_weights_are_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_stays_precise_while_weights_are_converted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The same figures as with autocast's own conversions, in float32."""
     batch = make_batch(STATE_FEATURES, 2, 6).to(DEVICE)
     monkeypatch.setattr(kernels, "enabled", lambda tensor: False)
@@ -115,14 +144,26 @@ def test_the_loss_stays_precise_while_weights_are_converted(monkeypatch: pytest.
         with torch.autocast(DEVICE, torch.bfloat16):
             if at_once:
                 monkeypatch.setattr(kernels, "enabled", lambda tensor: True)
-                with half_weights(policy.memory, batch.actions), half_weights(policy.action_flow, batch.actions):
+                with (
+                    half_weights(policy.memory, batch.actions),
+                    half_weights(policy.action_flow, batch.actions),
+                ):
                     assert policy.action_flow.action_in.weight.dtype == torch.bfloat16
                     loss = policy.loss(batch)
             else:
                 loss = policy.loss(batch)
         assert {figure.dtype for figure in (loss.total, *loss.parts.values())} == {torch.float32}
         loss.total.backward()
-        found.append((loss.parts, {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}))
+        found.append(
+            (
+                loss.parts,
+                {
+                    name: p.grad.clone()
+                    for name, p in policy.named_parameters()
+                    if p.grad is not None
+                },
+            )
+        )
         policy.zero_grad()
     torch.testing.assert_close(found[0], found[1], rtol=1e-2, atol=1e-4)
 
@@ -195,7 +236,9 @@ def test_a_fused_policy_may_forget_its_activations() -> None:
         torch.manual_seed(0)
         loss = policy.loss(make_batch(STATE_FEATURES, 1, 6).to(DEVICE))
         loss.total.backward()
-        found.append((loss.total.detach(), [p.grad for p in policy.parameters() if p.grad is not None]))
+        found.append(
+            (loss.total.detach(), [p.grad for p in policy.parameters() if p.grad is not None])
+        )
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
 
 

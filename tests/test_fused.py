@@ -1,7 +1,8 @@
-"""Every fused module against its plain twin: values, gradients and state dicts, with memory full of NaN beforehand.
+"""Every fused module against its plain twin: values, gradients and state dicts, with memory full of
+NaN beforehand.
 
-On a CUDA device the kernels are compiled; elsewhere Triton's interpreter runs them on the CPU. Either way they run in
-float32, against the plain module in float64: rounding hides nothing.
+On a CUDA device the kernels are compiled; elsewhere Triton's interpreter runs them on the CPU.
+Either way they run in float32, against the plain module in float64: rounding hides nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ CARDS = [SMALL_CARD, LARGE_CARD] if DEVICE == "cuda" else [SMALL_CARD]
 SSM_CONFIGS = {
     "slow": SSMConfig(expand=1, state=16, head_dim=8, half_life=(4, 2048), chunk=16),
     "fast": SSMConfig(expand=2, state=6, head_dim=16, half_life=(1, 16), chunk=32),
-    "limited": SSMConfig(expand=2, state=6, head_dim=16, half_life=(1, 16), half_life_limit=16, chunk=16),
+    "limited": SSMConfig(
+        expand=2, state=6, head_dim=16, half_life=(1, 16), half_life_limit=16, chunk=16
+    ),
 }
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
@@ -74,21 +77,30 @@ def normal(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, device=DEVICE)
 
 
-def calls(function: Callable[..., Any], *inputs: Tensor, names: tuple[str, ...] = ("output", "second")) -> Run:
+def calls(
+    function: Callable[..., Any], *inputs: Tensor, names: tuple[str, ...] = ("output", "second")
+) -> Run:
     """A run that calls `function(module, *inputs)`."""
 
     def run(module: Any, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        given = [tensor.to(dtype).requires_grad_() if tensor.is_floating_point() else tensor for tensor in inputs]
+        given = [
+            tensor.to(dtype).requires_grad_() if tensor.is_floating_point() else tensor
+            for tensor in inputs
+        ]
         outputs = function(module, *given)
         outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
-        named = {f"input {place}": tensor for place, tensor in enumerate(given) if tensor.requires_grad}
+        named = {
+            f"input {place}": tensor for place, tensor in enumerate(given) if tensor.requires_grad
+        }
         return dict(zip(names, outputs, strict=False)), named
 
     return run
 
 
 def compare(plain: nn.Module, run: Run, *, shared_memory: int = SMALL_CARD) -> None:
-    """Relative errors of the twin's outputs and of all gradients, against the plain module in float64."""
+    """Relative errors of the twin's outputs and of all gradients, against the plain module in
+    float64.
+    """
     plain = plain.to(DEVICE)
     with torch.no_grad():  # away from where a fresh module stands: biases of zero hide much
         for parameter in plain.parameters():
@@ -104,8 +116,12 @@ def compare(plain: nn.Module, run: Run, *, shared_memory: int = SMALL_CARD) -> N
     directions: dict[str, Tensor] = {}
     for module, dtype in ((exact, torch.float64), (twin, torch.float32)):
         outputs, inputs = run(module, dtype)
-        directions = directions or {name: torch.randn_like(tensor) for name, tensor in outputs.items()}
-        total = sum((outputs[name].double() * direction).sum() for name, direction in directions.items())
+        directions = directions or {
+            name: torch.randn_like(tensor) for name, tensor in outputs.items()
+        }
+        total = sum(
+            (outputs[name].double() * direction).sum() for name, direction in directions.items()
+        )
         sources = inputs | {name: p for name, p in module.named_parameters() if p.requires_grad}
         gradients = torch.autograd.grad(total, list(sources.values()), allow_unused=True)
         found.append((outputs, dict(zip(sources, gradients, strict=True))))
@@ -135,10 +151,14 @@ def _block(context: int) -> tuple[nn.Module, Run]:
         return (*module.forward_and_cache(tokens, *seen), module.keys_and_values(tokens))
 
     inputs = (normal(2, 5, WIDTH), *([normal(2, context, 2 * WIDTH)] if context else []))
-    return TransformerBlock(WIDTH, 4, 4), calls(run, *inputs, names=("tokens", "cache", "keys and values"))
+    return TransformerBlock(WIDTH, 4, 4), calls(
+        run, *inputs, names=("tokens", "cache", "keys and values")
+    )
 
 
-def _encoder(positions: bool, channels: tuple[int, int, int, int] = (8, 16, 32, 64)) -> tuple[nn.Module, Run]:
+def _encoder(
+    positions: bool, channels: tuple[int, int, int, int] = (8, 16, 32, 64)
+) -> tuple[nn.Module, Run]:
     config = dataclasses.replace(CONFIG, encoder_channels=channels)
     images = torch.randint(256, (2, 3, 40, 48, 3), device=DEVICE).byte()
     where = torch.tensor([[0.0, 0.9], [0.4, 0.1]], device=DEVICE) if positions else None
@@ -150,17 +170,25 @@ def _event_tokens() -> tuple[nn.Module, Run]:
     observation = make_observation(SMALL_IMAGES, 2, 3).to(DEVICE)
     offset = torch.zeros(2, SMALL_IMAGES.proprioception, device=DEVICE)
     drawn = Augmentation(crop=torch.rand(2, 2, 2, device=DEVICE), proprioception_offset=offset)
-    silent = dataclasses.replace(CONFIG, objective=dataclasses.replace(CONFIG.objective, proprioception_noise=0.0))
-    return EventTokens(silent, SMALL_IMAGES, Statistics()), calls(lambda module: module(observation, drawn))
+    silent = dataclasses.replace(
+        CONFIG, objective=dataclasses.replace(CONFIG.objective, proprioception_noise=0.0)
+    )
+    return EventTokens(silent, SMALL_IMAGES, Statistics()), calls(
+        lambda module: module(observation, drawn)
+    )
 
 
 def _ssm(kind: str) -> tuple[nn.Module, Run]:
-    return SelectiveSSM(32, SSM_CONFIGS[kind]), calls(lambda module, x: module(x, None)[0], normal(2, 3, 20, 32))
+    return SelectiveSSM(32, SSM_CONFIGS[kind]), calls(
+        lambda module, x: module(x, None)[0], normal(2, 3, 20, 32)
+    )
 
 
 def _consolidation() -> tuple[nn.Module, Run]:
     inputs = normal(2, 3, 4, WIDTH), normal(2, 3, 4, WIDTH), normal(2, 3, WIDTH)
-    return WorkingStateConsolidation(CONFIG), calls(lambda module, *tensors: module.write_back(*tensors), *inputs)
+    return WorkingStateConsolidation(CONFIG), calls(
+        lambda module, *tensors: module.write_back(*tensors), *inputs
+    )
 
 
 def _layer() -> tuple[nn.Module, Run]:
@@ -168,7 +196,9 @@ def _layer() -> tuple[nn.Module, Run]:
         output = module(tokens, None, write_back=True)
         return output.working, output.tokens, output.traces
 
-    return MemoryLayer(CONFIG), calls(run, normal(2, 20, 5, WIDTH), names=("working", "tokens", "traces"))
+    return MemoryLayer(CONFIG), calls(
+        run, normal(2, 20, 5, WIDTH), names=("working", "tokens", "traces")
+    )
 
 
 def _control_jepa() -> tuple[nn.Module, Run]:
@@ -196,7 +226,10 @@ CASES: dict[str, tuple[type[nn.Module], Callable[[], tuple[nn.Module, Run]]]] = 
     "block, with a context": (TransformerBlock, lambda: _block(3)),
     "encoder, centred": (PatchEncoder, lambda: _encoder(False)),
     "encoder, cropped": (PatchEncoder, lambda: _encoder(True)),
-    "encoder, a third layer that its kernels do not take": (PatchEncoder, lambda: _encoder(True, (8, 16, 48, 64))),
+    "encoder, a third layer that its kernels do not take": (
+        PatchEncoder,
+        lambda: _encoder(True, (8, 16, 48, 64)),
+    ),
     "event tokens": (EventTokens, _event_tokens),
     "slow layer": (SelectiveSSM, lambda: _ssm("slow")),
     "fast layer": (SelectiveSSM, lambda: _ssm("limited")),
@@ -215,31 +248,48 @@ def test_no_twin_is_left_out() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_twin_computes_what_its_plain_module_computes(name: str, launches: list[str]) -> None:
     compare(*CASES[name][1]())
-    assert bool(launches) == (name != "attention, too many tokens"), "kernels ran, and not the plain module's code"
+    assert bool(launches) == (name != "attention, too many tokens"), (
+        "kernels ran, and not the plain module's code"
+    )
 
 
 @pytest.mark.usefixtures("kernels_on")
 @pytest.mark.parametrize("shared_memory", CARDS)
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("time", [5, 40])
-@pytest.mark.parametrize(("kind", "streams"), [("slow", (2, 3)), ("fast", (4,)), ("limited", (2, 3))])
-def test_state_space_layer(kind: str, streams: tuple[int, ...], time: int, begun: bool, shared_memory: int) -> None:
-    """One chunk and several, from the beginning and from a state, with gradients through the state on both sides."""
+@pytest.mark.parametrize(
+    ("kind", "streams"), [("slow", (2, 3)), ("fast", (4,)), ("limited", (2, 3))]
+)
+def test_state_space_layer(
+    kind: str, streams: tuple[int, ...], time: int, begun: bool, shared_memory: int
+) -> None:
+    """One chunk and several, from the beginning and from a state, with gradients through the state
+    on both sides.
+    """
     layer = SelectiveSSM(32, SSM_CONFIGS[kind])
     start = layer.initial_state(*streams)
-    inputs = [normal(*streams, time, 32), *([normal(*start.convolution.shape), normal(*start.ssm.shape)] if begun else [])]
+    inputs = [
+        normal(*streams, time, 32),
+        *([normal(*start.convolution.shape), normal(*start.ssm.shape)] if begun else []),
+    ]
 
     def run(module: SelectiveSSM, sequence: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         output, after = module(sequence, SSMState(*state) if state else None)
         assert after is not None
         return output, after.ssm, after.convolution
 
-    compare(layer, calls(run, *inputs, names=("output", "ssm", "convolution")), shared_memory=shared_memory)
+    compare(
+        layer,
+        calls(run, *inputs, names=("output", "ssm", "convolution")),
+        shared_memory=shared_memory,
+    )
 
 
 @pytest.mark.usefixtures("kernels_on")
 def test_the_limit_counts_in_the_kernels() -> None:
-    """On a still input the fused layer forgets as fast as the limit says, and without one it does not."""
+    """On a still input the fused layer forgets as fast as the limit says, and without one it does
+    not.
+    """
     torch.manual_seed(0)
     streams, steps = 6, 48
     kept = {}
@@ -264,16 +314,29 @@ def test_a_state_that_nobody_wants_is_left_out(time: int) -> None:
         sequence = torch.ones(2, 3, time, 32, device=DEVICE).cumsum(2).requires_grad_()
         output, state = layer(sequence, None, keep_state=keep)
         assert (state is not None) == keep
-        found.append((output, torch.autograd.grad(output.square().sum(), [sequence, *layer.parameters()])))
+        found.append(
+            (output, torch.autograd.grad(output.square().sum(), [sequence, *layer.parameters()]))
+        )
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
     ("state", "head", "memory", "steps"),
-    [(128, 64, 227, 64), (128, 64, 99, 32), (64, 128, 99, 16), (256, 64, 99, None), (32, 64, 99, 64), (512, 64, 227, None)],
+    [
+        (128, 64, 227, 64),
+        (128, 64, 99, 32),
+        (64, 128, 99, 16),
+        (256, 64, 99, None),
+        (32, 64, 99, 64),
+        (512, 64, 227, None),
+    ],
 )
-def test_chunks_are_as_long_as_shared_memory_allows(state: int, head: int, memory: int, steps: int | None) -> None:
-    shape = LayerShape(inner=4 * head, state=state, heads=4, chunk=64, epsilon=1e-5, shared_memory=memory * 1024)
+def test_chunks_are_as_long_as_shared_memory_allows(
+    state: int, head: int, memory: int, steps: int | None
+) -> None:
+    shape = LayerShape(
+        inner=4 * head, state=state, heads=4, chunk=64, epsilon=1e-5, shared_memory=memory * 1024
+    )
     assert longest_chunk(shape) == steps
 
 
@@ -282,20 +345,26 @@ def test_a_layer_that_does_not_fit_computes_as_the_plain_one(launches: list[str]
     layer = SelectiveSSM(64, SSMConfig(expand=1, state=256, head_dim=64, half_life=(4, 2048)))
     sequence = torch.randn(1, 2, 20, 64)
     expected = layer(sequence, None)[0]
-    torch.testing.assert_close(twin_of(layer, SMALL_CARD)(sequence, None)[0], expected, rtol=0, atol=0)
+    torch.testing.assert_close(
+        twin_of(layer, SMALL_CARD)(sequence, None)[0], expected, rtol=0, atol=0
+    )
     assert not launches
 
 
 @pytest.mark.usefixtures("kernels_on")
 @pytest.mark.parametrize(("time", "taps"), [(2, 4), (3, 4), (5, 3)])
 def test_short_sequences_and_other_convolutions(time: int, taps: int, launches: list[str]) -> None:
-    """Kernels take sequences from three steps on, and convolutions over four; whatever they do not take runs plainly."""
+    """Kernels take sequences from three steps on, and convolutions over four; whatever they do not
+    take runs plainly.
+    """
     layer = SelectiveSSM(32, dataclasses.replace(SSM_CONFIGS["slow"], convolution=taps)).to(DEVICE)
     before, sequence = torch.randn(2, 2, 3, 6, 32, device=DEVICE)
     _, state = layer(before, None)
     expected, after = layer(sequence[:, :, :time], state)
     output, found = twin_of(layer, SMALL_CARD)(sequence[:, :, :time], state)
-    torch.testing.assert_close((output, found.ssm, found.convolution), (expected, after.ssm, after.convolution))
+    torch.testing.assert_close(
+        (output, found.ssm, found.convolution), (expected, after.ssm, after.convolution)
+    )
     assert bool(launches) == (time >= 3 and taps == 4)
 
 
@@ -318,7 +387,9 @@ def test_block_sizes_follow_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or what `fuse` was told of another one."""
     asked: list[int] = []
     monkeypatch.setattr(kernels, "shared_memory_of", lambda device: LARGE_CARD)
-    monkeypatch.setattr(fused_modules, "longest_chunk", lambda shape: asked.append(shape.shared_memory))
+    monkeypatch.setattr(
+        fused_modules, "longest_chunk", lambda shape: asked.append(shape.shared_memory)
+    )
     monkeypatch.setattr(short_attention, "fits", lambda memory, *_: asked.append(memory))
     monkeypatch.setattr(kernels, "enabled", lambda tensor: True)
     for memory in (None, SMALL_CARD):
@@ -330,11 +401,17 @@ def test_block_sizes_follow_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_fits_a_card() -> None:
-    """Heads and tokens of the attention, and sizes of the head, as compiled: what is larger runs plainly."""
+    """Heads and tokens of the attention, and sizes of the head, as compiled: what is larger runs
+    plainly.
+    """
     for memory, size, tokens, fits in [
-        (SMALL_CARD, 64, (74, 74), True), (SMALL_CARD, 128, (74, 74), False), (SMALL_CARD, 256, (34, 34), False),
-        (LARGE_CARD, 128, (74, 74), True), (LARGE_CARD, 24, (9, 9), False), (LARGE_CARD, 16, (129, 3), False),
-    ]:  # fmt: skip
+        (SMALL_CARD, 64, (74, 74), True),
+        (SMALL_CARD, 128, (74, 74), False),
+        (SMALL_CARD, 256, (34, 34), False),
+        (LARGE_CARD, 128, (74, 74), True),
+        (LARGE_CARD, 24, (9, 9), False),
+        (LARGE_CARD, 16, (129, 3), False),
+    ]:
         assert short_attention.fits(memory, size, *tokens) == fits
     paper = preset("paper")
     for policy_tokens, action, fits in [(8, 10, True), (32, 10, False), (8, 70, False)]:

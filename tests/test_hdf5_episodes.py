@@ -33,26 +33,43 @@ def robot_state(index: int) -> np.ndarray:
 
 
 def test_robomimic(tmp_path: Path) -> None:
-    episodes = open_episodes(write_hdf5(tmp_path / "lift.hdf5", images=("front_image", "hand_image")))
-    assert (episodes.state_size, episodes.action_size, episodes.object_slots, episodes.fps) == (9, 7, None, 20)
+    episodes = open_episodes(
+        write_hdf5(tmp_path / "lift.hdf5", images=("front_image", "hand_image"))
+    )
+    assert (episodes.state_size, episodes.action_size, episodes.object_slots, episodes.fps) == (
+        9,
+        7,
+        None,
+        20,
+    )
     assert episodes.lengths == LENGTHS and episodes.instructions == ("",) * 3
     for index, episode in enumerate(load_episodes(pickle.loads(pickle.dumps(episodes)))):
         images = {view: pictures(view, index) for view in ("front_image", "hand_image")}
-        assert_equal(episode, state=robot_state(index), actions=numbers("actions", index, 7), **images)
+        assert_equal(
+            episode, state=robot_state(index), actions=numbers("actions", index, 7), **images
+        )
     without = open_episodes(tmp_path / "lift.hdf5", Keys(views=()))
     np.testing.assert_array_equal(without.read(1).objects, numbers("object", 1, 14)[:, None])
     assert without.object_slots == (1, 14)
 
 
-@pytest.mark.parametrize("state", [{"ee_states": 6, "gripper_states": 2}, {"ee_pos": 3, "ee_ori": 3, "gripper_states": 1}])
+@pytest.mark.parametrize(
+    "state",
+    [{"ee_states": 6, "gripper_states": 2}, {"ee_pos": 3, "ee_ori": 3, "gripper_states": 1}],
+)
 def test_libero(state: dict[str, int], tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "task_demo.h5", state=state | {"joint_states": 7})
     with h5py.File(path, "a") as file:
-        file["data"].attrs["problem_info"] = json.dumps({"language_instruction": "put the mug away"})
+        file["data"].attrs["problem_info"] = json.dumps(
+            {"language_instruction": "put the mug away"}
+        )
     episodes = open_episodes(path)
     assert episodes.instructions == ("put the mug away",) * 3
     # One number per time step is stored without a second axis.
-    expected = [numbers(key, 2, *([size] if size > 1 else [])).reshape(LENGTHS[2], size) for key, size in state.items()]
+    expected = [
+        numbers(key, 2, *([size] if size > 1 else [])).reshape(LENGTHS[2], size)
+        for key, size in state.items()
+    ]
     np.testing.assert_array_equal(episodes.read(2).state, np.concatenate(expected, axis=1))
 
 
@@ -63,7 +80,9 @@ def test_truncated_hdf5(tmp_path: Path) -> None:
         refused(path, r"cut.hdf5 is damaged or cannot be read")
 
 
-@pytest.mark.parametrize(("key", "place"), [("actions", "actions"), ("robot0_eef_quat", "obs/robot0_eef_quat")])
+@pytest.mark.parametrize(
+    ("key", "place"), [("actions", "actions"), ("robot0_eef_quat", "obs/robot0_eef_quat")]
+)
 def test_not_finite_in_hdf5(key: str, place: str, tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "bad.hdf5")
     with h5py.File(path, "a") as file:
@@ -88,7 +107,11 @@ def test_lengths_that_do_not_agree(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         del file["data/demo_9/actions"]
         file["data/demo_9/actions"] = np.zeros((3, 6))
-    refused(path, r"data/demo_9/actions, episode 1: expected numbers of shape \(3, 7\), .* got \(3, 6\)", Keys(views=()))
+    refused(
+        path,
+        r"data/demo_9/actions, episode 1: expected numbers of shape \(3, 7\), .* got \(3, 6\)",
+        Keys(views=()),
+    )
 
 
 def empty_hdf5(root: Path) -> Path:

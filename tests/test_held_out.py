@@ -1,4 +1,6 @@
-"""Looks at demonstrations that are not trained on: the probe, the answer that is told, joined datasets, recipes."""
+"""Looks at demonstrations that are not trained on: the probe, the answer that is told, joined
+datasets, recipes.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +37,34 @@ from training_data import lines, make_episodes, write_hdf5
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     out = tmp_path_factory.mktemp("recordings")
     return [
-        record(Recording(task="clean-plate", episodes=count, seed=seed, observation="state"), out / str(seed))
+        record(
+            Recording(task="clean-plate", episodes=count, seed=seed, observation="state"),
+            out / str(seed),
+        )
         for seed, count in enumerate((6, 3))
     ]
 
 
-def looked_at(recordings: list[Path], **objective: int) -> tuple[list[EpisodeStore], ChameleonPolicy]:
+def looked_at(
+    recordings: list[Path], **objective: int
+) -> tuple[list[EpisodeStore], ChameleonPolicy]:
     """A store for each recording, and a policy that fits."""
     arrays = [load_episodes(open_episodes(path)) for path in recordings]
-    features, statistics = features_of(open_episodes(recordings[0]), horizon=4), statistics_of(arrays[0])
+    features, statistics = (
+        features_of(open_episodes(recordings[0]), horizon=4),
+        statistics_of(arrays[0]),
+    )
     torch.manual_seed(0)
-    policy = ChameleonPolicy(replace(nano(), objective=ObjectiveConfig(**objective)), features, statistics).eval()  # type: ignore[arg-type]
+    policy = ChameleonPolicy(
+        replace(nano(), objective=ObjectiveConfig(**objective)), features, statistics
+    ).eval()  # type: ignore[arg-type]
     return [EpisodeStore(each, features, statistics) for each in arrays], policy
 
 
 def writes_answers(policy: ChameleonPolicy, decisions: list[Decisions]) -> list[int]:
-    """Answers, and nothing else, into the working states of the episodes that are asked for one after the other."""
+    """Answers, and nothing else, into the working states of the episodes that are asked for one
+    after the other.
+    """
     seen: list[int] = []
 
     def working_states(observation):
@@ -69,7 +83,10 @@ class TestProbe:
     def test_reads_what_a_linear_classifier_can_read_and_nothing_else(self) -> None:
         generator = torch.Generator().manual_seed(0)
         answers = torch.arange(3).repeat(40)
-        rows = torch.randn(120, 64, generator=generator) + 4 * torch.randn(3, 64, generator=generator)[answers]
+        rows = (
+            torch.randn(120, 64, generator=generator)
+            + 4 * torch.randn(3, 64, generator=generator)[answers]
+        )
         # On an offset and scales that are its own business, with a number that never changes.
         rows = torch.cat([100 + rows * torch.logspace(-3, 3, 64), torch.ones(120, 1)], 1)
         assert bool(probe(rows[:60], answers[:60], rows[60:], answers[60:]).all())
@@ -90,41 +107,67 @@ class TestProbe:
         assert "held_out_probe" not in watch_held_out(*stores, nullcontext)(policy)
 
     def test_every_task_has_a_probe_of_its_own(self, recordings: list[Path]) -> None:
-        # Two tasks in whose working states the answers stand the other way round: one probe could not read both.
+        # Two tasks in whose working states the answers stand the other way round: one probe could
+        # not read both.
         stores, policy = looked_at(recordings)
         for store in stores:
-            store.decisions = [replace(each, instruction=str(n % 2)) for n, each in enumerate(store.decisions)]
+            store.decisions = [
+                replace(each, instruction=str(n % 2)) for n, each in enumerate(store.decisions)
+            ]
         turned = [
             replace(each, answers=(2 - each.answers[0],)) if each.instruction == "1" else each
-            for task in "01" for store in stores for each in store.decisions if each.instruction == task
-        ]  # fmt: skip
+            for task in "01"
+            for store in stores
+            for each in store.decisions
+            if each.instruction == task
+        ]
         writes_answers(policy, turned)
         figures = watch_held_out(*stores, nullcontext)(policy)
-        assert [figures[name] for name in ("held_out_probe", probe_of("0"), probe_of("1"))] == [1.0, 1.0, 1.0]
-        misled = [replace(each, answers=(0,)) if each.instruction == "1" else each for each in turned]
+        assert [figures[name] for name in ("held_out_probe", probe_of("0"), probe_of("1"))] == [
+            1.0,
+            1.0,
+            1.0,
+        ]
+        misled = [
+            replace(each, answers=(0,)) if each.instruction == "1" else each for each in turned
+        ]
         writes_answers(policy, misled)  # nothing of the second task
         figures = watch_held_out(*stores, nullcontext)(policy)
-        assert figures[probe_of("0")] == 1.0 > figures[probe_of("1")] < figures["held_out_probe"] < 1.0
+        assert (
+            figures[probe_of("0")] == 1.0 > figures[probe_of("1")] < figures["held_out_probe"] < 1.0
+        )
 
-    def test_a_probe_is_fitted_to_all_of_a_large_store(self, recordings: list[Path], monkeypatch) -> None:
+    def test_a_probe_is_fitted_to_all_of_a_large_store(
+        self, recordings: list[Path], monkeypatch
+    ) -> None:
         monkeypatch.setattr("chameleon_policy.train.held_out.LARGEST_FIT", 3)
-        assert _by_task(looked_at(recordings)[0][0]) == {task_named("clean-plate").instruction: [0, 2, 5]}
+        assert _by_task(looked_at(recordings)[0][0]) == {
+            task_named("clean-plate").instruction: [0, 2, 5]
+        }
 
     def test_losses_have_the_emphasis_of_the_training(self, recordings: list[Path]) -> None:
         stores, policy = looked_at(recordings, action_steps=8)
-        plain, moving = (watch_held_out(*stores, nullcontext, emphasis)(policy) for emphasis in (None, (1.0, 1e-9, 1e-9)))
+        plain, moving = (
+            watch_held_out(*stores, nullcontext, emphasis)(policy)
+            for emphasis in (None, (1.0, 1e-9, 1e-9))
+        )
         assert plain["held_out_action"] != moving["held_out_action"]
         assert "held_out_decision_loss" in plain and "held_out_decision_loss" not in moving
 
     def test_working_states_are_those_of_control(self, recordings: list[Path]) -> None:
         arrays = load_episodes(open_episodes(recordings[1]))
-        features, statistics = features_of(open_episodes(recordings[1]), horizon=4), statistics_of(arrays)
+        features, statistics = (
+            features_of(open_episodes(recordings[1]), horizon=4),
+            statistics_of(arrays),
+        )
         torch.manual_seed(0)
         policy = ChameleonPolicy(nano(), features, statistics).eval()
         batch = EpisodeStore(arrays, features, statistics).batch([0])
         states, memory = policy.working_states(batch.observation), policy.initial_state(1)
         for step in range(5):
-            memory = policy.observe(batch.observation.map(lambda tensor, step=step: tensor[:, step]), memory)
+            memory = policy.observe(
+                batch.observation.map(lambda tensor, step=step: tensor[:, step]), memory
+            )
             torch.testing.assert_close(states[:, step], memory.working, rtol=1e-4, atol=1e-4)
 
 
@@ -143,8 +186,13 @@ class TestTold:
         first, info = env.reset(seed=5, options={"z": plain.answers[0]})
         assert first["proprioception"].dtype == np.float32 and env.observation_space.contains(first)
         assert first["proprioception"].shape == (13,)
-        assert np.unique(more.state[:, 10:], axis=0).tolist() == [first["proprioception"][10:].tolist()]
-        assert wait_until_decision(env)["proprioception"][10:].tolist() == told(plain.answers, 1).tolist()
+        assert np.unique(more.state[:, 10:], axis=0).tolist() == [
+            first["proprioception"][10:].tolist()
+        ]
+        assert (
+            wait_until_decision(env)["proprioception"][10:].tolist()
+            == told(plain.answers, 1).tolist()
+        )
         assert info["z"] == plain.answers[0]
 
     def test_seasonings_are_told_one_at_a_time(self) -> None:
@@ -155,7 +203,9 @@ class TestTold:
         assert env.step(WAIT)[0]["proprioception"][10:].tolist() == [1, 0, 0]
 
     def test_it_is_no_way_to_cheat(self, tmp_path: Path) -> None:
-        assert CamoEnv("clean-plate", observation="state").reset(seed=1)[0]["proprioception"].shape == (10,)
+        assert CamoEnv("clean-plate", observation="state").reset(seed=1)[0][
+            "proprioception"
+        ].shape == (10,)
         path = write_hdf5(tmp_path / "demos.hdf5", make_episodes([5, 6]))
         with pytest.raises(ValueError, match="no recording of Camo: there are no answers to tell"):
             ToldEpisodes(open_episodes(path))
@@ -181,10 +231,16 @@ class TestJoined:
             assert (here.decision_steps, here.answers) == (there.decision_steps, there.answers)
 
     def test_what_does_not_fit_is_refused(self, recordings: list[Path], tmp_path: Path) -> None:
-        other = record(Recording(task="shell-game", episodes=1, observation="state"), tmp_path / "shell-game")
-        with pytest.raises(ValueError, match=r"cannot be joined with .*: it has no views, \d object slots"):
+        other = record(
+            Recording(task="shell-game", episodes=1, observation="state"), tmp_path / "shell-game"
+        )
+        with pytest.raises(
+            ValueError, match=r"cannot be joined with .*: it has no views, \d object slots"
+        ):
             open_datasets([recordings[0], other])
-        files = [write_hdf5(tmp_path / f"{size}.hdf5", make_episodes([5], state=size)) for size in (3, 4)]
+        files = [
+            write_hdf5(tmp_path / f"{size}.hdf5", make_episodes([5], state=size)) for size in (3, 4)
+        ]
         with pytest.raises(ValueError, match="state of 4, actions of 2"):
             open_datasets(files)
         with pytest.raises(ValueError, match="at least one dataset"):
@@ -197,7 +253,9 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunConfig]:
 
     def configure(*arguments: str) -> RunConfig:
         asked: list[RunConfig] = []
-        monkeypatch.setattr("chameleon_policy.cli.train.run", lambda config, *_: asked.append(config))
+        monkeypatch.setattr(
+            "chameleon_policy.cli.train.run", lambda config, *_: asked.append(config)
+        )
         monkeypatch.setattr("sys.argv", ["chameleon", "train", "data", "--out", "run", *arguments])
         main()
         return asked[0]
@@ -210,18 +268,24 @@ class TestRecipe:
         recipe = RECIPES["camo"]
         config = configured("--recipe", "camo")
         assert (config.training, config.objective) == (recipe.training, recipe.objective)
-        assert config.horizon == 8 and config.data == (Path("data"),) and config.method == "chameleon"
+        assert (
+            config.horizon == 8 and config.data == (Path("data"),) and config.method == "chameleon"
+        )
         assert configured("--recipe=camo") == config
 
     def test_options_beside_it_count_more(self, configured) -> None:
-        config = configured("--optimizer", "adamw", "--recipe", "camo", "--steps=3", "--no-mirror", "--horizon", "4")
+        config = configured(
+            "--optimizer", "adamw", "--recipe", "camo", "--steps=3", "--no-mirror", "--horizon", "4"
+        )
         changes = {"optimizer": "adamw", "steps": 3, "minutes": None, "mirror": False}
         assert config.training == replace(RECIPES["camo"].training, **changes)
         assert config.horizon == 4
 
     def test_without_one_the_defaults_are_the_papers(self, configured) -> None:
         config = configured("--minutes", "2")
-        assert config.training == TrainingConfig(minutes=2) and config.objective == ObjectiveConfig()
+        assert (
+            config.training == TrainingConfig(minutes=2) and config.objective == ObjectiveConfig()
+        )
 
     def test_a_saved_policy_decides_what_is_new(self, configured, capsys) -> None:
         assert configured("--recipe", "camo", "--start-from", "policy").start_from == "policy"
@@ -235,10 +299,26 @@ class TestRecipe:
         assert "--steps or as --minutes" in capsys.readouterr().err
 
     def test_from_the_command_line(
-        self, recordings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self,
+        recordings: list[Path],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         run = tmp_path / "run"
-        options = ["--preset", "nano", "--batch", "2", "--steps", "2", "--device", "cpu", "--workers", "1", "--tell-answer"]
+        options = [
+            "--preset",
+            "nano",
+            "--batch",
+            "2",
+            "--steps",
+            "2",
+            "--device",
+            "cpu",
+            "--workers",
+            "1",
+            "--tell-answer",
+        ]
         options += [
             "--no-mirror",
             "--warp",
@@ -252,7 +332,15 @@ class TestRecipe:
             "--log-steps",
             "1",
         ]
-        arguments = ["train", *[str(recordings[0])] * 2, "--out", str(run), "--recipe", "camo", *options]
+        arguments = [
+            "train",
+            *[str(recordings[0])] * 2,
+            "--out",
+            str(run),
+            "--recipe",
+            "camo",
+            *options,
+        ]
         monkeypatch.setattr("sys.argv", ["chameleon", *arguments])
         main()
         assert "All 2 steps were plain (--plain-steps 2000)" in capsys.readouterr().err
@@ -260,11 +348,26 @@ class TestRecipe:
         assert training["batch"] == 2 and training["minutes"] is None
         assert training["optimizer"] == "muon" and training["beta2"] == 0.99
         look = lines(run)[-1]
-        assert 0 <= look["held_out_probe"] <= 1 and look["held_out_action"] > 0 and "train_msr" not in look
+        assert (
+            0 <= look["held_out_probe"] <= 1
+            and look["held_out_action"] > 0
+            and "train_msr" not in look
+        )
         policy, settings = load_for_evaluation(run, "clean-plate", "cpu")
         assert settings.kind == "told" and policy.features.proprioception == 13
         monkeypatch.setattr(
-            "sys.argv", ["chameleon", "eval", str(run), "--task", "clean-plate", "--episodes", "1", "--steps", "1"]
+            "sys.argv",
+            [
+                "chameleon",
+                "eval",
+                str(run),
+                "--task",
+                "clean-plate",
+                "--episodes",
+                "1",
+                "--steps",
+                "1",
+            ],
         )
         main()
         assert "and told the answer" in " ".join(capsys.readouterr().out.split())
@@ -281,18 +384,39 @@ class TestRecipe:
             (["--tint", "0.1"], "--tint and --warp change pictures"),
             (["--warp", "0.1"], "--tint and --warp change pictures"),
             (["--watch-times", "1"], "there is nothing to evaluate"),
-            (["--held-out", "DATA", "--watch-times", "1"], "is trained on; hold out other demonstrations"),
+            (
+                ["--held-out", "DATA", "--watch-times", "1"],
+                "is trained on; hold out other demonstrations",
+            ),
         ],
     )
     def test_mistakes(
-        self, recordings: list[Path], tmp_path: Path, options: list[str], message: str,
-        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    ) -> None:  # fmt: skip
+        self,
+        recordings: list[Path],
+        tmp_path: Path,
+        options: list[str],
+        message: str,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
         options = [str(recordings[0]) if option == "DATA" else option for option in options]
-        arguments = ["train", str(recordings[0]), "--out", str(tmp_path / "run"), "--preset", "nano", "--steps", "1"]
-        monkeypatch.setattr("sys.argv", ["chameleon", *arguments, "--watch-episodes", "0", "--device", "cpu", *options])
+        arguments = [
+            "train",
+            str(recordings[0]),
+            "--out",
+            str(tmp_path / "run"),
+            "--preset",
+            "nano",
+            "--steps",
+            "1",
+        ]
+        monkeypatch.setattr(
+            "sys.argv",
+            ["chameleon", *arguments, "--watch-episodes", "0", "--device", "cpu", *options],
+        )
         with pytest.raises(SystemExit) as stopped:
             main()
         assert stopped.value.code == 2
         assert message in " ".join(capsys.readouterr().err.split())
-        assert not (tmp_path / "run/run.json").exists()  # the corrected command is not told that the folder is taken
+        # the corrected command is not told that the folder is taken
+        assert not (tmp_path / "run/run.json").exists()

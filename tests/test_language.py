@@ -1,4 +1,6 @@
-"""Instructions: the real loading code, on a DistilBERT made here and on the MiniLM that its package carries."""
+"""Instructions: the real loading code, on a DistilBERT made here and on the MiniLM that its package
+carries.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,20 @@ transformers = pytest.importorskip("transformers")
 
 @pytest.fixture(scope="module")
 def tiny_distilbert(tmp_path_factory) -> str:
-    """A DistilBERT of the real kind, with random weights and a vocabulary of a few words, saved as the hub would."""
+    """A DistilBERT of the real kind, with random weights and a vocabulary of a few words, saved as
+    the hub would.
+    """
     directory = tmp_path_factory.mktemp("distilbert")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "pick", "the", "red", "blue", "cup"]
     (directory / "vocab.txt").write_text("\n".join(words))
     torch.manual_seed(0)
-    config = transformers.DistilBertConfig(vocab_size=len(words), dim=16, n_layers=2, n_heads=2, hidden_dim=32)
+    config = transformers.DistilBertConfig(
+        vocab_size=len(words), dim=16, n_layers=2, n_heads=2, hidden_dim=32
+    )
     transformers.DistilBertModel(config).save_pretrained(directory)
-    transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(directory)
+    transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(
+        directory
+    )
     return str(directory)
 
 
@@ -33,7 +41,8 @@ def test_distilbert_loads_frozen_and_pools_over_the_real_tokens(tiny_distilbert)
     short, long = "pick the cup", "pick the red cup the blue cup"
     together = encoder.embed([short, long])
     alone = InstructionEncoder(tiny_distilbert).embed([short])
-    torch.testing.assert_close(together[:1], alone, rtol=1e-4, atol=1e-5)  # padding beside a longer text does not matter
+    # padding beside a longer text does not matter
+    torch.testing.assert_close(together[:1], alone, rtol=1e-4, atol=1e-5)
     tokens = encoder._tokenizer(short, return_tensors="pt")
     hidden = encoder._model(**tokens).last_hidden_state
     torch.testing.assert_close(alone[0], hidden[0].mean(0), rtol=1e-4, atol=1e-5)
@@ -43,7 +52,9 @@ def test_each_text_is_encoded_once(tiny_distilbert, monkeypatch) -> None:
     encoder = InstructionEncoder(tiny_distilbert)
     encoded = []
     original = encoder._encode
-    monkeypatch.setattr(encoder, "_encode", lambda texts: (encoded.append(list(texts)), original(texts))[1])
+    monkeypatch.setattr(
+        encoder, "_encode", lambda texts: (encoded.append(list(texts)), original(texts))[1]
+    )
     first = encoder.embed(["pick the cup", "", "pick the cup"])
     second = encoder.embed(["", "pick the red cup"])
     assert encoded == [["pick the cup", ""], ["pick the red cup"]]

@@ -18,7 +18,9 @@ class CurrentTokens(nn.Module):
         super().__init__()
         self.initial_state = replaced.initial_state
 
-    def forward(self, sequence: torch.Tensor, state: SSMState | None, *, keep_state: bool) -> tuple[torch.Tensor, SSMState]:
+    def forward(
+        self, sequence: torch.Tensor, state: SSMState | None, *, keep_state: bool
+    ) -> tuple[torch.Tensor, SSMState]:
         return sequence, self.initial_state(*sequence.shape[:-2]) if state is None else state
 
 
@@ -44,7 +46,8 @@ def test_delayed_recall_is_learned_and_not_without_memory() -> None:
         layer.consolidation.fast = CurrentTokens(layer.consolidation.fast)
     scores = [p.accuracy for p in train_until_learned(memoryless, steps=200)]
     assert len(scores) == 8
-    assert all(0.25 < score < 0.75 for score in scores), scores  # 64 coin tosses each: four standard deviations
+    # 64 coin tosses each: four standard deviations
+    assert all(0.25 < score < 0.75 for score in scores), scores
 
 
 def linear_probe(features: torch.Tensor, label: torch.Tensor) -> float:
@@ -53,12 +56,16 @@ def linear_probe(features: torch.Tensor, label: torch.Tensor) -> float:
     target = nn.functional.one_hot(label, 4).double() - 0.25
     train, test = slice(0, 2 * len(label) // 3), slice(2 * len(label) // 3, None)
     ridge = 0.6 * torch.eye(features.shape[1], dtype=torch.float64)
-    weights = torch.linalg.solve(features[train].T @ features[train] + ridge, features[train].T @ target[train])
+    weights = torch.linalg.solve(
+        features[train].T @ features[train] + ridge, features[train].T @ target[train]
+    )
     return ((features[test] @ weights).argmax(1) == label[test]).double().mean().item()
 
 
 def test_a_cue_is_still_readable_after_an_episode_before_any_training() -> None:
-    """Four cues of five steps, 250 steps ago: the untrained trace of that token still tells which, the present does not."""
+    """Four cues of five steps, 250 steps ago: the untrained trace of that token still tells which,
+    the present does not.
+    """
     torch.manual_seed(1)
     episodes, time = 192, 256
     features = Features(objects=ObjectSlots(count=3, size=4), proprioception=4, action=1, horizon=1)
@@ -68,7 +75,9 @@ def test_a_cue_is_still_readable_after_an_episode_before_any_training() -> None:
     objects[:, 2:7, 0] += 2 * nn.functional.one_hot(cue, 4)[:, None]
     observation = Observation(proprioception=0.05 * torch.randn(episodes, time, 4), objects=objects)
     with torch.no_grad():
-        outputs, _ = policy.remember(policy.event_tokens(observation), policy.initial_state(episodes))
+        outputs, _ = policy.remember(
+            policy.event_tokens(observation), policy.initial_state(episodes)
+        )
     assert linear_probe(outputs[0].traces[:, -1, 0], cue) > 0.6
     assert linear_probe(outputs[0].bound[:, -1, 0], cue) < 0.45
 

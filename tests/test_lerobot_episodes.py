@@ -43,13 +43,22 @@ def test_a_dataset_that_we_wrote(lerobot: Path) -> None:
     assert len(list(lerobot.glob("data/*/*.parquet"))) > 1
     episodes = open_episodes(lerobot)
     assert (len(episodes), episodes.lengths, episodes.instructions) == (3, LENGTHS, TEXTS)
-    assert (episodes.state_size, episodes.action_size, episodes.object_slots, episodes.fps) == (3, 2, None, 7.5)
+    assert (episodes.state_size, episodes.action_size, episodes.object_slots, episodes.fps) == (
+        3,
+        2,
+        None,
+        7.5,
+    )
     assert episodes.views == SCHEMA.views and episodes.source == lerobot
     seen: list[int] = []
     for index, episode in enumerate(load_episodes(episodes, workers=3, progress=seen.append)):
         np.testing.assert_array_equal(episode.state, numbers("observation.state", index, 3))
         np.testing.assert_array_equal(episode.actions, numbers("action", index, 2))
-        assert episode.instruction == TEXTS[index] and episode.decision_steps == () and episode.objects is None
+        assert (
+            episode.instruction == TEXTS[index]
+            and episode.decision_steps == ()
+            and episode.objects is None
+        )
         for view, size in SCHEMA.views.items():
             assert episode.images[view].dtype == np.uint8
             difference = np.abs(episode.images[view].astype(int) - smooth_pictures(index, size))
@@ -70,15 +79,28 @@ def test_many_threads_read_one_dataset(lerobot: Path) -> None:
 
 
 def test_a_choice_of_keys(lerobot: Path) -> None:
-    keys = Keys(state=("observation.velocity", "observation.state"), action="observation.state", views=("wrist",))
+    keys = Keys(
+        state=("observation.velocity", "observation.state"),
+        action="observation.state",
+        views=("wrist",),
+    )
     episodes = open_episodes(lerobot, keys)
     expected = [numbers("observation.velocity", 1, 1), numbers("observation.state", 1, 3)]
     np.testing.assert_array_equal(episodes.read(1).state, np.concatenate(expected, axis=1))
     np.testing.assert_array_equal(episodes.read(1).actions, expected[1])
-    assert list(episodes.read(1).images) == ["wrist"] and (episodes.state_size, episodes.action_size) == (4, 3)
-    assert list(open_episodes(lerobot, Keys(views=("observation.images.third",))).views) == ["third"]
+    assert list(episodes.read(1).images) == ["wrist"] and (
+        episodes.state_size,
+        episodes.action_size,
+    ) == (4, 3)
+    assert list(open_episodes(lerobot, Keys(views=("observation.images.third",))).views) == [
+        "third"
+    ]
     assert open_episodes(lerobot, Keys(views=())).read(0).images == {}
-    assert open_episodes(lerobot, Keys(objects="observation.state")).read(0).objects.shape == (6, 1, 3)
+    assert open_episodes(lerobot, Keys(objects="observation.state")).read(0).objects.shape == (
+        6,
+        1,
+        3,
+    )
     with pytest.raises(ValueError, match=r"Keys.state must be a tuple of different keys"):
         Keys(state="observation.state")
     with pytest.raises(ValueError, match=r"Keys.state must name at least one key"):
@@ -92,7 +114,10 @@ def test_a_recording_of_camo(tmp_path: Path) -> None:
     episodes = open_episodes(out)
     assert episodes.object_slots == (5, 7) and not episodes.views
     for index, episode in enumerate(load_episodes(episodes)):
-        assert episode.objects.shape == (episodes.lengths[index], 5, 7) and episode.objects.dtype == np.float32
+        assert (
+            episode.objects.shape == (episodes.lengths[index], 5, 7)
+            and episode.objects.dtype == np.float32
+        )
         rows = data.filter(pa.compute.equal(data["episode_index"], index))
         stored = np.array(rows["observation.environment_state"].to_pylist(), np.float32)
         np.testing.assert_array_equal(episode.objects.reshape(episode.length, -1), stored)
@@ -101,11 +126,17 @@ def test_a_recording_of_camo(tmp_path: Path) -> None:
         # The first number of a slot says whether the object is seen.
         assert set(np.unique(episode.objects[..., 0])) <= {0.0, 1.0}
 
-    pq.write_table(pa.Table.from_pylist([{**row, "z": [0, 1]} for row in table]), out / "camo/episodes.parquet")
-    with pytest.raises(ValueError, match=r"z: expected an answer for each of the decisions \(\d+,\), got \(0, 1\)"):
+    pq.write_table(
+        pa.Table.from_pylist([{**row, "z": [0, 1]} for row in table]), out / "camo/episodes.parquet"
+    )
+    with pytest.raises(
+        ValueError, match=r"z: expected an answer for each of the decisions \(\d+,\), got \(0, 1\)"
+    ):
         open_episodes(out)
     pq.write_table(pa.Table.from_pylist(table[:2]), out / "camo/episodes.parquet")
-    with pytest.raises(ValueError, match=r"camo/episodes.parquet: expected the episodes 0 to 2, got 2 rows"):
+    with pytest.raises(
+        ValueError, match=r"camo/episodes.parquet: expected the episodes 0 to 2, got 2 rows"
+    ):
         open_episodes(out)
     (out / "meta/info.json").unlink()
     with pytest.raises(FileNotFoundError, match="the recording is incomplete"):
@@ -119,9 +150,14 @@ def encoded(pixels: np.ndarray, kind: str) -> dict[str, Any]:
 
 
 def write_foreign(
-    root: Path, features: dict[str, dict], columns: dict[str, pa.Array], rows: list[dict] | None = None
+    root: Path,
+    features: dict[str, dict],
+    columns: dict[str, pa.Array],
+    rows: list[dict] | None = None,
 ) -> Path:
-    """A LeRobot v3.0 dataset written with pyarrow alone, as lerobot does: doubles, integers, several tasks."""
+    """A LeRobot v3.0 dataset written with pyarrow alone, as lerobot does: doubles, integers,
+    several tasks.
+    """
     frames = sum(LENGTHS)
     starts = np.cumsum([0, *LENGTHS])
     index = {"index": np.arange(frames), "episode_index": np.repeat(np.arange(3), LENGTHS)}
@@ -130,7 +166,13 @@ def write_foreign(
     data["task_index"] = pa.array(np.zeros(frames, np.int64))
     place = {"data/chunk_index": 0, "data/file_index": 0}
     listed = [
-        {"episode_index": i, "tasks": tasks, "length": LENGTHS[i], "dataset_from_index": int(starts[i]), **place}
+        {
+            "episode_index": i,
+            "tasks": tasks,
+            "length": LENGTHS[i],
+            "dataset_from_index": int(starts[i]),
+            **place,
+        }
         for i, tasks in enumerate((["push"], ["pull", "turn"], []))
     ]
     for row, more in zip(listed, rows or [], strict=bool(rows)):
@@ -140,17 +182,26 @@ def write_foreign(
         pq.write_table(table, root / path / "chunk-000/file-000.parquet")
     others = {"next.done": {"dtype": "bool", "shape": [1], "names": None}}
     info = {
-        "codebase_version": "v3.0", "fps": 10, "total_episodes": 3, "total_frames": frames, "robot_type": None,
+        "codebase_version": "v3.0",
+        "fps": 10,
+        "total_episodes": 3,
+        "total_frames": frames,
+        "robot_type": None,
         "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
         "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
-        "features": features | others | {key: {"dtype": "int64", "shape": [1], "names": None} for key in index},
-    }  # fmt: skip
+        "features": features
+        | others
+        | {key: {"dtype": "int64", "shape": [1], "names": None} for key in index},
+    }
     (root / "meta/info.json").write_text(json.dumps(info))
     return root
 
 
 def lists_of_doubles(key: str, size: int) -> pa.Array:
-    return pa.array([row.tolist() for index in range(3) for row in numbers(key, index, size)], pa.list_(pa.float64()))
+    return pa.array(
+        [row.tolist() for index in range(3) for row in numbers(key, index, size)],
+        pa.list_(pa.float64()),
+    )
 
 
 VECTORS = {
@@ -160,18 +211,27 @@ VECTORS = {
 
 
 def with_image_columns(root: Path) -> Path:
-    """Pictures of odd sizes in the data table, two of the views with the same last name, one with channels first."""
+    """Pictures of odd sizes in the data table, two of the views with the same last name, one with
+    channels first.
+    """
     image = {"dtype": "image", "shape": [*SIZE, 3], "names": ["height", "width", "channel"]}
     features = VECTORS | {
         "observation.image": image,
-        "observation.images.wrist": image | {"shape": [3, *SIZE], "names": ["channels", "height", "width"]},
+        "observation.images.wrist": image
+        | {"shape": [3, *SIZE], "names": ["channels", "height", "width"]},
         "observation.other.wrist": image | {"names": None},
         "observation.images.depth": image | {"shape": [*SIZE, 1]},
     }
     columns = {key: lists_of_doubles(key, features[key]["shape"][0]) for key in VECTORS}
-    kinds = {"observation.image": "png", "observation.images.wrist": "png", "observation.other.wrist": "png"}
+    kinds = {
+        "observation.image": "png",
+        "observation.images.wrist": "png",
+        "observation.other.wrist": "png",
+    }
     for key, kind in kinds.items():
-        columns[key] = pa.array([encoded(frame, kind) for index in range(3) for frame in pictures(key, index)])
+        columns[key] = pa.array(
+            [encoded(frame, kind) for index in range(3) for frame in pictures(key, index)]
+        )
     return write_foreign(root, features, columns)
 
 
@@ -198,19 +258,25 @@ def test_pictures_in_the_data_table(tmp_path: Path) -> None:
     number = table.column_names.index("observation.image")
     pq.write_table(table.set_column(number, "observation.image", pa.array(column)), data)
     with pytest.raises(
-        ValueError, match=r"file-000.parquet, episode 1, observation.image, time step 1: the picture is damaged"
+        ValueError,
+        match=r"file-000.parquet, episode 1, observation.image, time step 1: the picture is damaged",
     ):
         open_episodes(tmp_path).read(1)
     pq.write_table(table.drop_columns(["observation.image"]), data)
-    with pytest.raises(ValueError, match=r"file-000.parquet has no column observation.image, which"):
+    with pytest.raises(
+        ValueError, match=r"file-000.parquet has no column observation.image, which"
+    ):
         open_episodes(tmp_path).read(1)
 
 
 @pytest.mark.parametrize(
-    ("codec", "options"), [("libx264", {"bf": "3", "g": "250"}), ("libsvtav1", {"g": "2", "preset": "10", "crf": "18"})]
+    ("codec", "options"),
+    [("libx264", {"bf": "3", "g": "250"}), ("libsvtav1", {"g": "2", "preset": "10", "crf": "18"})],
 )
 def test_videos_of_others(codec: str, options: dict[str, str], tmp_path: Path) -> None:
-    """Episodes on end in one video, with B-frames or in AV1; a second view whose videos were not copied."""
+    """Episodes on end in one video, with B-frames or in AV1; a second view whose videos were not
+    copied.
+    """
     if codec not in av.codecs_available:
         pytest.skip(f"this av has no {codec} to write with")
     size = (64, 96)
@@ -218,10 +284,13 @@ def test_videos_of_others(codec: str, options: dict[str, str], tmp_path: Path) -
     video = {"dtype": "video", "shape": [*size, 3], "names": names, "info": {"video.codec": codec}}
     starts = np.cumsum([0, *LENGTHS]) / 10
     rows = [
-        {f"videos/observation.images.{view}/{name}": value
-         for view in ("top", "side") for name, value in (("chunk_index", 0), ("file_index", 0), ("from_timestamp", start))}
+        {
+            f"videos/observation.images.{view}/{name}": value
+            for view in ("top", "side")
+            for name, value in (("chunk_index", 0), ("file_index", 0), ("from_timestamp", start))
+        }
         for start in starts[:3]
-    ]  # fmt: skip
+    ]
     columns = {key: lists_of_doubles(key, feature["shape"][0]) for key, feature in VECTORS.items()}
     features = VECTORS | {"observation.images.top": video, "observation.images.side": video}
     write_foreign(tmp_path, features, columns, rows)
@@ -231,17 +300,23 @@ def test_videos_of_others(codec: str, options: dict[str, str], tmp_path: Path) -
         stream = container.add_stream(codec, rate=10, options=options)
         stream.height, stream.width, stream.pix_fmt = *size, "yuv420p"
         stream.codec_context.time_base = Fraction(1, 10)
-        for number, pixels in enumerate(np.concatenate([smooth_pictures(index, size) for index in range(3)])):
+        for number, pixels in enumerate(
+            np.concatenate([smooth_pictures(index, size) for index in range(3)])
+        ):
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
             frame.pts, frame.time_base = number, Fraction(1, 10)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
 
-    with pytest.raises(FileNotFoundError, match=r"observation.images.side.*is missing.*Keys\(views=\('top',\)\)"):
+    with pytest.raises(
+        FileNotFoundError, match=r"observation.images.side.*is missing.*Keys\(views=\('top',\)\)"
+    ):
         open_episodes(tmp_path)
     episodes = open_episodes(tmp_path, Keys(views=("top",)))
     for index in (2, 0, 1):
-        difference = np.abs(episodes.read(index).images["top"].astype(int) - smooth_pictures(index, size))
+        difference = np.abs(
+            episodes.read(index).images["top"].astype(int) - smooth_pictures(index, size)
+        )
         assert difference.mean(axis=(1, 2, 3)).max() < 4, "an earlier or later frame is 8 away"
 
 
@@ -249,7 +324,9 @@ def test_videos_of_others(codec: str, options: dict[str, str], tmp_path: Path) -
 def test_truncated_videos(keep: float, lerobot: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(lerobot, tmp_path / "copy")
     truncate(copy / "videos/observation.images.wrist/chunk-000/file-000.mp4", keep)
-    refused(copy, r"observation.images.wrist of episode \d cannot be read: .*chunk-000/file-000.mp4")
+    refused(
+        copy, r"observation.images.wrist of episode \d cannot be read: .*chunk-000/file-000.mp4"
+    )
 
 
 def test_truncated_tables(lerobot: Path, tmp_path: Path) -> None:
@@ -267,7 +344,10 @@ def test_not_finite_in_lerobot(key: str, value: float, tmp_path: Path) -> None:
     column = table[key].to_pylist()
     column[7][1] = value
     pq.write_table(table.set_column(table.column_names.index(key), key, pa.array(column)), path)
-    refused(tmp_path, rf"file-000.parquet, {key}, episode 1: {value} at time step 1, dimension 1; expected finite")
+    refused(
+        tmp_path,
+        rf"file-000.parquet, {key}, episode 1: {value} at time step 1, dimension 1; expected finite",
+    )
 
 
 def empty_lerobot(root: Path) -> Path:

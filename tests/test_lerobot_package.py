@@ -1,4 +1,5 @@
-"""The real lerobot package reads what we write. Marked slow, and skipped without a Python that has lerobot.
+"""The real lerobot package reads what we write. Marked slow, and skipped without a Python that has
+lerobot.
 
 scripts/lerobot-venv
 LEROBOT_PYTHON=.lerobot-venv/bin/python .venv/bin/pytest --slow tests/test_lerobot_package.py
@@ -112,24 +113,45 @@ CAMO_CHECK = """
 
 def run_with_lerobot(code: str, *arguments: object, home: Path) -> str:
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(home)}
-    command = [os.environ["LEROBOT_PYTHON"], "-c", textwrap.dedent(IMPORT) + textwrap.dedent(code), *map(str, arguments)]
+    command = [
+        os.environ["LEROBOT_PYTHON"],
+        "-c",
+        textwrap.dedent(IMPORT) + textwrap.dedent(code),
+        *map(str, arguments),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert run.returncode == 0, run.stderr[-4000:]
     return run.stdout
 
 
 def test_it_reads_synthetic_episodes(tmp_path: Path) -> None:
-    """Shapes, every frame's pixels, windows over time, padding, a subset of episodes, a DataLoader with workers."""
+    """Shapes, every frame's pixels, windows over time, padding, a subset of episodes, a DataLoader
+    with workers.
+    """
     parts, out = tmp_path / "parts", tmp_path / "dataset"
     record(parts, range(4))
     assemble(parts, out, SCHEMA, range(4), limits=FileLimits(video_seconds=25 / 7.5))
     episodes = [make_episode(index) for index in range(4)]
-    arrays = {key: np.concatenate([episode["vectors"][key] for episode in episodes]) for key in SCHEMA.vectors}
-    arrays |= {view: np.concatenate([episode["frames"][view] for episode in episodes]) for view in SCHEMA.views}
+    arrays = {
+        key: np.concatenate([episode["vectors"][key] for episode in episodes])
+        for key in SCHEMA.vectors
+    }
+    arrays |= {
+        view: np.concatenate([episode["frames"][view] for episode in episodes])
+        for view in SCHEMA.views
+    }
     starts = np.cumsum([0, *LENGTHS[:-1]])
     (out / "camo").mkdir()
-    np.savez(out / "camo/expected.npz", starts=starts, lengths=LENGTHS, instructions=INSTRUCTIONS, **arrays)
-    assert "mean absolute error of the worst frame" in run_with_lerobot(SYNTHETIC_CHECK, out, home=tmp_path / "hf")
+    np.savez(
+        out / "camo/expected.npz",
+        starts=starts,
+        lengths=LENGTHS,
+        instructions=INSTRUCTIONS,
+        **arrays,
+    )
+    assert "mean absolute error of the worst frame" in run_with_lerobot(
+        SYNTHETIC_CHECK, out, home=tmp_path / "hf"
+    )
 
 
 @pytest.mark.parametrize(("observation", "views"), [("rgb", 2), ("state", 0)])
@@ -137,9 +159,15 @@ def test_it_reads_a_recording_of_camo(observation: str, views: int, tmp_path: Pa
     recording = Recording(task="shell-game", episodes=3, observation=observation, image_size=64)
     dataset = RecordedDataset(record_demonstrations(recording, tmp_path / "camo"))
     vectors = [dataset.vectors(index) for index in range(3)]
-    arrays = {name: np.concatenate([each[key] for each in vectors]) for name, key in
-              (("action", "action"), ("state", "observation.state"))}  # fmt: skip
+    arrays = {
+        name: np.concatenate([each[key] for each in vectors])
+        for name, key in (("action", "action"), ("state", "observation.state"))
+    }
     for view in dataset.schema.views:
-        arrays[f"observation.images.{view}"] = np.concatenate([dataset.frames(index, view) for index in range(3)])
+        arrays[f"observation.images.{view}"] = np.concatenate(
+            [dataset.frames(index, view) for index in range(3)]
+        )
     np.savez(tmp_path / "camo/camo/expected.npz", **arrays)
-    assert "frames read" in run_with_lerobot(CAMO_CHECK, tmp_path / "camo", views, home=tmp_path / "hf")
+    assert "frames read" in run_with_lerobot(
+        CAMO_CHECK, tmp_path / "camo", views, home=tmp_path / "hf"
+    )

@@ -1,4 +1,5 @@
-"""The plugin in the real lerobot: training, going on, evaluation, memory, saving. Marked slow, and skipped without lerobot.
+"""The plugin in the real lerobot: training, going on, evaluation, memory, saving. Marked slow, and
+skipped without lerobot.
 
 scripts/lerobot-venv
 LEROBOT_PYTHON=.lerobot-venv/bin/python .venv/bin/pytest --slow tests/test_lerobot_plugin.py
@@ -29,11 +30,21 @@ pytestmark = [
 ]
 
 TRAIN = (
-    "--policy.type=chameleon", "--policy.preset=nano", "--policy.horizon=8", "--policy.n_obs_steps=24",
-    "--policy.action_steps=8", "--policy.rest_emphasis=0.1", "--policy.device=cpu", "--policy.push_to_hub=false",
-    "--dataset.repo_id=local/camo", "--dataset.video_backend=pyav", "--batch_size=2", "--num_workers=0", "--save_freq=2",
+    "--policy.type=chameleon",
+    "--policy.preset=nano",
+    "--policy.horizon=8",
+    "--policy.n_obs_steps=24",
+    "--policy.action_steps=8",
+    "--policy.rest_emphasis=0.1",
+    "--policy.device=cpu",
+    "--policy.push_to_hub=false",
+    "--dataset.repo_id=local/camo",
+    "--dataset.video_backend=pyav",
+    "--batch_size=2",
+    "--num_workers=0",
+    "--save_freq=2",
     "--log_freq=1",
-)  # fmt: skip
+)
 EVAL = ("--eval.n_episodes=2", "--eval.batch_size=2", "--seed=3")
 
 # Code below runs in the Python that has lerobot; it gets the folder of a checkpoint.
@@ -62,7 +73,9 @@ FRAME = """
 
 def run(*command: object, home: Path) -> str:
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment, timeout=900)
+    done = subprocess.run(
+        [*map(str, command)], capture_output=True, text=True, env=environment, timeout=900
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return done.stdout + done.stderr
 
@@ -73,7 +86,11 @@ def tool(name: str) -> Path:
 
 def python(code: str, *arguments: object, home: Path) -> str:
     return run(
-        os.environ["LEROBOT_PYTHON"], "-c", textwrap.dedent(IMPORT + FRAME) + textwrap.dedent(code), *arguments, home=home
+        os.environ["LEROBOT_PYTHON"],
+        "-c",
+        textwrap.dedent(IMPORT + FRAME) + textwrap.dedent(code),
+        *arguments,
+        home=home,
     )
 
 
@@ -84,14 +101,35 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
-    """Two steps of lerobot-train with an evaluation, then two more with --resume: the folder of the run."""
+    """Two steps of lerobot-train with an evaluation, then two more with --resume: the folder of the
+    run.
+    """
     place = tmp_path_factory.mktemp("lerobot")
     data = record(Recording(task="clean-plate", episodes=3, observation="state"), place / "data")
-    environment = ("--env.type=camo", "--env.task=CleanPlate", "--env.observation=state", "--eval_freq=2")
-    options = (*TRAIN, *EVAL, *environment, f"--dataset.root={data}", f"--output_dir={place / 'run'}", "--steps=2")
+    environment = (
+        "--env.type=camo",
+        "--env.task=CleanPlate",
+        "--env.observation=state",
+        "--eval_freq=2",
+    )
+    options = (
+        *TRAIN,
+        *EVAL,
+        *environment,
+        f"--dataset.root={data}",
+        f"--output_dir={place / 'run'}",
+        "--steps=2",
+    )
     assert "pc_success" in run(tool("lerobot-train"), *options, home=home)
     settings = place / "run/checkpoints/last/pretrained_model/train_config.json"
-    run(tool("lerobot-train"), f"--config_path={settings}", "--resume=true", "--steps=4", "--eval_freq=0", home=home)
+    run(
+        tool("lerobot-train"),
+        f"--config_path={settings}",
+        "--resume=true",
+        "--steps=4",
+        "--eval_freq=0",
+        home=home,
+    )
     return place / "run"
 
 
@@ -100,7 +138,9 @@ def checkpoint(run: Path, step: int) -> Path:
 
 
 def test_training_goes_on_where_it_was(trained: Path, home: Path) -> None:
-    """What is loaded are the very weights, averages and counters that were saved, and a resumed run counts on from them."""
+    """What is loaded are the very weights, averages and counters that were saved, and a resumed run
+    counts on from them.
+    """
     code = """
         first, second = (safetensors.torch.load_file(Path(each) / "model.safetensors") for each in sys.argv[1:3])
         assert int(first["updates"]) == 2 and int(second["updates"]) == 4 and int(policy.updates) == 2
@@ -117,13 +157,18 @@ def test_training_goes_on_where_it_was(trained: Path, home: Path) -> None:
     """
     assert "as saved" in python(code, checkpoint(trained, 2), checkpoint(trained, 4), home=home)
     moments = [
-        json.loads((trained / f"checkpoints/{step:06d}/training_state/training_step.json").read_text()) for step in (2, 4)
+        json.loads(
+            (trained / f"checkpoints/{step:06d}/training_state/training_step.json").read_text()
+        )
+        for step in (2, 4)
     ]
     assert [each["step"] for each in moments] == [2, 4]
 
 
 def test_the_averaged_policy_lies_beside_it(trained: Path, home: Path) -> None:
-    """`chameleon eval` loads from the folder `chameleon` the policy that acts in LeRobot, and it acts alike."""
+    """`chameleon eval` loads from the folder `chameleon` the policy that acts in LeRobot, and it
+    acts alike.
+    """
     code = """
         from chameleon_policy.baselines import load_policy
         other = load_policy(folder / "chameleon")
@@ -176,7 +221,9 @@ def test_memory_advances_on_every_call(trained: Path, home: Path) -> None:
 
 
 def test_an_update_is_that_of_our_own_training(trained: Path, home: Path) -> None:
-    """A step of the optimizer, Control-JEPA's target and the average, against chameleon_policy's loop; also after moving."""
+    """A step of the optimizer, Control-JEPA's target and the average, against chameleon_policy's
+    loop; also after moving.
+    """
     code = """
         import copy
         from chameleon_policy.train.config import TrainingConfig
@@ -250,7 +297,10 @@ def test_weights_must_be_complete(trained: Path, home: Path, tmp_path: Path) -> 
             print(error)
     """
     said = python(code, checkpoint(trained, 4), tmp_path, home=home)
-    assert "missing: averaged.event_tokens.proprioception.weight (1); unknown: model.stranger (1)" in said
+    assert (
+        "missing: averaged.event_tokens.proprioception.weight (1); unknown: model.stranger (1)"
+        in said
+    )
 
 
 def test_bad_options_are_refused(trained: Path, home: Path) -> None:
@@ -269,15 +319,22 @@ def test_bad_options_are_refused(trained: Path, home: Path) -> None:
     said = python(code, checkpoint(trained, 4), home=home)
     assert "accepted" not in said
     for words in (
-        "there is no preset 'tiny'", "there is no method 'lstn'", "give that, too", "35 numbers, which are no slots of 4",
-        "--policy.n_action_steps must be at most the horizon, 8, got 9", "--policy.n_obs_steps must be at least 1",
-        "--policy.optimizer must be one of adamw, muon", "observation.state: expected a vector, got nothing",
-    ):  # fmt: skip
+        "there is no preset 'tiny'",
+        "there is no method 'lstn'",
+        "give that, too",
+        "35 numbers, which are no slots of 4",
+        "--policy.n_action_steps must be at most the horizon, 8, got 9",
+        "--policy.n_obs_steps must be at least 1",
+        "--policy.optimizer must be one of adamw, muon",
+        "observation.state: expected a vector, got nothing",
+    ):
         assert words in said, (words, said)
 
 
 def test_the_environment_plays_evaluation_episodes(trained: Path, home: Path) -> None:
-    """Seed s of LeRobot is the evaluation episode number s, in both modes, with what LeRobot asks an environment for."""
+    """Seed s of LeRobot is the evaluation episode number s, in both modes, with what LeRobot asks
+    an environment for.
+    """
     code = """
         from chameleon_policy.camo import CamoEnv
         from chameleon_policy.camo.seeds import evaluation_seed
@@ -311,18 +368,38 @@ def test_the_environment_plays_evaluation_episodes(trained: Path, home: Path) ->
 
 def test_lerobot_eval_plays_a_checkpoint(trained: Path, home: Path, tmp_path: Path) -> None:
     environment = ("--env.type=camo", "--env.task=clean-plate", "--env.observation=state")
-    options = (f"--policy.path={checkpoint(trained, 4)}", *environment, *EVAL, f"--output_dir={tmp_path}")
+    options = (
+        f"--policy.path={checkpoint(trained, 4)}",
+        *environment,
+        *EVAL,
+        f"--output_dir={tmp_path}",
+    )
     run(tool("lerobot-eval"), *options, home=home)
     info = json.loads((tmp_path / "eval_info.json").read_text())
-    assert info["overall"]["n_episodes"] == 2 and len(info["per_task"][0]["metrics"]["successes"]) == 2
+    assert (
+        info["overall"]["n_episodes"] == 2 and len(info["per_task"][0]["metrics"]["successes"]) == 2
+    )
     assert len(list(tmp_path.rglob("*.mp4"))) == 2
 
 
 def test_a_shipped_policy_becomes_one_of_lerobot(trained: Path, home: Path, tmp_path: Path) -> None:
-    """There and back: the averaged policy of the conversion has the weights, features and statistics that were converted."""
-    run(os.environ["LEROBOT_PYTHON"], "-m", "lerobot_policy_chameleon.convert", "camo-small", tmp_path / "out", home=home)
+    """There and back: the averaged policy of the conversion has the weights, features and
+    statistics that were converted.
+    """
+    run(
+        os.environ["LEROBOT_PYTHON"],
+        "-m",
+        "lerobot_policy_chameleon.convert",
+        "camo-small",
+        tmp_path / "out",
+        home=home,
+    )
     shipped, back = load_policy("camo-small").float(), load_policy(tmp_path / "out/chameleon")
-    assert (back.config, back.features, back.statistics) == (shipped.config, shipped.features, shipped.statistics)
+    assert (back.config, back.features, back.statistics) == (
+        shipped.config,
+        shipped.features,
+        shipped.statistics,
+    )
     for name, tensor in exported_weights(shipped).items():
         assert torch.equal(tensor, back.state_dict()[name]), name
     code = """
@@ -341,14 +418,21 @@ def test_a_shipped_policy_becomes_one_of_lerobot(trained: Path, home: Path, tmp_
 def test_pictures_train(tmp_path: Path, home: Path) -> None:
     """Two steps on a recording with cameras: videos are decoded, shifted and seen."""
     data = record(Recording(task="shell-game", episodes=2, image_size=64), tmp_path / "data")
-    options = (f"--dataset.root={data}", f"--output_dir={tmp_path / 'run'}", "--steps=2", "--policy.optimizer=adamw")
+    options = (
+        f"--dataset.root={data}",
+        f"--output_dir={tmp_path / 'run'}",
+        "--steps=2",
+        "--policy.optimizer=adamw",
+    )
     run(tool("lerobot-train"), *TRAIN, *options, home=home)
     policy = load_policy(tmp_path / "run/checkpoints/000002/pretrained_model/chameleon")
     assert {view.name for view in policy.features.views} == {"third", "wrist"}
 
 
 def test_lerobots_windows_are_our_episodes(trained: Path, home: Path) -> None:
-    """Through the real dataset, loader and pipeline: whole episodes as we read them, and memory from window to window."""
+    """Through the real dataset, loader and pipeline: whole episodes as we read them, and memory
+    from window to window.
+    """
     code = """
         from dataclasses import replace
         from torch.utils.data import DataLoader, Subset
@@ -431,9 +515,15 @@ def test_instructions_are_read(trained: Path, home: Path) -> None:
 
 
 def test_another_method_trains(trained: Path, home: Path, tmp_path: Path) -> None:
-    options = (f"--dataset.root={trained.parent / 'data'}", f"--output_dir={tmp_path / 'run'}", "--steps=2")
+    options = (
+        f"--dataset.root={trained.parent / 'data'}",
+        f"--output_dir={tmp_path / 'run'}",
+        "--steps=2",
+    )
     run(tool("lerobot-train"), *TRAIN, *options, "--policy.method=lstm", home=home)
-    assert load_policy(tmp_path / "run/checkpoints/000002/pretrained_model/chameleon").method == "lstm"
+    assert (
+        load_policy(tmp_path / "run/checkpoints/000002/pretrained_model/chameleon").method == "lstm"
+    )
 
 
 # A robot as a package called lerobot_robot_toy would bring it.
@@ -506,4 +596,6 @@ ROBOT = """
 
 def test_a_robot_of_lerobot_is_made_from_a_file(home: Path, tmp_path: Path) -> None:
     """The real configuration classes and the real factory; the arm itself is a toy."""
-    assert "moved" in run(os.environ["LEROBOT_PYTHON"], "-c", textwrap.dedent(ROBOT), tmp_path, home=home)
+    assert "moved" in run(
+        os.environ["LEROBOT_PYTHON"], "-c", textwrap.dedent(ROBOT), tmp_path, home=home
+    )

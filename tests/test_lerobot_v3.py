@@ -1,4 +1,6 @@
-"""LeRobot v3.0 datasets: what is written comes back, others can read it, and an interrupted recording can be continued."""
+"""LeRobot v3.0 datasets: what is written comes back, others can read it, and an interrupted
+recording can be continued.
+"""
 
 from __future__ import annotations
 
@@ -16,33 +18,50 @@ import pyarrow.parquet as pq
 import pytest
 from av.video.frame import PictureType
 
-from chameleon_policy.data import FileLimits, RecordedDataset, Schema, assemble, part_indices, write_part
+from chameleon_policy.data import (
+    FileLimits,
+    RecordedDataset,
+    Schema,
+    assemble,
+    part_indices,
+    write_part,
+)
 
 SCHEMA = Schema(
     fps=7.5,
     robot_type="camo",
     views={"third": (64, 96), "wrist": (48, 48)},
-    vectors={"observation.state": ("x", "y", "grip"), "action": ("dx", "dy"), "progress": ("done",)},
+    vectors={
+        "observation.state": ("x", "y", "grip"),
+        "action": ("dx", "dy"),
+        "progress": ("done",),
+    },
 )
 LENGTHS = [7, 12, 5, 9]
 INSTRUCTIONS = ["pick the cube", "lift the café cup", "pick the cube", "pick the cube"]
 
 
 def picture(height: int, width: int, number: int) -> np.ndarray:
-    """A smooth picture with `number` drawn into it as ten bits: bright and dark blocks along the upper edge."""
+    """A smooth picture with `number` drawn into it as ten bits: bright and dark blocks along the
+    upper edge.
+    """
     rows, columns = np.mgrid[0:height, 0:width].astype(np.float64)
     channels = [rows / height, columns / width, (rows + columns) / (height + width)]
     pixels = np.stack([60 + 120 * channel for channel in channels], axis=-1)
     block = width // 12
     for bit in range(10):
-        pixels[: height // 4, (1 + bit) * block : (2 + bit) * block] = 235 if number >> bit & 1 else 20
+        pixels[: height // 4, (1 + bit) * block : (2 + bit) * block] = (
+            235 if number >> bit & 1 else 20
+        )
     return pixels.round().astype(np.uint8)
 
 
 def drawn_number(pixels: np.ndarray) -> int:
     height, width = pixels.shape[:2]
     block = width // 12
-    blocks = [pixels[: height // 4, (1 + bit) * block : (2 + bit) * block].mean() for bit in range(10)]
+    blocks = [
+        pixels[: height // 4, (1 + bit) * block : (2 + bit) * block].mean() for bit in range(10)
+    ]
     return sum((mean > 128) << bit for bit, mean in enumerate(blocks))
 
 
@@ -50,7 +69,10 @@ def make_episode(index: int, schema: Schema = SCHEMA) -> dict:
     """Frame t of episode i shows 100 i + t (plus 16 in the second view)."""
     length = LENGTHS[index]
     generator = np.random.default_rng(index)
-    vectors = {key: generator.normal(size=(length, len(names))).astype(np.float32) for key, names in schema.vectors.items()}
+    vectors = {
+        key: generator.normal(size=(length, len(names))).astype(np.float32)
+        for key, names in schema.vectors.items()
+    }
     frames = {
         view: np.stack([picture(*size, 100 * index + t + 16 * number) for t in range(length)])
         for number, (view, size) in enumerate(schema.views.items())
@@ -83,7 +105,11 @@ def check_contents(path: Path, indices: list[int]) -> None:
     for number, index in enumerate(indices):
         expected = make_episode(index)
         episode = dataset.episodes[number]
-        assert (episode.index, episode.length, episode.instruction) == (number, LENGTHS[index], INSTRUCTIONS[index])
+        assert (episode.index, episode.length, episode.instruction) == (
+            number,
+            LENGTHS[index],
+            INSTRUCTIONS[index],
+        )
         vectors = dataset.vectors(number)
         assert vectors.keys() == SCHEMA.vectors.keys()
         for key, values in expected["vectors"].items():
@@ -92,9 +118,13 @@ def check_contents(path: Path, indices: list[int]) -> None:
         for view, frames in expected["frames"].items():
             decoded = dataset.frames(number, view)
             assert decoded.shape == frames.shape and decoded.dtype == np.uint8
-            assert [drawn_number(frame) for frame in decoded] == [drawn_number(frame) for frame in frames]
+            assert [drawn_number(frame) for frame in decoded] == [
+                drawn_number(frame) for frame in frames
+            ]
             error = np.abs(decoded.astype(int) - frames).mean(axis=(1, 2, 3))
-            assert error.max() < 2.5, f"episode {index}, {view}: mean absolute error per frame {error}"
+            assert error.max() < 2.5, (
+                f"episode {index}, {view}: mean absolute error per frame {error}"
+            )
 
 
 def test_round_trip(dataset_path: Path) -> None:
@@ -108,7 +138,9 @@ def test_episodes_in_another_order_and_several_files(parts: Path, tmp_path: Path
     assemble(parts, tmp_path, SCHEMA, order, limits=limits)
     check_contents(tmp_path, order)
     # 9 + 7 frames fit into 20, 9 + 7 + 5 do not, 5 + 12 do.
-    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.mp4") if "third" in str(path)}
+    names = {
+        str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.mp4") if "third" in str(path)
+    }
     assert names == {f"videos/observation.images.third/chunk-000/file-00{i}.mp4" for i in (0, 1)}
     data = sorted(str(path.relative_to(tmp_path / "data")) for path in tmp_path.glob("data/*/*"))
     assert data == [f"chunk-00{i}/file-00{j}.parquet" for i in (0, 1) for j in (0, 1)]
@@ -119,17 +151,31 @@ def test_episodes_in_another_order_and_several_files(parts: Path, tmp_path: Path
 
 
 def test_layout_and_columns(dataset_path: Path) -> None:
-    files = {str(path.relative_to(dataset_path)) for path in dataset_path.rglob("*") if path.is_file()}
+    files = {
+        str(path.relative_to(dataset_path)) for path in dataset_path.rglob("*") if path.is_file()
+    }
     videos = {f"videos/observation.images.{view}/chunk-000/file-000.mp4" for view in SCHEMA.views}
-    tables = {"meta/tasks.parquet", "meta/episodes/chunk-000/file-000.parquet", "data/chunk-000/file-000.parquet"}
+    tables = {
+        "meta/tasks.parquet",
+        "meta/episodes/chunk-000/file-000.parquet",
+        "data/chunk-000/file-000.parquet",
+    }
     assert files == {"meta/info.json", "meta/stats.json"} | tables | videos
 
     info = json.loads((dataset_path / "meta/info.json").read_text())
     assert info["codebase_version"] == "v3.0" and info["fps"] == 7.5
-    assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (4, sum(LENGTHS), 2)
+    assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (
+        4,
+        sum(LENGTHS),
+        2,
+    )
     third = info["features"]["observation.images.third"]
     assert third["shape"] == [64, 96, 3]
-    assert (third["info"]["video.codec"], third["info"]["video.pix_fmt"], third["info"]["video.fps"]) == (
+    assert (
+        third["info"]["video.codec"],
+        third["info"]["video.pix_fmt"],
+        third["info"]["video.fps"],
+    ) == (
         "h264",
         "yuv420p",
         7.5,
@@ -154,14 +200,23 @@ def test_layout_and_columns(dataset_path: Path) -> None:
     assert tasks.to_pydict() == {"task_index": [0, 1], "__index_level_0__": INSTRUCTIONS[:2]}
     assert json.loads(tasks.schema.metadata[b"pandas"])["index_columns"] == ["__index_level_0__"]
 
-    rows = pq.read_table(dataset_path / "meta/episodes/chunk-000/file-000.parquet", partitioning=None).to_pylist()
-    assert [(row["dataset_from_index"], row["dataset_to_index"]) for row in rows] == [(0, 7), (7, 19), (19, 24), (24, 33)]
+    rows = pq.read_table(
+        dataset_path / "meta/episodes/chunk-000/file-000.parquet", partitioning=None
+    ).to_pylist()
+    assert [(row["dataset_from_index"], row["dataset_to_index"]) for row in rows] == [
+        (0, 7),
+        (7, 19),
+        (19, 24),
+        (24, 33),
+    ]
     assert rows[2]["videos/observation.images.wrist/from_timestamp"] == 19 / 7.5
     assert rows[2]["videos/observation.images.wrist/to_timestamp"] == 24 / 7.5
 
 
 def test_video_has_exact_times_and_frequent_key_frames(dataset_path: Path) -> None:
-    with av.open(str(dataset_path / "videos/observation.images.third/chunk-000/file-000.mp4")) as container:
+    with av.open(
+        str(dataset_path / "videos/observation.images.third/chunk-000/file-000.mp4")
+    ) as container:
         stream = container.streams.video[0]
         assert (stream.average_rate, stream.frames) == (7.5, sum(LENGTHS))
         frames = list(container.decode(stream))
@@ -174,32 +229,59 @@ def test_video_has_exact_times_and_frequent_key_frames(dataset_path: Path) -> No
 
 def test_statistics_agree_with_numpy(dataset_path: Path) -> None:
     statistics = RecordedDataset(dataset_path).statistics
-    rows = pq.read_table(dataset_path / "meta/episodes/chunk-000/file-000.parquet", partitioning=None).to_pylist()
+    rows = pq.read_table(
+        dataset_path / "meta/episodes/chunk-000/file-000.parquet", partitioning=None
+    ).to_pylist()
     episodes = [make_episode(index) for index in range(4)]
     of_episode = [
-        {key.removeprefix("stats/observation.state/"): np.array(value) for key, value in row.items() if "state" in key}
+        {
+            key.removeprefix("stats/observation.state/"): np.array(value)
+            for key, value in row.items()
+            if "state" in key
+        }
         for row in rows
     ]
     states = [episode["vectors"]["observation.state"].astype(np.float64) for episode in episodes]
-    for found, values in [(statistics["observation.state"], np.concatenate(states)), *zip(of_episode, states, strict=True)]:
-        expected = {"min": values.min(0), "max": values.max(0), "mean": values.mean(0), "std": values.std(0)}
-        expected |= {f"q{percent:02d}": np.percentile(values, percent, axis=0) for percent in (1, 10, 50, 90, 99)}
+    for found, values in [
+        (statistics["observation.state"], np.concatenate(states)),
+        *zip(of_episode, states, strict=True),
+    ]:
+        expected = {
+            "min": values.min(0),
+            "max": values.max(0),
+            "mean": values.mean(0),
+            "std": values.std(0),
+        }
+        expected |= {
+            f"q{percent:02d}": np.percentile(values, percent, axis=0)
+            for percent in (1, 10, 50, 90, 99)
+        }
         assert found.keys() == {*expected, "count"} and found["count"] == [len(values)]
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
 
     # No episode is longer than 100 frames, so every frame is in the sample.
-    pixels = np.concatenate([episode["frames"]["wrist"].reshape(-1, 3) for episode in episodes]) / 255
+    pixels = (
+        np.concatenate([episode["frames"]["wrist"].reshape(-1, 3) for episode in episodes]) / 255
+    )
     found = statistics["observation.images.wrist"]
-    expected = {"min": pixels.min(0), "max": pixels.max(0), "mean": pixels.mean(0), "std": pixels.std(0)}
+    expected = {
+        "min": pixels.min(0),
+        "max": pixels.max(0),
+        "mean": pixels.mean(0),
+        "std": pixels.std(0),
+    }
     expected |= {
-        f"q{percent:02d}": np.percentile(pixels, percent, axis=0, method="inverted_cdf") for percent in (1, 10, 50, 90, 99)
+        f"q{percent:02d}": np.percentile(pixels, percent, axis=0, method="inverted_cdf")
+        for percent in (1, 10, 50, 90, 99)
     }
     for name, value in expected.items():
         assert found[name].shape == (3, 1, 1)
         np.testing.assert_allclose(found[name].ravel(), value, atol=1e-9, err_msg=name)
     first = episodes[0]["frames"]["wrist"].mean(axis=(0, 1, 2)) / 255
-    np.testing.assert_allclose(np.ravel(rows[0]["stats/observation.images.wrist/mean"]), first, atol=1e-9)
+    np.testing.assert_allclose(
+        np.ravel(rows[0]["stats/observation.images.wrist/mean"]), first, atol=1e-9
+    )
 
 
 def test_without_views_and_with_whole_fps(tmp_path: Path) -> None:
@@ -207,8 +289,14 @@ def test_without_views_and_with_whole_fps(tmp_path: Path) -> None:
     record(tmp_path / "parts", range(2), schema)
     assemble(tmp_path / "parts", tmp_path / "out", schema, [0, 1])
     dataset = RecordedDataset(tmp_path / "out")
-    assert dataset.schema == schema and dataset.info["video_path"] is None and isinstance(dataset.info["fps"], int)
-    np.testing.assert_array_equal(dataset.vectors(1)["action"], make_episode(1, schema)["vectors"]["action"])
+    assert (
+        dataset.schema == schema
+        and dataset.info["video_path"] is None
+        and isinstance(dataset.info["fps"], int)
+    )
+    np.testing.assert_array_equal(
+        dataset.vectors(1)["action"], make_episode(1, schema)["vectors"]["action"]
+    )
     with pytest.raises(ValueError, match="no view 'third'; available: none"):
         dataset.frames(0, "third")
 
@@ -227,11 +315,15 @@ def test_recording_is_resumed_after_a_kill(tmp_path: Path) -> None:
         parts_module.encode_video = lambda path, frames, rate: (path.write_bytes(b"half"), os._exit(9))
         record(parts, [1])
     """
-    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    killed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
+    )
     assert killed.returncode == 9, killed.stderr
     assert len(list(parts.iterdir())) == 2, "the killed process has left an unfinished folder"
     assert part_indices(parts) == {0}
-    with pytest.raises(FileNotFoundError, match=r"1 of 2 episodes are not yet recorded in .*: 1; run the command"):
+    with pytest.raises(
+        FileNotFoundError, match=r"1 of 2 episodes are not yet recorded in .*: 1; run the command"
+    ):
         assemble(parts, out, SCHEMA, [0, 1])
     record(parts, [1])
     assert part_indices(parts) == {0, 1} and len(list(parts.iterdir())) == 2
@@ -249,7 +341,9 @@ def test_assembling_is_resumed_and_leaves_other_files_alone(
         patch.setattr("chameleon_policy.data.lerobot_writer._write_tasks", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             assemble(parts, tmp_path, SCHEMA, [1, 0])
-    with pytest.raises(FileNotFoundError, match=r"recording is incomplete .*run the record command again"):
+    with pytest.raises(
+        FileNotFoundError, match=r"recording is incomplete .*run the record command again"
+    ):
         RecordedDataset(tmp_path)
     assemble(parts, tmp_path, SCHEMA, [1, 0])
     check_contents(tmp_path, [1, 0])
@@ -260,7 +354,10 @@ def test_assembling_is_resumed_and_leaves_other_files_alone(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"views": {"third": (65, 96)}}, r"view 'third': height and width must be even .*got \(65, 96\)"),
+        (
+            {"views": {"third": (65, 96)}},
+            r"view 'third': height and width must be even .*got \(65, 96\)",
+        ),
         ({"views": {"a/b": (64, 96)}}, "view 'a/b': a name is made of"),
         ({"fps": 0.0}, "fps must be a positive number"),
         ({"vectors": {}}, "at least one feature"),
@@ -270,7 +367,12 @@ def test_assembling_is_resumed_and_leaves_other_files_alone(
     ],
 )
 def test_bad_schema(changes: dict, message: str) -> None:
-    arguments = {"fps": 7.5, "robot_type": "camo", "views": SCHEMA.views, "vectors": SCHEMA.vectors} | changes
+    arguments = {
+        "fps": 7.5,
+        "robot_type": "camo",
+        "views": SCHEMA.views,
+        "vectors": SCHEMA.vectors,
+    } | changes
     with pytest.raises(ValueError, match=message):
         Schema(**arguments)
 
@@ -284,7 +386,11 @@ def test_bad_episode(tmp_path: Path) -> None:
                 tmp_path,
                 3,
                 SCHEMA,
-                frames={key: value for key, value in arrays.items() if key in SCHEMA.views and value is not None},
+                frames={
+                    key: value
+                    for key, value in arrays.items()
+                    if key in SCHEMA.views and value is not None
+                },
                 vectors={key: value for key, value in arrays.items() if key not in SCHEMA.views},
                 instruction=instruction,
             )
@@ -293,9 +399,18 @@ def test_bad_episode(tmp_path: Path) -> None:
     action[4, 1] = np.nan
     refused(r"episode 3, action: 'dy' is nan in frame 4", action=action)
     refused(r"episode 3: .* got .*action 4", action=action[:4])
-    refused(r"episode 3, action: expected \(T, 2\) float32, got \(5, 2\) float64", action=np.zeros((5, 2)))
-    refused(r"episode 3, action: expected \(T, 2\) float32, got \(5, 3\)", action=np.zeros((5, 3), np.float32))
-    refused(r"episode 3, third: expected \(T, 64, 96, 3\) uint8", third=np.zeros((5, 96, 64, 3), np.uint8))
+    refused(
+        r"episode 3, action: expected \(T, 2\) float32, got \(5, 2\) float64",
+        action=np.zeros((5, 2)),
+    )
+    refused(
+        r"episode 3, action: expected \(T, 2\) float32, got \(5, 3\)",
+        action=np.zeros((5, 3), np.float32),
+    )
+    refused(
+        r"episode 3, third: expected \(T, 64, 96, 3\) uint8",
+        third=np.zeros((5, 96, 64, 3), np.uint8),
+    )
     refused(r"expected the views \['third', 'wrist'\], got \['third'\]", wrist=None)
     refused(r"expected the vectors .*, got .*'speed'", speed=np.zeros((5, 1), np.float32))
     refused("expected an instruction", instruction=" ")
@@ -324,10 +439,15 @@ def test_bad_dataset(dataset_path: Path, tmp_path: Path) -> None:
     with pytest.raises(IndexError, match="episodes 0 to 3, got 4"):
         RecordedDataset(copy).vectors(4)
     (copy / "videos/observation.images.wrist/chunk-000/file-000.mp4").unlink()
-    with pytest.raises(FileNotFoundError, match=r"file-000.mp4 is missing; it holds observation.images.wrist of episode 1"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"file-000.mp4 is missing; it holds observation.images.wrist of episode 1",
+    ):
         RecordedDataset(copy).frames(1, "wrist")
     (copy / "data/chunk-000/file-000.parquet").unlink()
-    with pytest.raises(FileNotFoundError, match=r"file-000.parquet is missing; it holds observation.state, action"):
+    with pytest.raises(
+        FileNotFoundError, match=r"file-000.parquet is missing; it holds observation.state, action"
+    ):
         RecordedDataset(copy).vectors(1)
     (copy / "meta/episodes/chunk-000/file-000.parquet").unlink()
     with pytest.raises(FileNotFoundError, match="the list of episodes"):

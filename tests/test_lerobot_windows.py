@@ -1,4 +1,6 @@
-"""The plugin's translation of LeRobot's windows, without lerobot: modules that need nothing of it are loaded as files."""
+"""The plugin's translation of LeRobot's windows, without lerobot: modules that need nothing of it
+are loaded as files.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from chameleon_policy.train.moments import DECIDING, RESTING, moments
 from chameleon_policy.train.statistics import directions, statistics_of
 from examples import STATE_FEATURES, make_policy, nano
 
-PLUGIN = Path(__file__).parents[1] / "packages/lerobot_policy_chameleon/src/lerobot_policy_chameleon"
+PLUGIN = (
+    Path(__file__).parents[1] / "packages/lerobot_policy_chameleon/src/lerobot_policy_chameleon"
+)
 HORIZON = STATE_FEATURES.horizon
 
 
@@ -39,45 +43,62 @@ windows, carry, statistics = module("windows"), module("carry"), module("statist
 
 
 class Episodes:
-    """Episodes as LeRobot's dataset would deliver windows of them: the frame at an end is repeated, and marked."""
+    """Episodes as LeRobot's dataset would deliver windows of them: the frame at an end is repeated,
+    and marked.
+    """
 
     def __init__(self, *lengths: int, seed: int = 0) -> None:
         self.lengths = lengths
         self.starts = np.cumsum([0, *lengths]).tolist()
         rng = np.random.default_rng(seed)
         sizes = {"observation.state": 5, "observation.environment_state": 12, "action": 2}
-        self.rows = {key: rng.normal(size=(sum(lengths), size)).astype(np.float32) for key, size in sizes.items()}
+        self.rows = {
+            key: rng.normal(size=(sum(lengths), size)).astype(np.float32)
+            for key, size in sizes.items()
+        }
 
     def item(self, episode: int, frame: int, before: int, after: int) -> dict[str, Any]:
         start, end = self.starts[episode], self.starts[episode + 1]
-        item: dict[str, Any] = {"index": torch.tensor(start + frame), "episode_index": torch.tensor(episode)}
+        item: dict[str, Any] = {
+            "index": torch.tensor(start + frame),
+            "episode_index": torch.tensor(episode),
+        }
         item["frame_index"] = torch.tensor(frame)
         for key, rows in self.rows.items():
             last = after + (HORIZON - 1 if key == "action" else 0)
             wanted = [start + frame + delta for delta in range(-before, last + 1)]
-            item[key] = torch.from_numpy(np.stack([rows[min(max(place, start), end - 1)] for place in wanted]))
+            item[key] = torch.from_numpy(
+                np.stack([rows[min(max(place, start), end - 1)] for place in wanted])
+            )
             item[f"{key}_is_pad"] = torch.tensor([not start <= place < end for place in wanted])
         return item
 
     def batch(self, chosen: list[tuple[int, int]], before: int, after: int = 0) -> dict[str, Any]:
-        return torch.utils.data.default_collate([self.item(*each, before, after) for each in chosen])
+        return torch.utils.data.default_collate(
+            [self.item(*each, before, after) for each in chosen]
+        )
 
     def whole(self, episode: int) -> EpisodeBatch:
         """One episode, written down by hand."""
         place = slice(self.starts[episode], self.starts[episode + 1])
         rows = {key: torch.from_numpy(rows[place]).unsqueeze(0) for key, rows in self.rows.items()}
         seen = Observation(
-            proprioception=rows["observation.state"], objects=rows["observation.environment_state"].reshape(1, -1, 3, 4)
+            proprioception=rows["observation.state"],
+            objects=rows["observation.environment_state"].reshape(1, -1, 3, 4),
         )
         length = self.lengths[episode]
-        return EpisodeBatch(observation=seen, actions=rows["action"], valid=torch.ones(1, length, dtype=torch.bool))
+        return EpisodeBatch(
+            observation=seen, actions=rows["action"], valid=torch.ones(1, length, dtype=torch.bool)
+        )
 
 
 def spoilt(batch: dict[str, Any]) -> dict[str, Any]:
     """The same batch with other numbers wherever LeRobot says that they are padding."""
     spoilt = dict(batch)
     for key in ("observation.state", "observation.environment_state", "action"):
-        spoilt[key] = torch.where(batch[f"{key}_is_pad"].unsqueeze(-1), torch.tensor(17.0), batch[key])
+        spoilt[key] = torch.where(
+            batch[f"{key}_is_pad"].unsqueeze(-1), torch.tensor(17.0), batch[key]
+        )
     return spoilt
 
 
@@ -93,7 +114,8 @@ def test_rows_begin_with_their_first_real_frame(after: int) -> None:
     window = windows.window_of(episodes.batch(chosen, before, after), STATE_FEATURES, {}, before)
     batch = window.batch
     check_batch(batch, STATE_FEATURES)
-    assert batch.valid.shape[1] == max(int(row.sum()) for row in batch.valid)  # no column of padding alone
+    # no column of padding alone
+    assert batch.valid.shape[1] == max(int(row.sum()) for row in batch.valid)
     for row, (episode, frame) in enumerate(chosen):
         first, end = max(0, frame - before), min(episodes.lengths[episode], frame + after + 1)
         start = episodes.starts[episode]
@@ -104,10 +126,13 @@ def test_rows_begin_with_their_first_real_frame(after: int) -> None:
             (batch.observation.proprioception, "observation.state"),
             (batch.observation.objects.flatten(-2), "observation.environment_state"),
         ):
-            np.testing.assert_array_equal(tensor[row, : end - first], episodes.rows[key][start + first : start + end])
+            np.testing.assert_array_equal(
+                tensor[row, : end - first], episodes.rows[key][start + first : start + end]
+            )
         real = int(batch.actions_valid[row].sum())
         reach = min(end + HORIZON - 1, episodes.lengths[episode])
-        # All actions that a chunk of this row reaches are there; more do no harm, they are never part of one.
+        # All actions that a chunk of this row reaches are there; more do no harm, they are never
+        # part of one.
         assert real >= min(reach - first, batch.actions.shape[1])
         actions = episodes.rows["action"][start + first : start + first + real]
         np.testing.assert_array_equal(batch.actions[row, :real], actions)
@@ -118,7 +143,9 @@ def test_whole_episodes_have_the_loss_of_whole_episodes() -> None:
     """Whichever frame was drawn, if the window reaches over both ends."""
     episodes, policy = Episodes(9, 6), make_policy().eval()
     for episode, frame in ((0, 0), (0, 4), (0, 8), (1, 5)):
-        window = windows.window_of(episodes.batch([(episode, frame)], 11, 11), STATE_FEATURES, {}, 11)
+        window = windows.window_of(
+            episodes.batch([(episode, frame)], 11, 11), STATE_FEATURES, {}, 11
+        )
         expected = loss_of(policy, episodes.whole(episode))
         torch.testing.assert_close(loss_of(policy, window.batch).total, expected.total)
 
@@ -126,13 +153,17 @@ def test_whole_episodes_have_the_loss_of_whole_episodes() -> None:
 def test_padding_does_not_count() -> None:
     episodes, policy = Episodes(9, 6, 12), make_policy().eval()
     batch = episodes.batch([(0, 1), (1, 5), (2, 11), (2, 6)], 7, 2)
-    clean, dirty = (windows.window_of(each, STATE_FEATURES, {}, 7).batch for each in (batch, spoilt(batch)))
+    clean, dirty = (
+        windows.window_of(each, STATE_FEATURES, {}, 7).batch for each in (batch, spoilt(batch))
+    )
     assert any(batch["observation.state_is_pad"].any(1)) and any(batch["action_is_pad"].any(1))
     torch.testing.assert_close(loss_of(policy, clean).total, loss_of(policy, dirty).total)
 
 
 def test_windows_in_order_carry_the_memory() -> None:
-    """Two episodes side by side, cut into windows of five: as if the states had been handed on by hand."""
+    """Two episodes side by side, cut into windows of five: as if the states had been handed on by
+    hand.
+    """
     episodes, policy = Episodes(15, 15, 15), make_policy()
     size, carried, by_hand = 5, None, {"state": None, "augmentation": None}
     for step, chosen in enumerate(([0, 1], [0, 1], [1, 0])):
@@ -142,7 +173,9 @@ def test_windows_in_order_carry_the_memory() -> None:
         if step == 2:  # the two have changed places
             by_hand = {name: value[[1, 0]] for name, value in by_hand.items()}
         expected = loss_of(policy, window.batch, **by_hand)
-        got = loss_of(policy, window.batch, state=state, augmentation=augmentation or expected.augmentation)
+        got = loss_of(
+            policy, window.batch, state=state, augmentation=augmentation or expected.augmentation
+        )
         if step:
             torch.testing.assert_close(got.total, expected.total)
             assert state is not None and state.steps.tolist() == [size * step] * 2
@@ -160,9 +193,11 @@ def test_only_rows_that_go_on_carry_the_memory() -> None:
     def window(*rows: tuple[int, int]) -> Any:
         return windows.window_of(episodes.batch(list(rows), 4), STATE_FEATURES, {}, 4)
 
-    before = window((0, 4), (0, 9), (2, 2))  # the last one has padding, so that its memory ran on over it
+    # the last one has padding, so that its memory ran on over it
+    before = window((0, 4), (0, 9), (2, 2))
     carried = carry.left_behind(policy.loss(before.batch), before.places, before.whole)
-    # It goes on; it is another episode, whose first frame follows on the end of that before it; it overlaps; it has run on.
+    # It goes on; it is another episode, whose first frame follows on the end of that before it; it
+    # overlaps; it has run on.
     after = window((0, 9), (1, 4), (0, 8), (2, 7))
     state, _ = carry.start_from(carried, policy, after.places)
     assert state is not None and state.steps.tolist() == [5, 0, 0, 0]
@@ -170,13 +205,19 @@ def test_only_rows_that_go_on_carry_the_memory() -> None:
 
 
 def test_pictures_come_with_channels_last() -> None:
-    features = Features(views=(View(name="third", height=64, width=96),), proprioception=5, action=2, horizon=4)
+    features = Features(
+        views=(View(name="third", height=64, width=96),), proprioception=5, action=2, horizon=4
+    )
     picture = torch.rand(2, 3, 64, 96)
     batch = {"observation.state": torch.rand(2, 5), "observation.images.third": picture}
     seen = windows.observation_of(batch, features, {"third": "observation.images.third"})
     torch.testing.assert_close(seen.images["third"][1, 7, 9], picture[1, :, 7, 9])
-    with pytest.raises(ValueError, match=r"missing: observation\.images\.third; got: observation\.state"):
-        windows.observation_of({"observation.state": torch.rand(2, 5)}, features, {"third": "observation.images.third"})
+    with pytest.raises(
+        ValueError, match=r"missing: observation\.images\.third; got: observation\.state"
+    ):
+        windows.observation_of(
+            {"observation.state": torch.rand(2, 5)}, features, {"third": "observation.images.third"}
+        )
 
 
 def test_windows_without_masks_are_refused() -> None:
@@ -198,7 +239,9 @@ def test_moments_are_those_of_our_own_training() -> None:
         actions[row, : len(path)] = path
     valid = torch.arange(30) < torch.tensor([[30], [22]])
     batch = EpisodeBatch(
-        observation=Observation(proprioception=torch.zeros(2, 30, 1)), actions=torch.from_numpy(actions), valid=valid
+        observation=Observation(proprioception=torch.zeros(2, 30, 1)),
+        actions=torch.from_numpy(actions),
+        valid=valid,
     )
     window = windows.Window(batch, None, torch.tensor([True, True]), [True, False])
     marked = windows.with_emphasis(window, span.tolist(), horizon, 0.25)
@@ -208,17 +251,23 @@ def test_moments_are_those_of_our_own_training() -> None:
         kinds = moments(episode, horizon, span)
         kinds_seen |= set(kinds.tolist())
         np.testing.assert_array_equal(marked.deciding[row, : len(path)], kinds == DECIDING)
-        np.testing.assert_array_equal(marked.emphasis[row, : len(path)], np.where(kinds == RESTING, 0.25, 1.0))
+        np.testing.assert_array_equal(
+            marked.emphasis[row, : len(path)], np.where(kinds == RESTING, 0.25, 1.0)
+        )
     assert len(kinds_seen) == 3
     assert not marked.deciding[~valid].any()
     assert windows.with_emphasis(window, span.tolist(), horizon, None).emphasis is None
 
 
 def test_a_window_in_the_middle_of_an_episode_does_not_begin_with_a_rest() -> None:
-    """The robot moves all the time: cut out of its episode, no moment of the window may count as waiting or deciding."""
+    """The robot moves all the time: cut out of its episode, no moment of the window may count as
+    waiting or deciding.
+    """
     path = torch.arange(40.0).reshape(1, 40, 1).expand(-1, -1, 2)
     valid = torch.ones(1, 40, dtype=torch.bool)
-    batch = EpisodeBatch(observation=Observation(proprioception=torch.zeros(1, 40, 1)), actions=path, valid=valid)
+    batch = EpisodeBatch(
+        observation=Observation(proprioception=torch.zeros(1, 40, 1)), actions=path, valid=valid
+    )
     for begins in (True, False):
         window = windows.Window(batch, None, torch.tensor([begins]), [True])
         marked = windows.with_emphasis(window, [10.0, 10.0], 4, 0.25)
@@ -226,7 +275,9 @@ def test_a_window_in_the_middle_of_an_episode_does_not_begin_with_a_rest() -> No
     chosen = [(0, 3), (0, 7), (1, 5)]
     begins = windows.window_of(Episodes(9, 6).batch(chosen, 4), STATE_FEATURES, {}, 4).begins
     assert begins.tolist() == [True, False, False]
-    begins = windows.window_of(Episodes(9, 6).batch([(0, 4), (0, 5)], 4), STATE_FEATURES, {}, 4).begins
+    begins = windows.window_of(
+        Episodes(9, 6).batch([(0, 4), (0, 5)], 4), STATE_FEATURES, {}, 4
+    ).begins
     assert begins.tolist() == [True, False]  # the first without any padding in front
 
 
@@ -253,26 +304,38 @@ def test_statistics_from_frames_are_those_of_our_own_training(recording: Path) -
 
 
 def test_statistics_from_a_summary_keep_directions(recording: Path) -> None:
-    """LeRobot's minimum, maximum, mean and deviation are enough to find the rotations of a Camo recording."""
+    """LeRobot's minimum, maximum, mean and deviation are enough to find the rotations of a Camo
+    recording.
+    """
     episodes = load_episodes(open_episodes(recording))
     rows = {
         "observation.state": np.concatenate([each.state for each in episodes]),
         "action": np.concatenate([each.actions for each in episodes]),
-        "observation.environment_state": np.concatenate([each.objects.reshape(each.length, -1) for each in episodes]),
+        "observation.environment_state": np.concatenate(
+            [each.objects.reshape(each.length, -1) for each in episodes]
+        ),
     }
     stats = {
-        key: {name: getattr(array, name)(axis=0) for name in ("min", "max", "mean", "std")} for key, array in rows.items()
+        key: {name: getattr(array, name)(axis=0) for name in ("min", "max", "mean", "std")}
+        for key, array in rows.items()
     }
     for key in ("observation.state", "action"):
-        found = statistics.directions({name: values.astype(float) for name, values in stats[key].items()})
+        found = statistics.directions(
+            {name: values.astype(float) for name, values in stats[key].items()}
+        )
         assert found == directions(rows[key]) == [slice(3, 6), slice(6, 9)]
     got, expected = statistics.from_summary(stats, CAMO_STATE), statistics_of(episodes)
     for name in ("proprioception", "action"):
         for end in ("low", "high"):
-            np.testing.assert_allclose(getattr(getattr(got, name), end), getattr(getattr(expected, name), end), atol=1e-5)
-    # Plates and the sponge are always seen: where they stand from left to right has the range of our own training.
+            np.testing.assert_allclose(
+                getattr(getattr(got, name), end), getattr(getattr(expected, name), end), atol=1e-5
+            )
+    # Plates and the sponge are always seen: where they stand from left to right has the range of
+    # our own training.
     for end in ("low", "high"):
-        mine, ours = (np.reshape(getattr(each.objects, end), (5, 7))[:4, 2] for each in (got, expected))
+        mine, ours = (
+            np.reshape(getattr(each.objects, end), (5, 7))[:4, 2] for each in (got, expected)
+        )
         np.testing.assert_allclose(mine, ours, atol=1e-4)
 
 

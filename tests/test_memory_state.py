@@ -62,7 +62,9 @@ def test_put_starts_some_robots_afresh(policy, state) -> None:
     assert equal(fresh[[0, 2]], state[[0, 2]])
     assert equal(fresh[[1, 3]], policy.initial_state(2))
     assert fresh.steps.tolist() == [3, 0, 3, 0]
-    assert equal(state.put(1, policy.initial_state(1)).put(slice(3, 4), policy.initial_state(1)), fresh)
+    assert equal(
+        state.put(1, policy.initial_state(1)).put(slice(3, 4), policy.initial_state(1)), fresh
+    )
     with pytest.raises(ValueError, match="2 places for a memory state that holds 1"):
         state.put([1, 3], policy.initial_state(1))
 
@@ -117,7 +119,9 @@ def test_bad_files_are_refused(state, tmp_path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match="truncated or damaged"):
         MemoryState.load(path)
-    safetensors.torch.save_file({"x": torch.zeros(1)}, path, metadata={"format": "chameleon-memory-state"})
+    safetensors.torch.save_file(
+        {"x": torch.zeros(1)}, path, metadata={"format": "chameleon-memory-state"}
+    )
     with pytest.raises(ValueError, match="no complete memory state: 'working' is missing"):
         MemoryState.load(path)
     make_policy().save_pretrained(tmp_path)
@@ -132,6 +136,8 @@ def test_states_of_different_architectures_do_not_mix(state) -> None:
     with pytest.raises(ValueError, match="different architectures"):
         state.put([0], other)
     config = nano()
-    unlimited = make_policy(config=dataclasses.replace(config, fast=config.fast.limited(math.inf))).initial_state(1)
+    unlimited = make_policy(
+        config=dataclasses.replace(config, fast=config.fast.limited(math.inf))
+    ).initial_state(1)
     with pytest.raises(ValueError, match="another architecture"):
         MemoryState.cat([make_policy().initial_state(1), unlimited])

@@ -1,4 +1,6 @@
-"""Promises that every method keeps: Chameleon, the baselines and the ablations, one list for all of them."""
+"""Promises that every method keeps: Chameleon, the baselines and the ablations, one list for all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ MEMORYLESS = ("diffusion-transformer", "diffusion-unet", "act", "flow-matching",
 TIME = 9
 
 
-def make(method: str, features: Features = STATE_FEATURES, seed: int = 0, **objective: object) -> VisuomotorPolicy:
+def make(
+    method: str, features: Features = STATE_FEATURES, seed: int = 0, **objective: object
+) -> VisuomotorPolicy:
     torch.manual_seed(seed)
     return METHODS[method](nano(**objective), features)
 
@@ -34,7 +38,9 @@ def test_training_and_control_see_the_same(method: str, features: Features) -> N
     state = policy.initial_state(2)
     for t in range(TIME):
         state = policy.observe(observation.at(t), state)
-        torch.testing.assert_close(policy._condition(state.working), whole[:, t], rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(
+            policy._condition(state.working), whole[:, t], rtol=1e-8, atol=1e-9
+        )
     assert state.steps.tolist() == [TIME, TIME]
 
 
@@ -46,7 +52,9 @@ def test_strictly_causal(method: str) -> None:
     cut = 5
     mixed = dataclasses.replace(
         observation,
-        proprioception=torch.cat([observation.proprioception[:, :cut], later.proprioception[:, cut:]], 1),
+        proprioception=torch.cat(
+            [observation.proprioception[:, :cut], later.proprioception[:, cut:]], 1
+        ),
         objects=torch.cat([observation.objects[:, :cut], later.objects[:, cut:]], 1),
     )
     before, after = policy.working_states(observation), policy.working_states(mixed)
@@ -57,16 +65,26 @@ def test_strictly_causal(method: str) -> None:
 @EVERY_METHOD
 def test_what_was_long_ago_counts_for_those_that_remember_and_for_no_others(method: str) -> None:
     policy = make(method).eval()
-    first, second = make_observation(STATE_FEATURES, 1, TIME), make_observation(STATE_FEATURES, 1, TIME, seed=1)
+    first, second = (
+        make_observation(STATE_FEATURES, 1, TIME),
+        make_observation(STATE_FEATURES, 1, TIME, seed=1),
+    )
     state, other = policy.initial_state(1), policy.initial_state(1)
     for t in range(TIME - 2):  # two pasts
         state, other = policy.observe(first.at(t), state), policy.observe(second.at(t), other)
     for t in (TIME - 2, TIME - 1):  # one present
         state, other = policy.observe(first.at(t), state), policy.observe(first.at(t), other)
-    same = torch.allclose(policy._condition(state.working), policy._condition(other.working), rtol=1e-5, atol=1e-6)
+    same = torch.allclose(
+        policy._condition(state.working), policy._condition(other.working), rtol=1e-5, atol=1e-6
+    )
     assert same == (method in MEMORYLESS)
-    acted = [policy.act(policy.drop_plans(each, [0]), steps=4, source="zero") for each in (state, other) if method != "act"]
-    assert method == "act" or torch.allclose(*acted, rtol=1e-4, atol=1e-5) == same  # ACT's plans: test_baselines.py
+    acted = [
+        policy.act(policy.drop_plans(each, [0]), steps=4, source="zero")
+        for each in (state, other)
+        if method != "act"
+    ]
+    # ACT's plans: test_baselines.py
+    assert method == "act" or torch.allclose(*acted, rtol=1e-4, atol=1e-5) == same
 
 
 @EVERY_METHOD
@@ -96,9 +114,14 @@ def test_every_parameter_that_control_uses_learns(method: str, drawn: int | None
         for name, parameter in policy.named_parameters()
         if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any())
     ]
-    # The write-back of the last layer is in the paper's budget, and nothing reads it. What forgets at once has no decay.
+    # The write-back of the last layer is in the paper's budget, and nothing reads it. What forgets
+    # at once has no decay.
     unused = "log_decay" if method in ("no-memory", "brief") else "memory.1.consolidation.update"
-    assert [name for name in without if "memory.1.consolidation.update" not in name and unused not in name] == []
+    assert [
+        name
+        for name in without
+        if "memory.1.consolidation.update" not in name and unused not in name
+    ] == []
 
 
 @EVERY_METHOD
@@ -108,7 +131,9 @@ def test_padding_does_not_matter(method: str) -> None:
     padding = ~batch.valid[..., None]
     changed = dataclasses.replace(
         batch,
-        observation=batch.observation.map(lambda tensor: tensor + 5 * padding.view(2, 12, *[1] * (tensor.dim() - 2))),
+        observation=batch.observation.map(
+            lambda tensor: tensor + 5 * padding.view(2, 12, *[1] * (tensor.dim() - 2))
+        ),
         actions=batch.actions + 5 * padding,
     )
     losses = []
@@ -122,7 +147,9 @@ def test_padding_does_not_matter(method: str) -> None:
 @pytest.mark.parametrize("size", ["nano", "small", "paper"])
 def test_parameters_match_chameleons(size: str) -> None:
     with torch.device("meta"):
-        counts = {method: kind(preset(size), CAMO).parameter_count for method, kind in METHODS.items()}
+        counts = {
+            method: kind(preset(size), CAMO).parameter_count for method, kind in METHODS.items()
+        }
     assert {m: n for m, n in counts.items() if abs(n / counts["chameleon"] - 1) > 0.2} == {}
 
 
@@ -141,9 +168,13 @@ def test_sixty_steps_lower_the_loss(method: str) -> None:
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
 
 
-@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if issubclass(kind, WindowPolicy)])
+@pytest.mark.parametrize(
+    "method", [name for name, kind in METHODS.items() if issubclass(kind, WindowPolicy)]
+)
 class TestWindows:
-    def test_only_the_frames_that_are_looked_at_are_encoded_to_the_same_loss(self, method: str, monkeypatch) -> None:
+    def test_only_the_frames_that_are_looked_at_are_encoded_to_the_same_loss(
+        self, method: str, monkeypatch
+    ) -> None:
         policy = make(method, action_steps=3).eval()
         policy.frames = min(policy.frames, 2)  # type: ignore[misc]
         batch = make_batch(STATE_FEATURES, 2, 20, lengths=[20, 11])
@@ -151,14 +182,17 @@ class TestWindows:
         for place in ("visuomotor", "window"):
             room = "policy" if place == "visuomotor" else "baselines"
             monkeypatch.setattr(
-                f"chameleon_policy.{room}.{place}.draw_moments", lambda batch, count: (torch.arange(2)[:, None], steps)
+                f"chameleon_policy.{room}.{place}.draw_moments",
+                lambda batch, count: (torch.arange(2)[:, None], steps),
             )
         encoded, losses = [], []
         forward = type(policy.event_tokens).forward
         monkeypatch.setattr(
             type(policy.event_tokens),
             "forward",
-            lambda self, seen, *rest: encoded.append(seen.proprioception.shape[1]) or forward(self, seen, *rest),
+            lambda self, seen, *rest: (
+                encoded.append(seen.proprioception.shape[1]) or forward(self, seen, *rest)
+            ),
         )
         for drawn in (3, 40):  # the second: as many as there are, so that all frames are encoded
             policy.config = nano(action_steps=drawn)
@@ -176,17 +210,34 @@ class TestWindows:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_muon_takes_every_large_matrix(method: str) -> None:
-    """Or a method would be trained by another optimizer than the rest. Embeddings and tables are AdamW's, as ever."""
+    """Or a method would be trained by another optimizer than the rest. Embeddings and tables are
+    AdamW's, as ever.
+    """
     policy = make(method, IMAGE_FEATURES)
     taken = {id(weight) for weight in matrices_of(policy)}
-    left = [n for n, p in policy.named_parameters() if p.dim() > 1 and p.requires_grad and id(p) not in taken]
-    small = ("slots.", "convolution_weight", "action_in", "action_out", "proprioception", "language", "ages", "queries")
+    left = [
+        n
+        for n, p in policy.named_parameters()
+        if p.dim() > 1 and p.requires_grad and id(p) not in taken
+    ]
+    small = (
+        "slots.",
+        "convolution_weight",
+        "action_in",
+        "action_out",
+        "proprioception",
+        "language",
+        "ages",
+        "queries",
+    )
     small += ("unet.down.0.0", "unet.out.1", "stem.0", "horizon_tokens", "encoders")
     assert [name for name in left if not any(part in name for part in small)] == []
 
 
 def test_an_unknown_method_is_told_the_others() -> None:
-    with pytest.raises(ValueError, match="no method 'difusion'; choose one of chameleon, diffusion-transformer"):
+    with pytest.raises(
+        ValueError, match="no method 'difusion'; choose one of chameleon, diffusion-transformer"
+    ):
         method_named("difusion")
 
 
@@ -198,7 +249,9 @@ def test_nothing_is_copied_between_methods() -> None:
         lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
         for place in range(len(lines) - 5):
             run = tuple(lines[place : place + 6])
-            assert runs.setdefault(run, path.name) == path.name, f"{path.name} and {runs[run]} share {run}"
+            assert runs.setdefault(run, path.name) == path.name, (
+                f"{path.name} and {runs[run]} share {run}"
+            )
 
 
 def test_the_ablations_are_chameleon() -> None:

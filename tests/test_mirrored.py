@@ -1,4 +1,6 @@
-"""In the mirror: the simulator itself says what a mirrored scene looks like and where a mirrored pose is."""
+"""In the mirror: the simulator itself says what a mirrored scene looks like and where a mirrored
+pose is.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def test_flipped_pictures_are_pictures_of_the_mirrored_scene(task: str) -> None:
     after = env.frames()
     env.close()
     for view in before:
-        # Below the arm, which is not symmetric. Light and grain of the wood differ a little, things by far more.
+        # Below the arm, which is not symmetric. Light and grain of the wood differ a little, things
+        # by far more.
         flipped, same = (
             (np.abs(after[view].astype(int) - other)[25:].max(-1) > 60).mean()
             for other in (before[view][:, ::-1], before[view])
@@ -45,7 +48,9 @@ def test_flipped_pictures_are_pictures_of_the_mirrored_scene(task: str) -> None:
 def test_poses_are_those_of_the_mirrored_tool() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
-        rotation = np.diag([1.0, -1.0, -1.0]) @ rotation_about(rng.normal(size=3), rng.uniform(0, 1))
+        rotation = np.diag([1.0, -1.0, -1.0]) @ rotation_about(
+            rng.normal(size=3), rng.uniform(0, 1)
+        )
         pose = Pose(rng.uniform((0.3, -0.3, 0.1), (0.7, 0.3, 0.4)), rotation)
         numbers = pose_to_action(pose, 0.3).astype(np.float32)
         seen = read_action(numbers * np.array(SIGNS, np.float32))
@@ -54,19 +59,24 @@ def test_poses_are_those_of_the_mirrored_tool() -> None:
 
 
 def test_some_episodes_of_a_batch_are_shown_in_the_mirror(tmp_path: Path) -> None:
-    recording = open_episodes(record(Recording(task="seasonings", episodes=2, image_size=32), tmp_path / "rgb"))
+    recording = open_episodes(
+        record(Recording(task="seasonings", episodes=2, image_size=32), tmp_path / "rgb")
+    )
     check_mirror(recording)
     arrays, mirror = load_episodes(recording), Mirror(SIGNS, SIGNS)
     statistics = statistics_of(arrays, mirror)
     side = ACTION_NAMES.index("y")
     for span in (statistics.proprioception, statistics.action):
-        assert span is not None and span.low[side] == pytest.approx(-span.high[side])  # both sides count alike
+        # both sides count alike
+        assert span is not None and span.low[side] == pytest.approx(-span.high[side])
     store = EpisodeStore(arrays, features_of(recording, 4), statistics, mirror=mirror)
     plain = store.batch([0, 1])
     batch = store.dressed(store.batch([0, 1]), [Appearance(), Appearance(mirrored=True)])
     for name, frames in batch.observation.images.items():
         np.testing.assert_array_equal(frames[0], plain.observation.images[name][0])
-        np.testing.assert_array_equal(frames[1], plain.observation.images[name][1].numpy()[:, :, ::-1])
+        np.testing.assert_array_equal(
+            frames[1], plain.observation.images[name][1].numpy()[:, :, ::-1]
+        )
     signs = np.array(SIGNS, np.float32)
     for numbers, before in (
         (batch.actions, plain.actions),
@@ -75,10 +85,14 @@ def test_some_episodes_of_a_batch_are_shown_in_the_mirror(tmp_path: Path) -> Non
         np.testing.assert_array_equal(numbers[0], before[0])
         np.testing.assert_array_equal(numbers[1], before[1].numpy() * signs)
     again = store.batch([0, 1])  # what lies in the store has not changed
-    np.testing.assert_array_equal(again.observation.images["wrist"], plain.observation.images["wrist"])
+    np.testing.assert_array_equal(
+        again.observation.images["wrist"], plain.observation.images["wrist"]
+    )
 
 
 def test_states_have_none(tmp_path: Path) -> None:
-    recording = record(Recording(task="clean-plate", episodes=1, observation="state"), tmp_path / "state")
+    recording = record(
+        Recording(task="clean-plate", episodes=1, observation="state"), tmp_path / "state"
+    )
     with pytest.raises(ValueError, match="only recordings of Camo with pictures"):
         check_mirror(open_episodes(recording))

@@ -12,7 +12,12 @@ from chameleon_policy.train.loop import make_optimizers
 from chameleon_policy.train.muon import Muon, matrices_of, orthogonalise
 from examples import IMAGE_FEATURES, make_policy
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    ),
+]
 
 
 @pytest.mark.parametrize("shape", [(3, 24, 24), (2, 16, 80), (2, 80, 16), (64, 32)])
@@ -23,7 +28,8 @@ def test_singular_values_become_one_and_singular_vectors_stay(shape: tuple[int, 
     found = left.mT @ orthogonalise(matrices) @ right.mT
     diagonal = found.diagonal(dim1=-2, dim2=-1)
     torch.testing.assert_close(found, torch.diag_embed(diagonal), rtol=0, atol=1e-4)
-    # The iteration is cut short: it ends between 0.68 and 1.2; only the smallest of a square matrix lag behind.
+    # The iteration is cut short: it ends between 0.68 and 1.2; only the smallest of a square matrix
+    # lag behind.
     assert diagonal.max() < 1.25
     assert (diagonal > 0.65).float().mean() > 0.9
 
@@ -31,7 +37,9 @@ def test_singular_values_become_one_and_singular_vectors_stay(shape: tuple[int, 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
 def test_updates_are_those_of_pytorch(shape: tuple[int, int], device: str) -> None:
-    """torch.optim.Muon orthogonalises in bfloat16, so equal to its last bits; two matrices at once, on fresh gradients."""
+    """torch.optim.Muon orthogonalises in bfloat16, so equal to its last bits; two matrices at once,
+    on fresh gradients.
+    """
     torch.manual_seed(1)
     start = [torch.randn(shape, device=device) for _ in range(2)]
     ours, theirs = ([nn.Parameter(value.clone()) for value in start] for _ in range(2))
@@ -75,7 +83,12 @@ def test_every_parameter_has_one_optimizer() -> None:
     for name, kinds in (("adamw", ["AdamW"]), ("muon", ["AdamW", "Muon"])):
         optimizers = make_optimizers(policy, TrainingConfig(steps=1, optimizer=name))
         assert [type(optimizer).__name__ for optimizer in optimizers] == kinds
-        owned = [id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]]
+        owned = [
+            id(each)
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for each in group["params"]
+        ]
         assert len(owned) == len(set(owned))
         assert set(owned) == trained
     matrices = {id(matrix) for matrix in matrices_of(policy)}

@@ -26,9 +26,13 @@ def unroll(policy, observation: Observation, state: MemoryState | None = None):
     return outputs[-1].working, after
 
 
-def assert_same_memory(first: MemoryState, second: MemoryState, atol: float, rtol: float = 0) -> None:
+def assert_same_memory(
+    first: MemoryState, second: MemoryState, atol: float, rtol: float = 0
+) -> None:
     for name, tensor in first.tensors().items():
-        torch.testing.assert_close(tensor, second.tensors()[name], rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            tensor, second.tensors()[name], rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 @pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES)
@@ -67,13 +71,17 @@ def test_windows_that_carry_the_state_equal_one_pass(cut: int) -> None:
 
 @pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES)
 def test_strictly_causal(features) -> None:
-    """Another future changes nothing up to now, also across the scan's chunks, and everything after."""
+    """Another future changes nothing up to now, also across the scan's chunks, and everything
+    after.
+    """
     policy = make_policy(features, dtype=torch.float64)
     past = make_observation(features, 1, 40, seed=0, dtype=torch.float64)
     other = make_observation(features, 1, 40, seed=1, dtype=torch.float64)
     for now in (0, 4, 13, 14, 30, 38):
         others = iter([other.proprioception, *other.images.values(), other.objects])
-        changed = past.map(lambda tensor, o=others, n=now: torch.cat([tensor[:, : n + 1], next(o)[:, n + 1 :]], 1))
+        changed = past.map(
+            lambda tensor, o=others, n=now: torch.cat([tensor[:, : n + 1], next(o)[:, n + 1 :]], 1)
+        )
         first, _ = unroll(policy, past)
         second, _ = unroll(policy, changed)
         torch.testing.assert_close(first[:, : now + 1], second[:, : now + 1], rtol=0, atol=1e-12)
@@ -117,7 +125,9 @@ class OperationCount(TorchDispatchMode):
 
 
 def test_a_step_costs_the_same_at_any_time() -> None:
-    """The same operations on the same shapes at t = 10 and t = 500; `make bench` has the seconds, up to t = 10,000."""
+    """The same operations on the same shapes at t = 10 and t = 500; `make bench` has the seconds,
+    up to t = 10,000.
+    """
     policy, counts = make_policy(), {}
     state = policy.initial_state(1)
     for t in range(501):
@@ -142,10 +152,15 @@ def test_observe_changes_neither_its_state_nor_the_policy() -> None:
 
 
 def test_memory_matters_two_pasts_one_present() -> None:
-    """The same present observation after different pasts gives different working states and actions."""
+    """The same present observation after different pasts gives different working states and
+    actions.
+    """
     policy = make_policy()
     present = make_observation(STATE_FEATURES, 1, seed=99)
-    pasts = [policy.observe(make_observation(STATE_FEATURES, 1, seed=s), policy.initial_state(1)) for s in (1, 2)]
+    pasts = [
+        policy.observe(make_observation(STATE_FEATURES, 1, seed=s), policy.initial_state(1))
+        for s in (1, 2)
+    ]
     actions = [policy.act(policy.observe(present, past), source="zero") for past in pasts]
     assert (actions[0] - actions[1]).abs().max() > 1e-4
 
@@ -173,10 +188,14 @@ class TestActing:
         assert torch.equal(zero[0], zero[1])
         seeded = [policy.act(state, generator=torch.Generator().manual_seed(7)) for _ in range(2)]
         assert torch.equal(seeded[0], seeded[1])
-        assert not torch.equal(seeded[0], policy.act(state, generator=torch.Generator().manual_seed(8)))
+        assert not torch.equal(
+            seeded[0], policy.act(state, generator=torch.Generator().manual_seed(8))
+        )
 
     def test_euler_steps_follow_the_straight_line_to_a_fixed_endpoint(self, monkeypatch) -> None:
-        """With a network that always predicts E, n steps from A_0 must visit A_0 + i/n (E - A_0) and end in E."""
+        """With a network that always predicts E, n steps from A_0 must visit A_0 + i/n (E - A_0)
+        and end in E.
+        """
         policy = make_policy()
         end = torch.randn(1, STATE_FEATURES.horizon, STATE_FEATURES.action)
         visited, times = [], []
@@ -197,12 +216,16 @@ class TestActing:
     def test_fifty_steps_by_default(self, monkeypatch) -> None:
         policy, calls = make_policy(), itertools.count()
         endpoint = policy.action_flow.endpoint
-        monkeypatch.setattr(policy.action_flow, "endpoint", lambda *a: (next(calls), endpoint(*a))[1])
+        monkeypatch.setattr(
+            policy.action_flow, "endpoint", lambda *a: (next(calls), endpoint(*a))[1]
+        )
         policy.act(policy.observe(make_observation(STATE_FEATURES, 1), policy.initial_state(1)))
         assert next(calls) == 50
 
     def test_the_condition_computed_once_equals_joint_attention_under_its_mask(self) -> None:
-        """One pass over [policy tokens, action tokens] with the mask spelt out gives the same endpoint."""
+        """One pass over [policy tokens, action tokens] with the mask spelt out gives the same
+        endpoint.
+        """
         policy = make_policy(dtype=torch.float64)
         flow = policy.action_flow
         working, noised = torch.randn(2, 64).double(), torch.randn(2, 4, 2).double()
@@ -220,11 +243,18 @@ class TestActing:
         for block in flow.blocks:
             normed = block.attention_norm(tokens)
             query = block.attention.query(normed).view(2, n + 4, 4, 16).transpose(1, 2)
-            key, value = (t.reshape(2, n + 4, 4, 16).transpose(1, 2) for t in block.attention.key_value(normed).chunk(2, -1))
+            key, value = (
+                t.reshape(2, n + 4, 4, 16).transpose(1, 2)
+                for t in block.attention.key_value(normed).chunk(2, -1)
+            )
             scores = (query @ key.mT / 4).masked_fill(~mask, -torch.inf).softmax(-1)
-            tokens = tokens + block.attention.output((scores @ value).transpose(1, 2).reshape(2, n + 4, 64))
+            tokens = tokens + block.attention.output(
+                (scores @ value).transpose(1, 2).reshape(2, n + 4, 64)
+            )
             tokens = tokens + block.feedforward(tokens)
-        torch.testing.assert_close(flow.action_out(flow.norm(tokens[:, n:])), expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            flow.action_out(flow.norm(tokens[:, n:])), expected, rtol=0, atol=1e-10
+        )
 
 
 class TestNormalisation:
@@ -234,20 +264,29 @@ class TestNormalisation:
     )
 
     def test_units_do_not_matter(self) -> None:
-        """A policy with statistics on raw data equals one without on data that was normalised by hand."""
+        """A policy with statistics on raw data equals one without on data that was normalised by
+        hand.
+        """
         raw = make_observation(STATE_FEATURES, 1)
         scaled = raw.proprioception.clone()
         for dim, (low, high) in enumerate(
-            zip(self.STATISTICS.proprioception.low, self.STATISTICS.proprioception.high, strict=True)
+            zip(
+                self.STATISTICS.proprioception.low, self.STATISTICS.proprioception.high, strict=True
+            )
         ):
             if high > low:
                 scaled[:, dim] = (raw.proprioception[:, dim] - low) / (high - low) * 2 - 1
         with_statistics = make_policy(statistics=self.STATISTICS)
         without = make_policy()
         first = with_statistics.observe(raw, with_statistics.initial_state(1))
-        second = without.observe(dataclasses.replace(raw, proprioception=scaled), without.initial_state(1))
+        second = without.observe(
+            dataclasses.replace(raw, proprioception=scaled), without.initial_state(1)
+        )
         torch.testing.assert_close(first.working, second.working, rtol=1e-4, atol=1e-5)
-        action, plain = with_statistics.act(first, source="zero"), without.act(second, source="zero")
+        action, plain = (
+            with_statistics.act(first, source="zero"),
+            without.act(second, source="zero"),
+        )
         torch.testing.assert_close(action[..., 0], 15 + 5 * plain[..., 0], rtol=1e-4, atol=1e-3)
         torch.testing.assert_close(action[..., 1], plain[..., 1], rtol=1e-3, atol=1e-4)
 
@@ -262,7 +301,9 @@ class TestNormalisation:
         assert policy.act(state).dtype == torch.float32
 
     def test_range_of_data(self) -> None:
-        assert Range.of(torch.tensor([[[1.0, 4.0], [3.0, -2.0]]])) == Range(low=(1.0, -2.0), high=(3.0, 4.0))
+        assert Range.of(torch.tensor([[[1.0, 4.0], [3.0, -2.0]]])) == Range(
+            low=(1.0, -2.0), high=(3.0, 4.0)
+        )
 
 
 class TestLoss:
@@ -271,37 +312,56 @@ class TestLoss:
         loss = policy.loss(make_batch(STATE_FEATURES, 3, 20))
         parts = {name: part.item() for name, part in loss.parts.items()}
         assert set(parts) == {"action", "control_jepa", "alignment", "variance"}
-        assert parts["control_jepa"] == pytest.approx(parts["alignment"] + 0.05 * parts["variance"], rel=1e-5)
-        assert loss.total.item() == pytest.approx(parts["action"] + 0.05 * parts["control_jepa"], rel=1e-5)
+        assert parts["control_jepa"] == pytest.approx(
+            parts["alignment"] + 0.05 * parts["variance"], rel=1e-5
+        )
+        assert loss.total.item() == pytest.approx(
+            parts["action"] + 0.05 * parts["control_jepa"], rel=1e-5
+        )
 
     def test_padding_does_not_matter(self) -> None:
-        """What stands in the padding of observations and actions changes neither the loss nor any gradient."""
+        """What stands in the padding of observations and actions changes neither the loss nor any
+        gradient.
+        """
         policy = make_policy(config=nano(proprioception_noise=0.0))
         batch = make_batch(STATE_FEATURES, 2, 24, lengths=[24, 9])
         other = make_batch(STATE_FEATURES, 2, 24, seed=5)
         pad = ~batch.valid
         observation = dataclasses.replace(
             batch.observation,
-            proprioception=torch.where(pad[..., None], other.observation.proprioception, batch.observation.proprioception),
-            objects=torch.where(pad[..., None, None], other.observation.objects, batch.observation.objects),
+            proprioception=torch.where(
+                pad[..., None], other.observation.proprioception, batch.observation.proprioception
+            ),
+            objects=torch.where(
+                pad[..., None, None], other.observation.objects, batch.observation.objects
+            ),
         )
         actions = torch.where(pad[..., None], other.actions, batch.actions)
         results = []
-        for candidate in (batch, dataclasses.replace(batch, observation=observation, actions=actions)):
+        for candidate in (
+            batch,
+            dataclasses.replace(batch, observation=observation, actions=actions),
+        ):
             policy.zero_grad()
             torch.manual_seed(3)
             total = policy.loss(candidate).total
             total.backward()
-            results.append((total.item(), [p.grad.clone() for p in policy.parameters() if p.grad is not None]))
+            results.append(
+                (total.item(), [p.grad.clone() for p in policy.parameters() if p.grad is not None])
+            )
         assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)
         for first, second in zip(results[0][1], results[1][1], strict=True):
             torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-6)
 
     def test_action_loss_by_hand(self, monkeypatch) -> None:
-        """With a head that predicts zero, the loss is the mean square of the valid chunk entries, counted by a loop."""
+        """With a head that predicts zero, the loss is the mean square of the valid chunk entries,
+        counted by a loop.
+        """
         policy = make_policy(config=nano(control_jepa_weight=0.0))
         batch = make_batch(STATE_FEATURES, 2, 7, lengths=[7, 4])
-        monkeypatch.setattr(policy.action_flow, "endpoint", lambda noised, *_: torch.zeros_like(noised))
+        monkeypatch.setattr(
+            policy.action_flow, "endpoint", lambda noised, *_: torch.zeros_like(noised)
+        )
         squares = [
             batch.actions[b, t + j].square().sum().item()
             for b, length in enumerate([7, 4])
@@ -330,7 +390,9 @@ class TestLoss:
         loss = policy.loss(window)
         expected = torch.stack([batch.actions[0, t : t + 4] for t in range(3)])
         torch.testing.assert_close(seen[0], expected)
-        assert loss.parts["action"].item() == pytest.approx(expected.square().mean().item(), rel=1e-5)
+        assert loss.parts["action"].item() == pytest.approx(
+            expected.square().mean().item(), rel=1e-5
+        )
 
     def test_emphasis_chooses_the_time_steps(self, monkeypatch) -> None:
         policy = make_policy(config=nano(action_steps=5))
@@ -347,7 +409,9 @@ class TestLoss:
         torch.testing.assert_close(seen[0], batch.actions[:, 3:7].repeat_interleave(5, dim=0))
 
     def test_windows_with_one_augmentation_equal_the_whole_episode(self) -> None:
-        """Memory and crop carry over: the second window ends in the same state as one pass over everything."""
+        """Memory and crop carry over: the second window ends in the same state as one pass over
+        everything.
+        """
         policy = make_policy(IMAGE_FEATURES, config=nano(proprioception_noise=0.0))
         batch = make_batch(IMAGE_FEATURES, 2, 12)
         augmentation = policy.draw_augmentation(2)
@@ -376,9 +440,14 @@ class TestLoss:
         """All but the last layer's write-back, which the budget counts and nothing reads."""
         policy = make_policy(IMAGE_FEATURES)
         policy.loss(make_batch(IMAGE_FEATURES, 2, 40)).total.backward()
-        silent = {name for name, p in policy.named_parameters() if p.grad is None or not p.grad.any()}
+        silent = {
+            name for name, p in policy.named_parameters() if p.grad is None or not p.grad.any()
+        }
         silent -= {name for name in silent if name.startswith("control_jepa.target.")}
-        assert silent == {f"memory.1.consolidation.update.{part}" for part in ("0.weight", "0.bias", "2.weight", "2.bias")}
+        assert silent == {
+            f"memory.1.consolidation.update.{part}"
+            for part in ("0.weight", "0.bias", "2.weight", "2.bias")
+        }
 
     def test_the_same_seed_gives_the_same_loss_and_eval_mode_is_not_augmented(self) -> None:
         policy = make_policy(IMAGE_FEATURES)
@@ -397,7 +466,9 @@ def test_forgotten_activations_are_computed_again(monkeypatch: pytest.MonkeyPatc
     """The same gradients, and every layer runs twice."""
     calls = []
     forward = MemoryLayer.forward
-    monkeypatch.setattr(MemoryLayer, "forward", lambda *a, **k: (calls.append(1), forward(*a, **k))[1])
+    monkeypatch.setattr(
+        MemoryLayer, "forward", lambda *a, **k: (calls.append(1), forward(*a, **k))[1]
+    )
     gradients = []
     for forget in (False, True):
         policy = make_policy(IMAGE_FEATURES, dtype=torch.float64).eval()

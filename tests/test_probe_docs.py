@@ -31,11 +31,17 @@ FILES = ("probes", "probes-nano")
 
 
 def findings() -> dict[tuple[str, str], dict]:
-    return {(NAMES[each["run"]], each["task"]): each for file in FILES for each in result(f"{file}.json")["findings"]}
+    return {
+        (NAMES[each["run"]], each["task"]): each
+        for file in FILES
+        for each in result(f"{file}.json")["findings"]
+    }
 
 
 def cell(rate: dict) -> str:
-    return interval(Rate.from_dict({name: rate[name] for name in ("value", "low", "high", "count")}))
+    return interval(
+        Rate.from_dict({name: rate[name] for name in ("value", "low", "high", "count")})
+    )
 
 
 def rows(finding: dict) -> dict[str, dict]:
@@ -58,11 +64,13 @@ def test_separability() -> None:
         there = paper.SEPARABILITY.get(task) if "nano" not in name else None
         expected.append(
             [
-                name, task, f"{100 * found['chance']:.1f}",
+                name,
+                task,
+                f"{100 * found['chance']:.1f}",
                 *(cell(found[each]) for each in ("current", "memory", "shuffled")),
                 "-" if there is None else f"{there[0]}, {there[1]}",
             ]
-        )  # fmt: skip
+        )
     assert table_below("separability", PAGE) == expected
 
 
@@ -73,11 +81,16 @@ def test_addressability() -> None:
     for name in names:
         there = paper.ADDRESSABILITY.get(name)
         found = [rows(each)[name] for each in columns.values()]
-        cells = [f"{cell(row['follows'])}" + (f" ({row['nothing']} none)" if row["nothing"] else "") for row in found]
+        cells = [
+            f"{cell(row['follows'])}" + (f" ({row['nothing']} none)" if row["nothing"] else "")
+            for row in found
+        ]
         expected.append([name, *cells, "-" if there is None else f"{there:.0f}"])
     assert table_below("addressability", PAGE) == expected
     header = next(line for line in PAGE.splitlines() if line.startswith("| memory |"))
-    assert [each.strip() for each in header.strip("|").split("|")][1:-1] == [", ".join(place) for place in columns]
+    assert [each.strip() for each in header.strip("|").split("|")][1:-1] == [
+        ", ".join(place) for place in columns
+    ]
 
 
 def test_the_controls_hold() -> None:
@@ -91,17 +104,36 @@ def test_the_controls_hold() -> None:
         own, equal = rows(finding)["Own memory"], rows(finding)["Equal answer, another scene"]
         assert own["same_actions"] == own["follows"]["count"], place
         full = rows(finding)["Full"]
-        unedited = dict(zip(zip(full["episodes"].split(), full["decisions"], strict=True), full["choices"], strict=True))
+        unedited = dict(
+            zip(
+                zip(full["episodes"].split(), full["decisions"], strict=True),
+                full["choices"],
+                strict=True,
+            )
+        )
         places = zip(equal["episodes"].split(), equal["decisions"], strict=True)
-        pairs = [(unedited[each], chosen) for each, chosen in zip(places, equal["choices"], strict=True)]
-        changed[place] = sum(chosen not in ("-", usual) for usual, chosen in pairs), len(pairs), equal["nothing"]
+        pairs = [
+            (unedited[each], chosen) for each, chosen in zip(places, equal["choices"], strict=True)
+        ]
+        changed[place] = (
+            sum(chosen not in ("-", usual) for usual, chosen in pairs),
+            len(pairs),
+            equal["nothing"],
+        )
     plates = [figures for (_, task), figures in changed.items() if task == "clean-plate"]
     assert len(plates) == 4 and not any(figures[0] for figures in plates)
     page = " ".join(PAGE.split())
     episodes, nothing = (sum(figures[place] for figures in plates) for place in (1, 2))
-    assert f"no other plate in any of {episodes} (4 policies; in {nothing} nothing is taken)" in page
+    assert (
+        f"no other plate in any of {episodes} (4 policies; in {nothing} nothing is taken)" in page
+    )
     seasonings = [figures for (_, task), figures in changed.items() if task == "seasonings"]
-    assert "there {} of {} and {} of {} choices change".format(*(n for each in seasonings for n in each[:2])) in page
+    assert (
+        "there {} of {} and {} of {} choices change".format(
+            *(n for each in seasonings for n in each[:2])
+        )
+        in page
+    )
 
 
 def test_prospectiveness() -> None:
@@ -109,7 +141,10 @@ def test_prospectiveness() -> None:
     for (name, task), finding in findings().items():
         found = finding["prospectiveness"]
         now = next(point for point in found["working"] if point["step"] == 0)
-        steps = ["never" if step is None else f"{step:+d}" if step else "0" for step in ready_at(finding).values()]
+        steps = [
+            "never" if step is None else f"{step:+d}" if step else "0"
+            for step in ready_at(finding).values()
+        ]
         expected.append([name, task, *steps, cell(now)])
     assert table_below("prospectiveness", PAGE) == expected
 
@@ -138,7 +173,9 @@ def test_the_readme_beside_the_paper() -> None:
 def test_figures_are_those_of_the_findings() -> None:
     for file in FILES:
         for name, figure in charts(result(f"{file}.json")["findings"]).items():
-            assert (ROOT / f"docs/results/{file}-{name}.svg").read_text() == figure, f"chameleon probe --found-only: {name}"
+            assert (ROOT / f"docs/results/{file}-{name}.svg").read_text() == figure, (
+                f"chameleon probe --found-only: {name}"
+            )
 
 
 def follows(name: str, task: str, edit: str) -> int:
@@ -157,18 +194,29 @@ def said() -> dict[str, str]:
     assert earlier is not None and early < 0 < late and earlier == late - early
     last, both = (
         " / ".join(str(follows(brief, "clean-plate", edit)) for edit in edits)
-        for edits in (by_rule("attended"), ("Full", "Swap, all layers", "Mask+, all layers", "Mask-, all layers"))
+        for edits in (
+            by_rule("attended"),
+            ("Full", "Swap, all layers", "Mask+, all layers", "Mask-, all layers"),
+        )
     )
     return {
         "PLATES": str(follows(chameleon, "clean-plate", "Swap, working state")),
         "SEASONINGS": str(follows(chameleon, "seasonings", "Swap, working state")),
         "READY": str(-ready_at(found[chameleon, "clean-plate"])["working"]),
-        "SWAP": str(follows(brief, "seasonings", swap)), "MASKED": str(follows(brief, "seasonings", masked)),
-        "KEPT": str(follows(brief, "seasonings", kept)), "RANDOM": str(follows(brief, "seasonings", "Swap, random")),
-        "PLATEFOUR": last, "PLATEALL": both, "DECODED": str(follows(brief, "seasonings", "Swap")),
-        "WHOLE": str(follows(brief, "seasonings", "Swap, everything")), "LEADFULL": str(-ready[chameleon]),
-        "LEADBRIEF": str(-ready[brief]), "WITHIT": str(-early), "NOJEPA": str(late), "EARLIER": str(earlier),
-    }  # fmt: skip
+        "SWAP": str(follows(brief, "seasonings", swap)),
+        "MASKED": str(follows(brief, "seasonings", masked)),
+        "KEPT": str(follows(brief, "seasonings", kept)),
+        "RANDOM": str(follows(brief, "seasonings", "Swap, random")),
+        "PLATEFOUR": last,
+        "PLATEALL": both,
+        "DECODED": str(follows(brief, "seasonings", "Swap")),
+        "WHOLE": str(follows(brief, "seasonings", "Swap, everything")),
+        "LEADFULL": str(-ready[chameleon]),
+        "LEADBRIEF": str(-ready[brief]),
+        "WITHIT": str(-early),
+        "NOJEPA": str(late),
+        "EARLIER": str(earlier),
+    }
 
 
 def test_what_the_words_say() -> None:
@@ -187,7 +235,7 @@ def test_what_the_words_say() -> None:
         "from h WITHIT steps before the decision",
         "reached NOJEPA steps after",
         "EARLIER steps earlier (the paper: 17 and 10)",
-    ):  # fmt: skip
+    ):
         assert re.sub("[A-Z]{4,}", lambda word: figures.get(word[0], word[0]), words) in page, words
     assert f"swapping the working state changes {figures['PLATES']} % of the plates" in readme
     assert f"readable from h {figures['EARLIER']} steps earlier" in readme
@@ -199,10 +247,14 @@ def test_what_the_words_say() -> None:
         assert findings()[name, "clean-plate"]["scores"]["sr"]["value"] == 1.0
     read = findings()["Chameleon", "seasonings"]["separability"]
     whole, places = (percent(read[name]["value"]) for name in ("memory", "place_by_place"))
-    assert f"in {whole} % as one of 27 (place by place, by a probe for each, {places} % at the first decision)" in page
+    assert (
+        f"in {whole} % as one of 27 (place by place, by a probe for each, {places} % at the first decision)"
+        in page
+    )
     shell = findings()["Chameleon", "shell-game"]
     assert abs(shell["scores"]["dsr"]["value"] - shell["separability"]["memory"]["value"]) < 0.05
     assert ready_at(shell)["working"] > 0 and shell["scores"]["dsr"]["value"] < 0.8
     assert all(
-        ready_at(findings()[name, "seasonings"])["traces"] == -40 for name in ("Chameleon", "w/o lasting working state")
+        ready_at(findings()[name, "seasonings"])["traces"] == -40
+        for name in ("Chameleon", "w/o lasting working state")
     )

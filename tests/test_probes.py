@@ -1,4 +1,6 @@
-"""Probes on material whose contents are known: they find what is there, when it is there, and nothing else."""
+"""Probes on material whose contents are known: they find what is there, when it is there, and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def test_shares_are_those_of_a_fitted_softmax() -> None:
     probe = LinearProbe.fit(rows, answers, 3)
     shares = probe.shares(rows)
     torch.testing.assert_close(shares.sum(-1), torch.ones(90))
-    assert torch.equal(shares.argmax(-1), probe.told(rows)) and (probe.told(rows) == answers).float().mean() > 0.95
+    assert (
+        torch.equal(shares.argmax(-1), probe.told(rows))
+        and (probe.told(rows) == answers).float().mean() > 0.95
+    )
     # At the optimum of cross-entropy with a bias, the mean share of every class is its frequency.
     torch.testing.assert_close(shares.mean(0), torch.full((3,), 1 / 3), rtol=0, atol=1e-3)
 
@@ -42,8 +47,14 @@ class TestSeparability:
         assert result.chance == (1 / 27 if task == "seasonings" else 1 / 3)
 
     def test_shuffled_labels_are_at_chance(self) -> None:
-        rates = [separability(material(seed=seed), torch.Generator().manual_seed(seed)).shuffled for seed in range(6)]
-        right, asked = sum(round(rate.value * rate.count) for rate in rates), sum(rate.count for rate in rates)
+        rates = [
+            separability(material(seed=seed), torch.Generator().manual_seed(seed)).shuffled
+            for seed in range(6)
+        ]
+        right, asked = (
+            sum(round(rate.value * rate.count) for rate in rates),
+            sum(rate.count for rate in rates),
+        )
         pooled = Rate.of(right, asked)
         assert pooled.low < 1 / 3 < pooled.high
 
@@ -79,12 +90,16 @@ class TestProspectiveness:
         assert [step for step, _ in result.traces] == list(WINDOW)
 
     @pytest.mark.parametrize(
-        ("values", "expected"), [("9599 5", -1), ("9995 9", 1), ("9995 5", None), ("9999 5", -3), ("5559 9", 0)]
+        ("values", "expected"),
+        [("9599 5", -1), ("9995 9", 1), ("9995 5", None), ("9999 5", -3), ("5559 9", 0)],
     )
     def test_held_until_the_decision_or_else_later(self, values: str, expected: int | None) -> None:
         """Tenths from three steps before the decision to one after it."""
         steps = dict(zip(range(-3, 2), values.replace(" ", ""), strict=True))
-        assert ready([{"step": step, "value": int(tenths) / 10} for step, tenths in steps.items()]) == expected
+        assert (
+            ready([{"step": step, "value": int(tenths) / 10} for step, tenths in steps.items()])
+            == expected
+        )
 
     def test_how_much_earlier(self) -> None:
         assert lead(-20, -3) == 17 and lead(-3, -20) == -17 and lead(None, -3) is None
@@ -96,10 +111,21 @@ class TestRelevantTraces:
         assert shares.shape == (2, TOKENS)
         assert int(shares[-1].argmax()) == 3 and shares[-1, 3] > 0.95
         assert shares[0].max() < 0.65  # nothing in the first layer
-        assert bool(largest(shares)[-1, 3]) and largest(shares).sum(-1).tolist() == [TOKENS // 4] * 2
+        assert (
+            bool(largest(shares)[-1, 3]) and largest(shares).sum(-1).tolist() == [TOKENS // 4] * 2
+        )
 
     def test_a_quarter_of_the_tokens_and_the_first_of_equals(self) -> None:
-        assert largest(torch.tensor([0.1, 0.5, 0.5, 0.5, 0.2, 0.3, 0.4, 0.0])).tolist() == [0, 1, 1, 0, 0, 0, 0, 0]
+        assert largest(torch.tensor([0.1, 0.5, 0.5, 0.5, 0.2, 0.3, 0.4, 0.0])).tolist() == [
+            0,
+            1,
+            1,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ]
         assert largest(torch.tensor([0.1, 0.2, 0.3])).sum() == 1
 
 

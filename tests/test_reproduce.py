@@ -23,7 +23,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_frames_are_counted_as_they_are_shown(tmp_path: Path) -> None:
-    """Two tasks, one with episodes three times as long: as many frames of each are three episodes to one."""
+    """Two tasks, one with episodes three times as long: as many frames of each are three episodes
+    to one.
+    """
     for task, length in (("clean-plate", 50), ("seasonings", 150)):
         info = tmp_path / "data" / task / "meta/info.json"
         info.parent.mkdir(parents=True)
@@ -37,7 +39,10 @@ def test_frames_are_counted_as_they_are_shown(tmp_path: Path) -> None:
 
 
 def test_from_nothing_to_a_score_and_again(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.argv", command)
     main()
@@ -46,16 +51,25 @@ def test_from_nothing_to_a_score_and_again(
     file = tmp_path / "runs/reproduce-clean-plate-shell-game/scores.json"
     document = json.loads(file.read_text())
     scores = document["result"]
-    assert document["seeds"] == [1_000_000_000] and document["command"].startswith("chameleon reproduce camo")
+    assert document["seeds"] == [1_000_000_000] and document["command"].startswith(
+        "chameleon reproduce camo"
+    )
     assert list(scores["tasks"]) == ["clean-plate", "shell-game"]
     assert [each["episodes"] for each in scores["tasks"].values()] == [1, 1]
     assert scores["demonstrations"] == 3 and scores["preset"] == "nano"
     assert 0 < scores["minutes"] < 1 and scores["looks"]
     span = json.loads((file.parent / "run/run.json").read_text())["statistics"]["proprioception"]
-    assert span["low"][1] == pytest.approx(-span["high"][1]) and span["low"][0] > 0  # y of the tool, in the mirror too
+    # y of the tool, in the mirror too
+    assert span["low"][1] == pytest.approx(-span["high"][1]) and span["low"][0] > 0
     assert (file.parent / "policy/model.safetensors").is_file()
     steps = {each["euler_steps"] for each in scores["tasks"].values()}
-    assert steps == {json.loads((file.parent / "policy/config.json").read_text())["config"]["sampling_steps"]} == {8}
+    assert (
+        steps
+        == {
+            json.loads((file.parent / "policy/config.json").read_text())["config"]["sampling_steps"]
+        }
+        == {8}
+    )
     # Told what is published, and with nothing left to do.
     rate = {"value": 0.5, "low": 0.1, "high": 0.9, "count": 10}
     tasks = {"clean-plate": {"msr": rate, "dsr": rate, "sr": rate}}
@@ -64,7 +78,9 @@ def test_from_nothing_to_a_score_and_again(
     (tmp_path / "published.json").write_text(json.dumps(published))
     played: list[str] = []
     score = reproduce._score
-    monkeypatch.setattr(reproduce, "_score", lambda *given: played.append(given[1]) or score(*given))
+    monkeypatch.setattr(
+        reproduce, "_score", lambda *given: played.append(given[1]) or score(*given)
+    )
     main()
     assert played == []
     said = capsys.readouterr().out
@@ -96,7 +112,11 @@ def test_from_nothing_to_a_score_and_again(
     ],
 )
 def test_mistakes(
-    command: list[str], wrong: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str],
+    wrong: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.argv", [*command, *wrong])
     with pytest.raises(SystemExit) as stopped:

@@ -1,4 +1,6 @@
-"""The theatre as a recording: Rerun itself reads it, and the heat maps lie over the patches that recall attends to."""
+"""The theatre as a recording: Rerun itself reads it, and the heat maps lie over the patches that
+recall attends to.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ STEPS = 12
 def rerun(*arguments: object) -> str:
     """Rerun's own command."""
     program = Path(sys.executable).with_name("rerun")
-    done = subprocess.run([program, "rrd", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [program, "rrd", *map(str, arguments)], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -35,7 +39,9 @@ def test_rerun_reads_it(tmp_path: Path) -> None:
         for view in episode.frames:
             assert f"{branch}/{view}" in shown and f"{branch}/{view}/recall" in shown
         question = episode.beliefs[0].question.replace(" ", "-")
-        assert all(f"{branch}/belief/{question}/{choice}" in shown for choice in episode.beliefs[0].choices)
+        assert all(
+            f"{branch}/belief/{question}/{choice}" in shown for choice in episode.beliefs[0].choices
+        )
 
 
 def test_heat_lies_on_the_patch_that_recall_attends_to() -> None:
@@ -44,7 +50,9 @@ def test_heat_lies_on_the_patch_that_recall_attends_to() -> None:
     attention = np.zeros((STEPS, 1, 2, 6))
     attention[..., 2] = 1
     frames = {"third": np.zeros((STEPS, 100, 100, 3), np.uint8)}
-    made = replace(make_episode(STEPS, decisions=(4,)), layout=layout, attention=attention, frames=frames)
+    made = replace(
+        make_episode(STEPS, decisions=(4,)), layout=layout, attention=attention, frames=frames
+    )
     opacity = heat_maps(made, 0)["third"][..., 3]
     expected = np.zeros((100, 100), bool)
     expected[50:90, 10:50] = True

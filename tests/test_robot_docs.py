@@ -1,4 +1,6 @@
-"""What documents say of LeRobot, the server, the robot loop and exports is what the result files have."""
+"""What documents say of LeRobot, the server, the robot loop and exports is what the result files
+have.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ def lerobot_rows() -> list[list[str]]:
     rows = result("lerobot.json")["rows"]
     return [
         [
-            row["policy"], row["lerobot"], row["task"], str(row["episodes"]), str(percent(row["lerobot_sr"])),
+            row["policy"],
+            row["lerobot"],
+            row["task"],
+            str(row["episodes"]),
+            str(percent(row["lerobot_sr"])),
             interval(Rate.from_dict(row["own_sr"])),
         ]
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def loop_rows() -> list[list[str]]:
@@ -34,11 +40,17 @@ def loop_rows() -> list[list[str]]:
         for task in TASKS:
             scores, loop = tasks[task], tasks[task]["loop"]
             delays = loop["end_to_end_ms"]
-            rows.append([
-                f"{rate} Hz", task, interval(Rate.from_dict(measured["in_process"][task]["sr"])),
-                interval(Rate.from_dict(scores["sr"])), f"{loop['ticks']:,}",
-                f"{loop['missed_memory']}, {loop['missed_periods']}", f"{delays['p50']:.0f}, {delays['p99']:.0f} ms",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    f"{rate} Hz",
+                    task,
+                    interval(Rate.from_dict(measured["in_process"][task]["sr"])),
+                    interval(Rate.from_dict(scores["sr"])),
+                    f"{loop['ticks']:,}",
+                    f"{loop['missed_memory']}, {loop['missed_periods']}",
+                    f"{delays['p50']:.0f}, {delays['p99']:.0f} ms",
+                ]
+            )
     return rows
 
 
@@ -48,7 +60,9 @@ def serving_rows() -> list[list[str]]:
         for policy, measured in result(file)["policies"].items():
             ticks = [f"{row['ticks_per_second']:.0f}" for row in measured["server"]]
             assert [row["clients"] for row in measured["server"]] == list(CLIENTS)
-            rows.append([machine, policy, f"{measured['in_process']['ticks_per_second']:.0f}", *ticks])
+            rows.append(
+                [machine, policy, f"{measured['in_process']['ticks_per_second']:.0f}", *ticks]
+            )
     return rows
 
 
@@ -60,7 +74,10 @@ def test_lerobot_table(document: str) -> None:
 def test_what_is_said_of_the_rows() -> None:
     page, rows = (ROOT / "docs/lerobot.md").read_text(), result("lerobot.json")["rows"]
     first = rows[0]
-    assert f"Of the {first['episodes']} episodes of the first row, {first['both']} succeed in both evaluations, " in page
+    assert (
+        f"Of the {first['episodes']} episodes of the first row, {first['both']} succeed in both evaluations, "
+        in page
+    )
     assert f"{first['only_lerobot']} only in LeRobot's and {first['only_own']} only in ours" in page
     pictures = next(row for row in rows if row["lerobot"] == "0.6.1")
     (seconds,) = re.findall(r"(\d+) s on an H200", pictures["training"])
@@ -70,7 +87,10 @@ def test_what_is_said_of_the_rows() -> None:
 def test_both_evaluations_agree_as_far_as_noise_lets_them() -> None:
     """One rate lies within the interval of the other, for every row that the documents show."""
     for row in result("lerobot.json")["rows"]:
-        theirs, ours = Rate.of(sum(row["lerobot_successes"]), row["episodes"]), Rate.from_dict(row["own_sr"])
+        theirs, ours = (
+            Rate.of(sum(row["lerobot_successes"]), row["episodes"]),
+            Rate.from_dict(row["own_sr"]),
+        )
         assert _within(theirs.value, ours) or _within(ours.value, theirs), row["policy"]
         assert row["both"] + row["only_lerobot"] == sum(row["lerobot_successes"])
         assert row["both"] + row["only_own"] == sum(row["own_successes"])
@@ -99,7 +119,9 @@ def test_what_is_said_of_a_busy_machine(document: str) -> None:
     busy = [result(f"robot-loop-busy{again}.json") for again in ("", "-again")]
     rates = " and ".join(str(percent(run["scores"]["sr"]["value"])) for run in busy)
     assert f"seasonings at 30 Hz fell to {rates} %" in (ROOT / document).read_text()
-    assert all(round(run["loop"]["end_to_end_ms"]["p99"], -1) == 200 and run["rate"] == 30 for run in busy)
+    assert all(
+        round(run["loop"]["end_to_end_ms"]["p99"], -1) == 200 and run["rate"] == 30 for run in busy
+    )
     assert all(run["scores"]["dsr"]["value"] > 0.95 for run in busy)
 
 
@@ -114,7 +136,10 @@ def test_what_is_said_of_lerobots_server() -> None:
     text = (ROOT / "docs/serving.md").read_text()
     for step, share in shares.items():
         assert f"{percent(share)} % when joints move by {step}" in text
-    assert f"LeRobot {peer['version']}" in text and f"it adds {peer['overhead_ms']:.1f} ms to a call" in text
+    assert (
+        f"LeRobot {peer['version']}" in text
+        and f"it adds {peer['overhead_ms']:.1f} ms to a call" in text
+    )
     ours = result("serving-cpu.json")["policies"]["camo-small, 2 x 128 x 128"]["overhead_ms"]
     assert f"{ours:.1f} ms to an `observe`" in text
 
@@ -123,13 +148,21 @@ def test_export_tables() -> None:
     measured = result("exporting.json")
     text = (ROOT / "docs/export.md").read_text()
     rows = [
-        [f"`{method}`" if method in METHODS else method, *(f"{row[name]:.1e}" for name in ("memory", "working", "actions"))]
+        [
+            f"`{method}`" if method in METHODS else method,
+            *(f"{row[name]:.1e}" for name in ("memory", "working", "actions")),
+        ]
         for method, row in measured["errors"].items()
     ]
     assert table_below("export-errors", text) == rows
     assert set(measured["errors"]) == {*METHODS, "camo-small"}
     speed = [
-        [threads, call, f"{row['eager']['ms']:.1f} ms", *(f"{row[name]['times_as_fast']:.2f}" for name in PROGRAMS)]
+        [
+            threads,
+            call,
+            f"{row['eager']['ms']:.1f} ms",
+            *(f"{row[name]['times_as_fast']:.2f}" for name in PROGRAMS),
+        ]
         for threads, calls in measured["threads"].items()
         for call, row in calls.items()
     ]

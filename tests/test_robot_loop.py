@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -52,7 +52,8 @@ def test_ticks_come_at_their_times_and_late_ones_are_not_made_up_for() -> None:
     for work in (0.0, 0.05, 0.13, 0.0, 0.31, 0.0, 0.0):
         began.append(clock.tick() - 100.0)
         time.now += work
-    # The third tick's work ends 30 ms late; the fifth's lasts three periods, in which two ticks do not happen.
+    # The third tick's work ends 30 ms late; the fifth's lasts three periods, in which two ticks do
+    # not happen.
     assert began == pytest.approx([0.0, 0.1, 0.2, 0.33, 0.4, 0.71, 0.8])
     assert clock.missed == 2
     assert clock.lateness == pytest.approx([0, 0, 0, 0.03, 0, 0.21, 0], abs=1e-9)
@@ -96,7 +97,13 @@ def test_a_chunk_is_asked_for_when_enough_of_the_last_one_is_carried_out() -> No
 NUMBERS = st.floats(-10, 10, width=32)
 
 
-@given(action=NUMBERS, before=NUMBERS, low=st.floats(-5, 0), high=st.floats(0, 5), speed=st.floats(0.1, 5))
+@given(
+    action=NUMBERS,
+    before=NUMBERS,
+    low=st.floats(-5, 0),
+    high=st.floats(0, 5),
+    speed=st.floats(0.1, 5),
+)
 def test_what_is_sent_is_never_too_fast_and_never_further_outside(
     action: float, before: float, low: float, high: float, speed: float
 ) -> None:
@@ -141,10 +148,17 @@ def test_the_memory_gets_every_tick_however_late_chunks_are(delay: int) -> None:
     assert session.asked[:2] == ([0, 4] if delay < 4 else [0, delay])
     numbers = [int(action[0]) for action in robot.sent]
     # Chunk n holds the number n from the tick on at which it came.
-    expected = [max((n for n, asked in enumerate(session.asked) if asked + delay <= tick), default=0) for tick in range(40)]
+    expected = [
+        max((n for n, asked in enumerate(session.asked) if asked + delay <= tick), default=0)
+        for tick in range(40)
+    ]
     assert numbers == expected
-    planned = {tick for asked in session.asked for tick in range(asked + delay, asked + session.horizon)}
-    assert episode.timings.idle == len(set(range(delay, 40)) - planned) and (episode.timings.idle > 0) == (delay == 6)
+    planned = {
+        tick for asked in session.asked for tick in range(asked + delay, asked + session.horizon)
+    }
+    assert episode.timings.idle == len(set(range(delay, 40)) - planned) and (
+        episode.timings.idle > 0
+    ) == (delay == 6)
 
 
 def test_a_chunk_that_never_comes_leaves_the_robot_where_it_is() -> None:
@@ -159,17 +173,22 @@ def test_a_chunk_that_never_comes_leaves_the_robot_where_it_is() -> None:
 def test_at_a_decision_what_was_planned_before_is_dropped() -> None:
     robot, session = ToyRobot(12, decisions=(5,)), LateSession(1)
     play(robot, session, FAST, Limits.none(2))
-    # Asked at 0, 4 and, because of the decision, 5: the chunk of tick 4 was on its way and is never carried out.
+    # Asked at 0, 4 and, because of the decision, 5: the chunk of tick 4 was on its way and is never
+    # carried out.
     assert session.asked[:3] == [0, 4, 5]
     assert [int(action[0]) for action in robot.sent[4:8]] == [0, 0, 2, 2]
 
 
 def test_with_patience_the_loop_does_what_an_evaluation_does() -> None:
-    """The same actions as the rollout in one process, to the last bit: same seeds, same noise, same decisions."""
+    """The same actions as the rollout in one process, to the last bit: same seeds, same noise, same
+    decisions.
+    """
     settings = CamoSettings(task="clean-plate", observation="state")
     with settings.make_env() as env:
         slots = env.observation_space["objects"].shape  # type: ignore[index]
-    features = Features(objects=ObjectSlots(count=slots[0], size=slots[1]), proprioception=10, action=10, horizon=4)
+    features = Features(
+        objects=ObjectSlots(count=slots[0], size=slots[1]), proprioception=10, action=10, horizon=4
+    )
     policy = ChameleonPolicy(preset("nano"), features, with_control_jepa=False).eval()
     seed = evaluation_seed(3)
     with EnvPool(settings, 1, 0) as pool:
@@ -205,7 +224,9 @@ def test_a_silent_server_stops_the_robot() -> None:
     robot, session = ToyRobot(10_000), LateSession(0)
     session.observe_soon = lambda **arrays: Future()  # type: ignore[method-assign]
     episode = play(robot, session, LoopSettings(rate=200, executed=4, timeout=0.05), Limits.none(2))
-    assert robot.stopped == 1 and "has not taken in an observation for 0.05 s" in str(episode.stopped)
+    assert robot.stopped == 1 and "has not taken in an observation for 0.05 s" in str(
+        episode.stopped
+    )
     assert len(robot.sent) < 100
 
 
@@ -213,7 +234,9 @@ def test_numbers_that_are_none_stop_the_robot() -> None:
     robot, session = ToyRobot(10), LateSession(0)
     session.act_soon = lambda steps=None: done(np.full((8, 2), np.nan, np.float32))  # type: ignore[method-assign]
     episode = play(robot, session, FAST, Limits.none(2))
-    assert robot.stopped == 1 and not robot.sent and "expected finite numbers" in str(episode.stopped)
+    assert (
+        robot.stopped == 1 and not robot.sent and "expected finite numbers" in str(episode.stopped)
+    )
 
 
 def test_an_error_of_the_robot_stops_it_and_what_was_done_is_kept() -> None:
@@ -221,7 +244,11 @@ def test_an_error_of_the_robot_stops_it_and_what_was_done_is_kept() -> None:
     seen = robot.observe
     robot.observe = lambda: seen() if len(robot.sent) < 3 else 1 / 0  # type: ignore[method-assign, assignment, return-value]
     episode = play(robot, LateSession(0), FAST, Limits.none(2))
-    assert robot.stopped == 1 and isinstance(episode.error, ZeroDivisionError) and len(episode.actions) == 3
+    assert (
+        robot.stopped == 1
+        and isinstance(episode.error, ZeroDivisionError)
+        and len(episode.actions) == 3
+    )
     robot = ToyRobot(10)
     robot.observe = robot.stop = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
     episode = play(robot, LateSession(0), FAST, Limits.none(2))
@@ -230,7 +257,9 @@ def test_an_error_of_the_robot_stops_it_and_what_was_done_is_kept() -> None:
 
 def test_whoever_wants_it_stopped_is_heard_between_two_ticks() -> None:
     robot = ToyRobot(100)
-    episode = play(robot, LateSession(0), FAST, Limits.none(2), interrupted=lambda: len(robot.sent) == 6)
+    episode = play(
+        robot, LateSession(0), FAST, Limits.none(2), interrupted=lambda: len(robot.sent) == 6
+    )
     assert robot.stopped == 1 and episode.stopped == "interrupted" and len(episode.actions) == 6
 
 
@@ -245,7 +274,9 @@ def test_an_episode_ends_after_its_seconds() -> None:
     assert len(robot.sent) == 50
 
 
-@pytest.mark.parametrize("wrong", [{"patience": -1}, {"timeout": 0}, {"seconds": 0}, {"executed": 0}, {"blend": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"patience": -1}, {"timeout": 0}, {"seconds": 0}, {"executed": 0}, {"blend": -1}]
+)
 def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="at least"):
         LoopSettings(**{"rate": 10, "executed": 4, **wrong})
@@ -277,8 +308,15 @@ def test_what_the_robot_did_is_a_dataset(tmp_path: Path) -> None:
 
 
 def test_the_report_counts_and_orders(tmp_path: Path) -> None:
-    episodes = [play(ToyRobot(20), LateSession(1), FAST, Limits(low=(0, 0), high=(1, 9), per_second=(9e9, 9e9)))
-                for _ in range(2)]  # fmt: skip
+    episodes = [
+        play(
+            ToyRobot(20),
+            LateSession(1),
+            FAST,
+            Limits(low=(0, 0), high=(1, 9), per_second=(9e9, 9e9)),
+        )
+        for _ in range(2)
+    ]
     summary = summarise_timings([episode.timings for episode in episodes])
     assert summary["ticks"] == 40 and summary["missed_memory"] == 0
     # From chunk 2 on the first number is above its limit: ticks 9 to 19, twice.
@@ -292,7 +330,12 @@ class FakeArm:
     """What LeRobot calls a robot: names to numbers, and pictures."""
 
     name = "fake_arm"
-    observation_features = {"a.pos": float, "b.pos": float, "temperature": float, "front": (8, 8, 3)}  # noqa: RUF012
+    observation_features: ClassVar = {
+        "a.pos": float,
+        "b.pos": float,
+        "temperature": float,
+        "front": (8, 8, 3),
+    }
     action_features = {"a.pos": float, "b.pos": float}  # noqa: RUF012
 
     def __init__(self) -> None:
@@ -316,10 +359,18 @@ class FakeArm:
 def test_a_robot_of_lerobot_moves_and_stops_where_it_is() -> None:
     arm = FakeArm()
     robot = LeRobotRobot(arm, "move")
-    assert robot.state_names == ("a.pos", "b.pos", "temperature") and robot.action_names == ("a.pos", "b.pos")
+    assert robot.state_names == ("a.pos", "b.pos", "temperature") and robot.action_names == (
+        "a.pos",
+        "b.pos",
+    )
     robot.begin(0)
     assert robot.observe().proprioception.tolist() == [1, 2, 30] and robot.hold().tolist() == [1, 2]
-    episode = play(robot, LateSession(0), LoopSettings(rate=500, executed=4, seconds=0.02, blend=0), Limits.none(2))
+    episode = play(
+        robot,
+        LateSession(0),
+        LoopSettings(rate=500, executed=4, seconds=0.02, blend=0),
+        Limits.none(2),
+    )
     assert len(episode.actions) == 10 and arm.place == {"a.pos": 2, "b.pos": 2}  # the third chunk
     arm.place = {"a.pos": 5.0, "b.pos": 6.0}
     robot.stop()

@@ -1,4 +1,6 @@
-"""`chameleon run` against a server: it does what an evaluation does, and ends well when things go wrong."""
+"""`chameleon run` against a server: it does what an evaluation does, and ends well when things go
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ SEED = evaluation_seed(11)
 def policy() -> ChameleonPolicy:
     with SETTINGS.make_env() as env:
         count, size = env.observation_space["objects"].shape  # type: ignore[index, misc]
-    features = Features(objects=ObjectSlots(count=count, size=size), proprioception=10, action=10, horizon=4)
+    features = Features(
+        objects=ObjectSlots(count=count, size=size), proprioception=10, action=10, horizon=4
+    )
     return ChameleonPolicy(preset("nano"), features, with_control_jepa=False).eval()
 
 
@@ -45,7 +49,9 @@ def url(policy: ChameleonPolicy) -> Iterator[str]:
 
 
 def test_with_patience_it_does_what_an_evaluation_does(policy: ChameleonPolicy, url: str) -> None:
-    """Two episodes with the actions, to the last bit, and the scores of rollouts without a server."""
+    """Two episodes with the actions, to the last bit, and the scores of rollouts without a
+    server.
+    """
     with EnvPool(SETTINGS, 1, 0) as pool:
         expected = roll_out(policy, pool, [SEED, SEED + 1], steps=2)
     loop = LoopSettings(rate=1000, executed=2, blend=0, steps=2, patience=60, timeout=60)
@@ -75,7 +81,9 @@ def test_the_command_plays_records_and_reports(
 ) -> None:
     out, scores = tmp_path / "did", tmp_path / "run.json"
     words = ("--server", url, "--task", "clean-plate", "--rate", 200, "--steps", 1, "--timeout", 60)
-    assert command(monkeypatch, *words, "--record", out, "--json", scores, "--first-seed", SEED) == 0
+    assert (
+        command(monkeypatch, *words, "--record", out, "--json", scores, "--first-seed", SEED) == 0
+    )
     written = json.loads(scores.read_text())
     result = written["result"]
     assert written["seeds"] == [SEED] and result["policy"] and result["loop"]["missed_memory"] == 0
@@ -84,7 +92,9 @@ def test_the_command_plays_records_and_reports(
     assert len(dataset.vectors(0)["action"]) == rollout["control_steps"] == result["loop"]["ticks"]
     assert dataset.schema.fps == 7.5  # the simulation's time, however fast it was run
     printed = capsys.readouterr().out
-    assert "observation until the memory has it" in printed and "0 not in the memory" in " ".join(printed.split())
+    assert "observation until the memory has it" in printed and "0 not in the memory" in " ".join(
+        printed.split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,28 +102,55 @@ def test_the_command_plays_records_and_reports(
     [
         (("--task", "shell-game"), "object slots"),
         ((), "give --task"),
-        (("--robot", "ur5", "--rate", "30", "--seconds", "5"), "--robot must be camo-sim or lerobot:FILE, got 'ur5'"),
-        (("--robot", "lerobot:no.json", "--rate", "30", "--seconds", "5"), "there is no robot configuration no.json"),
+        (
+            ("--robot", "ur5", "--rate", "30", "--seconds", "5"),
+            "--robot must be camo-sim or lerobot:FILE, got 'ur5'",
+        ),
+        (
+            ("--robot", "lerobot:no.json", "--rate", "30", "--seconds", "5"),
+            "there is no robot configuration no.json",
+        ),
         (("--task", "clean-plate", "--rate", "0"), "--rate must be"),
         (("--task", "clean-plate", "--first-seed", "3"), "not evaluation seeds"),
         (("--task", "clean-plate", "--episodes", "0"), "--episodes must be at least 1"),
         (("--task", "clean-plate", "--limits", "none.json"), "none.json"),
         (("--task", "clean-plate", "--executed", "5"), "--executed must be at most 4"),
-        (("--task", "clean-plate", "--steps", "500"), "steps: expected a whole number from 1 to 100"),
+        (
+            ("--task", "clean-plate", "--steps", "500"),
+            "steps: expected a whole number from 1 to 100",
+        ),
         (("--task", "clean-plate", "--instruction", "wipe"), "leave out --instruction"),
         (("--robot", "lerobot:arm.json", "--seconds", "5"), "--rate: give the ticks per second"),
         (("--robot", "lerobot:arm.json", "--rate", "30"), "--seconds: a robot does not know"),
-        (("--robot", "lerobot:arm.json", "--rate", "30", "--seconds", "5", "--task", "shell-game"), "leave out --task"),
+        (
+            (
+                "--robot",
+                "lerobot:arm.json",
+                "--rate",
+                "30",
+                "--seconds",
+                "5",
+                "--task",
+                "shell-game",
+            ),
+            "leave out --task",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(
-    words: tuple[str, ...], message: str, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...],
+    message: str,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert command(monkeypatch, "--server", url, *words) == 2
     assert message in capsys.readouterr().err
 
 
-def test_nobody_there_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_there_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command(monkeypatch, "--server", "ws://127.0.0.1:9", "--task", "clean-plate") == 2
     assert "is the server running (`chameleon serve RUN`)?" in capsys.readouterr().err
     assert command(monkeypatch, "--server", "127.0.0.1:8765", "--task", "clean-plate") == 2
@@ -132,14 +169,30 @@ def test_ctrl_c_stops_the_robot_and_what_was_done_is_kept(
         step(robot, action)
 
     monkeypatch.setattr(CamoSim, "send", send)
-    words = ("--server", url, "--task", "clean-plate", "--rate", 50, "--steps", 1, "--timeout", 60, "--episodes", 3)
+    words = (
+        "--server",
+        url,
+        "--task",
+        "clean-plate",
+        "--rate",
+        50,
+        "--steps",
+        1,
+        "--timeout",
+        60,
+        "--episodes",
+        3,
+    )
     assert command(monkeypatch, *words, "--record", tmp_path / "did") == 130
     assert "the robot was stopped after 7 ticks: interrupted" in capsys.readouterr().err
     assert len(RecordedDataset(tmp_path / "did").vectors(0)["action"]) == 7
 
 
 def test_a_server_that_goes_away_ends_the_run_and_what_was_done_is_kept(
-    policy: ChameleonPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    policy: ChameleonPolicy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     ticks, step, server = 0, CamoSim.send, ExitStack()
     address = server.enter_context(running_server(policy, Settings(port=0)))

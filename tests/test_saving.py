@@ -1,4 +1,6 @@
-"""Checkpoints: what is saved comes back; what is damaged, foreign or misspelt is refused with its name."""
+"""Checkpoints: what is saved comes back; what is damaged, foreign or misspelt is refused with its
+name.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,23 @@ def edit(path: Path, change) -> None:
 
 
 def test_what_is_loaded_acts_as_what_was_saved(saved) -> None:
-    assert sorted(p.name for p in saved.iterdir()) == ["config.json", "model.safetensors", "normalizer.json"]
-    original, loaded = make_policy(IMAGE_FEATURES, statistics=STATISTICS), ChameleonPolicy.from_pretrained(str(saved))
+    assert sorted(p.name for p in saved.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "normalizer.json",
+    ]
+    original, loaded = (
+        make_policy(IMAGE_FEATURES, statistics=STATISTICS),
+        ChameleonPolicy.from_pretrained(str(saved)),
+    )
     assert loaded.config == original.config
     assert loaded.features == original.features
     assert loaded.statistics == original.statistics
     assert not loaded.training
     observation = make_observation(IMAGE_FEATURES, 2)
     chunks = [
-        policy.act(policy.observe(observation, policy.initial_state(2)), source="zero") for policy in (original, loaded)
+        policy.act(policy.observe(observation, policy.initial_state(2)), source="zero")
+        for policy in (original, loaded)
     ]
     assert torch.equal(chunks[0], chunks[1])
     state = original.observe(observation, original.initial_state(2))
@@ -71,12 +81,17 @@ def test_a_policy_knows_where_its_weights_come_from(tmp_path) -> None:
     policy = make_policy()
     policy.provenance = {"seed": 3, "git_revision": "abc"}
     policy.save_pretrained(tmp_path)
-    assert ChameleonPolicy.from_pretrained(tmp_path).provenance == {"seed": 3, "git_revision": "abc"}
+    assert ChameleonPolicy.from_pretrained(tmp_path).provenance == {
+        "seed": 3,
+        "git_revision": "abc",
+    }
 
 
 def test_the_dtype_is_kept(tmp_path) -> None:
     make_policy(dtype=torch.bfloat16).save_pretrained(tmp_path)
-    assert {p.dtype for p in ChameleonPolicy.from_pretrained(tmp_path).parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in ChameleonPolicy.from_pretrained(tmp_path).parameters()} == {
+        torch.bfloat16
+    }
 
 
 def test_saving_again_replaces_and_leaves_nothing_behind(saved) -> None:
@@ -93,7 +108,9 @@ def test_no_pickle_anywhere(saved) -> None:
     source = Path(sys.modules["chameleon_policy"].__file__).parent
     for path in source.rglob("*.py"):
         text = path.read_text()
-        assert not re.search(r"\b(pickle|dill|joblib|cloudpickle)\b", text.replace("No pickle is", "")), path
+        assert not re.search(
+            r"\b(pickle|dill|joblib|cloudpickle)\b", text.replace("No pickle is", "")
+        ), path
         assert "torch.load(" not in text
         assert "torch.save(" not in text.replace("safetensors.torch.save(", "")
 
@@ -131,7 +148,10 @@ def test_foreign_weights_and_missing_keys(saved) -> None:
     weights = safetensors.torch.load_file(path)
     weights["intruder"] = weights.pop("action_flow.action_out.bias")
     safetensors.torch.save_file(weights, path)
-    with pytest.raises(ValueError, match=r"1 missing keys \(action_flow.action_out.bias\); 1 unknown keys \(intruder\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 missing keys \(action_flow.action_out.bias\); 1 unknown keys \(intruder\)",
+    ):
         ChameleonPolicy.from_pretrained(saved)
 
 
@@ -140,13 +160,17 @@ def test_a_weight_of_another_shape(saved) -> None:
     weights = safetensors.torch.load_file(path)
     weights["action_flow.action_out.bias"] = torch.zeros(7)
     safetensors.torch.save_file(weights, path)
-    with pytest.raises(ValueError, match=r"action_out\.bias has the shape \(7,\), config\.json says \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"action_out\.bias has the shape \(7,\), config\.json says \(2,\)"
+    ):
         ChameleonPolicy.from_pretrained(saved)
 
 
 def test_an_unknown_config_key_is_named_with_the_one_that_was_meant(saved) -> None:
     edit(saved / "config.json", lambda data: data["config"].update(widht=3))
-    with pytest.raises(ValueError, match=r"unknown key 'widht'\. Did you mean 'width'\? Known keys: .*layers"):
+    with pytest.raises(
+        ValueError, match=r"unknown key 'widht'\. Did you mean 'width'\? Known keys: .*layers"
+    ):
         ChameleonPolicy.from_pretrained(saved)
 
 
@@ -156,7 +180,10 @@ def test_config_values_of_wrong_kinds(saved) -> None:
         (lambda d: d["config"].update(width="wide"), "width: expected int, got 'wide'"),
         (lambda d: d["config"].update(width=True), "width: expected int, got True"),
         (lambda d: d["config"].update(width=66), "must be a multiple of"),
-        (lambda d: d["config"]["slow"].update(half_life=[1.0]), "half_life: expected 2 values, got 1"),
+        (
+            lambda d: d["config"]["slow"].update(half_life=[1.0]),
+            "half_life: expected 2 values, got 1",
+        ),
         (lambda d: d["config"]["slow"].update(half_life=[9.0, 1.0]), "shortest <= longest"),
         (lambda d: d["config"]["objective"].update(horizons=[1]), "one weight per horizon"),
         (lambda d: d["config"].pop("slow"), "the key 'slow' is missing"),
@@ -182,7 +209,9 @@ def test_statistics_that_do_not_fit(saved) -> None:
 def test_files_of_different_saves_do_not_pass_for_a_policy(saved, tmp_path) -> None:
     make_policy(IMAGE_FEATURES).save_pretrained(tmp_path / "other")
     (saved / "normalizer.json").write_bytes((tmp_path / "other" / "normalizer.json").read_bytes())
-    with pytest.raises(ValueError, match=r"normalizer\.json beside it do not come from one save_pretrained"):
+    with pytest.raises(
+        ValueError, match=r"normalizer\.json beside it do not come from one save_pretrained"
+    ):
         ChameleonPolicy.from_pretrained(saved)
 
 
@@ -213,7 +242,9 @@ def test_a_path_that_does_not_exist_and_a_hub_that_cannot_be_reached(tmp_path) -
     with pytest.raises(FileNotFoundError, match="there is no directory"):
         ChameleonPolicy.from_pretrained(tmp_path / "nowhere")
     pytest.importorskip("huggingface_hub")
-    with pytest.raises(FileNotFoundError, match="neither a local directory nor reachable on the hub"):
+    with pytest.raises(
+        FileNotFoundError, match="neither a local directory nor reachable on the hub"
+    ):
         ChameleonPolicy.from_pretrained("nobody/no-such-policy")
 
 

@@ -1,4 +1,6 @@
-"""A server gives what the policy gives in process, to every client by itself, whatever the others send."""
+"""A server gives what the policy gives in process, to every client by itself, whatever the others
+send.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,15 @@ from chameleon_policy.serve.requests import Act
 from chameleon_policy.serve.server import Server
 from chameleon_policy.serve.sessions import Job, Session
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_policy, nano
-from serving_examples import STEPS, assert_close, assert_same, episode, health, in_process, over_the_network
+from serving_examples import (
+    STEPS,
+    assert_close,
+    assert_same,
+    episode,
+    health,
+    in_process,
+    over_the_network,
+)
 
 ANY_PORT = Settings(port=0)
 
@@ -60,7 +70,9 @@ def test_one_client_gets_the_actions_of_the_policy_in_process(method: str) -> No
     ticks = episode(STATE_FEATURES, 7, seed=3)
     with running_server(policy, ANY_PORT) as url, Client(url) as client:
         for seed in (0, 2**63 - 1):
-            assert_same(over_the_network(client.open(seed=seed), ticks), in_process(policy, ticks, seed))
+            assert_same(
+                over_the_network(client.open(seed=seed), ticks), in_process(policy, ticks, seed)
+            )
 
 
 def test_pictures_and_instructions() -> None:
@@ -68,7 +80,10 @@ def test_pictures_and_instructions() -> None:
     ticks = episode(IMAGE_FEATURES, 3, seed=5)
     texts = {"": torch.zeros(6), "wipe the plate": torch.linspace(-1, 1, 6)}
     with running_server(policy, ANY_PORT, embed=texts.__getitem__) as url, Client(url) as client:
-        assert client.metadata.views == {"third": (64, 96), "wrist": (64, 64)} and client.metadata.language
+        assert (
+            client.metadata.views == {"third": (64, 96), "wrist": (64, 64)}
+            and client.metadata.language
+        )
         told = over_the_network(client.open(seed=1, instruction="wipe the plate"), ticks)
         untold = over_the_network(client.open(seed=1), ticks)
     assert_same(told, in_process(policy, ticks, 1, instruction=texts["wipe the plate"]))
@@ -81,11 +96,16 @@ def test_the_shipped_policy() -> None:
     ticks = episode(policy.features, 3, seed=2)
     with running_server(policy, ANY_PORT, name="camo-small") as url, Client(url) as client:
         assert (client.metadata.policy, client.metadata.executed) == ("camo-small", policy.executed)
-        assert_same(over_the_network(client.open(seed=9), ticks, steps=None), in_process(policy, ticks, 9, steps=None))
+        assert_same(
+            over_the_network(client.open(seed=9), ticks, steps=None),
+            in_process(policy, ticks, 9, steps=None),
+        )
 
 
 def test_at_a_decision_the_plans_of_a_policy_are_dropped() -> None:
-    """ACT averages the plans of several ticks: said that a decision is due, it forgets those before it."""
+    """ACT averages the plans of several ticks: said that a decision is due, it forgets those before
+    it.
+    """
     torch.manual_seed(1)
     policy = METHODS["act"](nano(), STATE_FEATURES).eval()
     ticks = episode(STATE_FEATURES, 4, seed=3)
@@ -108,7 +128,9 @@ def test_at_a_decision_the_plans_of_a_policy_are_dropped() -> None:
 
 def test_sixteen_clients_with_interleaved_episodes_never_share_memory(policy, url) -> None:
     lengths = [5 + number % 7 for number in range(16)]
-    episodes = [episode(STATE_FEATURES, length, seed=number) for number, length in enumerate(lengths)]
+    episodes = [
+        episode(STATE_FEATURES, length, seed=number) for number, length in enumerate(lengths)
+    ]
     alone = [in_process(policy, ticks, seed) for seed, ticks in enumerate(episodes)]
     together = threading.Barrier(16)
 
@@ -142,7 +164,10 @@ def test_sessions_of_one_client_and_requests_in_advance(policy, client) -> None:
             if tick % 2 == 0:
                 futures[number].append(session.act_soon(steps=3))
     for number in range(3):
-        assert_close([future.result(20) for future in futures[number]], in_process(policy, episodes[number], number))
+        assert_close(
+            [future.result(20) for future in futures[number]],
+            in_process(policy, episodes[number], number),
+        )
         assert sessions[number].ticks in (3, 4)
 
 
@@ -234,15 +259,23 @@ def test_the_pause_of_a_session_is_measured() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"proprioception": np.full(5, np.nan, np.float32)}, "proprioception: expected finite numbers, got nan"),
+        (
+            {"proprioception": np.full(5, np.nan, np.float32)},
+            "proprioception: expected finite numbers, got nan",
+        ),
         ({"proprioception": np.full(5, 1e300)}, "finite numbers, got inf"),
         ({"proprioception": np.zeros(4, np.float32)}, r"expected the shape \(1, 5\), got \(1, 4\)"),
         ({"objects": None}, "objects: this policy expects them"),
         ({"objects": np.zeros((4, 3), np.float32)}, r"objects: expected the shape \(1, 3, 4\)"),
-        ({"images": {"front": np.zeros((8, 8, 3), np.uint8)}}, r"expects 0 views \(none\), got 1 view"),
+        (
+            {"images": {"front": np.zeros((8, 8, 3), np.uint8)}},
+            r"expects 0 views \(none\), got 1 view",
+        ),
     ],
 )
-def test_a_bad_observation_changes_nothing(policy, client, change: dict[str, Any], said: str) -> None:
+def test_a_bad_observation_changes_nothing(
+    policy, client, change: dict[str, Any], said: str
+) -> None:
     ticks = episode(STATE_FEATURES, 4, seed=1)
     session = client.open(seed=4)
     chunks = over_the_network(session, ticks[:2])
@@ -259,7 +292,10 @@ def test_nobody_else_fails_with_a_bad_observation_or_a_bad_chunk(policy, url, cl
     good, bad = [client.open(seed=seed) for seed in range(3)], client.open(seed=99)
     chunks: list[list[Any]] = [[] for _ in good]
     for tick, seen in enumerate(ticks):
-        refused = [bad.observe_soon(**{**seen, "proprioception": np.full(5, np.inf)}), bad.act_soon()]
+        refused = [
+            bad.observe_soon(**{**seen, "proprioception": np.full(5, np.inf)}),
+            bad.act_soon(),
+        ]
         observed = [session.observe_soon(**seen) for session in good]
         for number, session in enumerate(good):
             if tick % 2 == 0:
@@ -272,7 +308,9 @@ def test_nobody_else_fails_with_a_bad_observation_or_a_bad_chunk(policy, url, cl
 
 
 def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) -> None:
-    """Whatever a policy chokes on: the robot that brought it gets the error, the others their chunks."""
+    """Whatever a policy chokes on: the robot that brought it gets the error, the others their
+    chunks.
+    """
     ticks = episode(STATE_FEATURES, 1, seed=1)
     expected, act, sizes = in_process(policy, ticks, 5), policy.act, []
 
@@ -287,7 +325,11 @@ def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) 
         after.working[batch.proprioception[:, 0, 0] > 99] = 1e38
         return after
 
-    with running_server(policy, ANY_PORT) as url, Client(url) as client, monkeypatch.context() as patch:
+    with (
+        running_server(policy, ANY_PORT) as url,
+        Client(url) as client,
+        monkeypatch.context() as patch,
+    ):
         patch.setattr(policy, "act", choking)
         patch.setattr(policy, "advance", poisoned)
         good, bad = client.open(seed=5), client.open(seed=5)
@@ -306,16 +348,26 @@ def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) 
 
 
 def test_pictures_of_two_kinds_do_not_spoil_each_other() -> None:
-    """Joined into one tensor, uint8 pictures beside float ones would become floats from 0 to 255."""
+    """Joined into one tensor, uint8 pictures beside float ones would become floats from 0 to
+    255.
+    """
     policy = make_policy(IMAGE_FEATURES).eval()
     ticks = episode(IMAGE_FEATURES, 2, seed=5)
-    as_float = [{**t, "images": {n: i.astype(np.float32) / 255 for n, i in t["images"].items()}} for t in ticks]
+    as_float = [
+        {**t, "images": {n: i.astype(np.float32) / 255 for n, i in t["images"].items()}}
+        for t in ticks
+    ]
     embedding = torch.ones(6)
-    with running_server(policy, ANY_PORT, embed=lambda text: embedding) as url, Client(url, timeout=30) as client:
+    with (
+        running_server(policy, ANY_PORT, embed=lambda text: embedding) as url,
+        Client(url, timeout=30) as client,
+    ):
         sessions = [client.open(seed=3) for _ in range(4)]
         for tick in range(2):
             kinds = (ticks, as_float) * 2
-            for future in [s.observe_soon(**kind[tick]) for s, kind in zip(sessions, kinds, strict=True)]:
+            for future in [
+                s.observe_soon(**kind[tick]) for s, kind in zip(sessions, kinds, strict=True)
+            ]:
                 future.result(30)
         chunks = [session.act(steps=3) for session in sessions]
     for chunk, kind in zip(chunks, (ticks, as_float) * 2, strict=True):
@@ -342,18 +394,38 @@ def test_after_a_refusal_in_advance_the_next_observation_fits_again(client) -> N
     broken = {**ticks[0], "proprioception": np.zeros(3)}
     futures = [session.observe_soon(**seen) for seen in (ticks[0], broken, ticks[2], ticks[3])]
     assert futures[0].result(20) == 1
-    assert [future.exception(20).code for future in futures[1:]] == ["bad-observation", "wrong-tick", "wrong-tick"]
+    assert [future.exception(20).code for future in futures[1:]] == [
+        "bad-observation",
+        "wrong-tick",
+        "wrong-tick",
+    ]
     assert session.ticks == 1 and session.observe(**ticks[1]) == 2
 
 
 @pytest.mark.parametrize(
     ("request_", "code", "said"),
     [
-        ({"kind": "reset"}, "bad-request", "kind: expected one of open, observe, act, close, got 'reset'"),
+        (
+            {"kind": "reset"},
+            "bad-request",
+            "kind: expected one of open, observe, act, close, got 'reset'",
+        ),
         ({}, "bad-request", "got nothing"),
-        ({"kind": "act"}, "bad-request", "session: expected a text of 1 to 64 characters, got nothing"),
-        ({"kind": "act", "session": "nobody"}, "unknown-session", "this connection has no 'nobody'; open it first"),
-        ({"kind": "act", "session": "mine", "step": 8}, "bad-request", "act: there is no field 'step'; it has request"),
+        (
+            {"kind": "act"},
+            "bad-request",
+            "session: expected a text of 1 to 64 characters, got nothing",
+        ),
+        (
+            {"kind": "act", "session": "nobody"},
+            "unknown-session",
+            "this connection has no 'nobody'; open it first",
+        ),
+        (
+            {"kind": "act", "session": "mine", "step": 8},
+            "bad-request",
+            "act: there is no field 'step'; it has request",
+        ),
         (
             {"kind": "act", "session": "mine", "steps": 101},
             "bad-request",
@@ -363,11 +435,31 @@ def test_after_a_refusal_in_advance_the_next_observation_fits_again(client) -> N
         ({"kind": "act", "session": "mine"}, "nothing-observed", "send an observation first"),
         ({"kind": "open", "session": "mine"}, "session-exists", "'mine' is open already"),
         ({"kind": "open", "session": "x" * 65}, "bad-request", "1 to 64 characters"),
-        ({"kind": "open", "session": "new", "seed": -1}, "bad-request", "seed: expected a whole number from 0"),
-        ({"kind": "open", "session": "new", "instruction": "wipe"}, "bad-instruction", "built without language"),
-        ({"kind": "observe", "session": "mine", "tick": 0}, "bad-request", "observation: expected a map, got nothing"),
-        ({"kind": "observe", "session": "mine", "tick": "0", "observation": {}}, "bad-request", "tick: expected a whole"),
-        ({"kind": "observe", "session": "mine", "tick": 0, "observation": {}}, "bad-observation", "expected an array, got"),
+        (
+            {"kind": "open", "session": "new", "seed": -1},
+            "bad-request",
+            "seed: expected a whole number from 0",
+        ),
+        (
+            {"kind": "open", "session": "new", "instruction": "wipe"},
+            "bad-instruction",
+            "built without language",
+        ),
+        (
+            {"kind": "observe", "session": "mine", "tick": 0},
+            "bad-request",
+            "observation: expected a map, got nothing",
+        ),
+        (
+            {"kind": "observe", "session": "mine", "tick": "0", "observation": {}},
+            "bad-request",
+            "tick: expected a whole",
+        ),
+        (
+            {"kind": "observe", "session": "mine", "tick": 0, "observation": {}},
+            "bad-observation",
+            "expected an array, got",
+        ),
         (
             {"kind": "observe", "session": "mine", "tick": 0, "observation": {"pose": 1}},
             "bad-observation",
@@ -375,7 +467,9 @@ def test_after_a_refusal_in_advance_the_next_observation_fits_again(client) -> N
         ),
     ],
 )
-def test_wrong_requests_are_answered(client, request_: dict[str, Any], code: str, said: str) -> None:
+def test_wrong_requests_are_answered(
+    client, request_: dict[str, Any], code: str, said: str
+) -> None:
     client.wait(client.ask({"kind": "open", "session": "mine", "seed": 1}))
     with pytest.raises(ServerError, match=re.escape(said)) as refused:
         client.wait(client.ask(request_))
@@ -387,7 +481,11 @@ def test_nobody_reaches_into_a_session_of_another_connection(policy, url, client
     mine = client.open(seed=1)
     mine.observe(**ticks[0])
     with Client(url) as stranger:
-        for kind in ({"kind": "act"}, {"kind": "close"}, {"kind": "observe", "tick": 1, "observation": ticks[2]}):
+        for kind in (
+            {"kind": "act"},
+            {"kind": "close"},
+            {"kind": "observe", "tick": 1, "observation": ticks[2]},
+        ):
             with pytest.raises(ServerError, match="this connection has no 'episode-0'"):
                 stranger.wait(stranger.ask({**kind, "session": mine.name}))
         same_name = stranger.open(seed=2)
@@ -399,9 +497,14 @@ def test_nobody_reaches_into_a_session_of_another_connection(policy, url, client
 
 
 def test_a_network_that_is_stuck_does_not_hold_up_whoever_does_not_wait() -> None:
-    """A server that greets and then never reads: pictures pile up, calls return at once, and closing ends it."""
+    """A server that greets and then never reads: pictures pile up, calls return at once, and
+    closing ends it.
+    """
     policy = make_policy(IMAGE_FEATURES).eval()
-    greeting, over = Server(policy, ANY_PORT, name="stuck", embed=lambda text: torch.zeros(6)).metadata(), threading.Event()
+    greeting, over = (
+        Server(policy, ANY_PORT, name="stuck", embed=lambda text: torch.zeros(6)).metadata(),
+        threading.Event(),
+    )
 
     def greet(socket: ServerConnection) -> None:
         socket.send(encode(greeting))
@@ -409,13 +512,20 @@ def test_a_network_that_is_stuck_does_not_hold_up_whoever_does_not_wait() -> Non
         socket.send(encode({"kind": "opened", "seed": 0, "ticks": 0, "request": asked["request"]}))
         over.wait()
 
-    with listen(greet, "127.0.0.1", 0, max_queue=1, max_size=None, close_timeout=1) as listener, ExitStack() as stack:
+    with (
+        listen(greet, "127.0.0.1", 0, max_queue=1, max_size=None, close_timeout=1) as listener,
+        ExitStack() as stack,
+    ):
         stack.callback(over.set)
         threading.Thread(target=listener.serve_forever, daemon=True).start()
         client = Client(f"ws://127.0.0.1:{listener.socket.getsockname()[1]}", timeout=2)
         session = client.open()
-        pictures = {view.name: np.zeros((2000, 1000, 3), np.uint8) for view in policy.features.views}
-        futures = [session.observe_soon(proprioception=np.zeros(5), images=pictures) for _ in range(12)]
+        pictures = {
+            view.name: np.zeros((2000, 1000, 3), np.uint8) for view in policy.features.views
+        }
+        futures = [
+            session.observe_soon(proprioception=np.zeros(5), images=pictures) for _ in range(12)
+        ]
         with pytest.raises(Timeout):
             client.wait(futures[0])
         client.close()

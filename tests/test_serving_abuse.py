@@ -1,4 +1,6 @@
-"""Whatever a client does, it loses its own sessions and nothing else: a robot that plays beside it never notices."""
+"""Whatever a client does, it loses its own sessions and nothing else: a robot that plays beside it
+never notices.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,12 @@ def test_malformed_messages(policy, url) -> None:
 def test_ten_thousand_malformed_messages(policy, url) -> None:
     with robots(policy, url, count=2) as playing:
         fuzzer = fuzz(url, MALFORMED, seed=1)
-    print(f"\n{fuzzer.refused} of {MALFORMED} refused beside {sum(robot.episodes for robot in playing)} episodes:")
-    print("\n".join(f"  {count:5d} {outcome}" for outcome, count in sorted(fuzzer.outcomes.items())))
+    print(
+        f"\n{fuzzer.refused} of {MALFORMED} refused beside {sum(robot.episodes for robot in playing)} episodes:"
+    )
+    print(
+        "\n".join(f"  {count:5d} {outcome}" for outcome, count in sorted(fuzzer.outcomes.items()))
+    )
     assert fuzzer.refused >= 10_000
     eventually(lambda: health(url)["sessions"] == health(url)["connections"] == 0)
 
@@ -85,7 +91,8 @@ def test_what_is_no_websocket_at_all(policy, url) -> None:
             with suppress(ConnectionError):
                 knock.sendall(sent[number % len(sent)])
             if number % 7:
-                knock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # gone without goodbye
+                # gone without goodbye
+                knock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 knock.close()
             else:
                 half_open.append(knock)
@@ -102,7 +109,8 @@ def test_a_hundred_megabytes_are_refused_while_they_arrive(policy, tmp_path: Pat
             before = server.memory()
             server.forget_peak()
             data = bytes(100_000_000)
-            for message in (data, (data[:50_000] for _ in range(2000))):  # in one piece, and in many
+            # in one piece, and in many
+            for message in (data, (data[:50_000] for _ in range(2000))):
                 bad = raw(server.url)
                 bad.recv(20)
                 with pytest.raises(ConnectionClosed) as closed:
@@ -119,13 +127,17 @@ def test_who_disconnects_in_the_middle_loses_only_its_own(policy, url) -> None:
         for number in range(30):
             client = Client(url)
             sessions = [client.open() for _ in range(4)]
-            futures = [session.observe_soon(**SEEN) for session in sessions] + [session.act_soon() for session in sessions]
+            futures = [session.observe_soon(**SEEN) for session in sessions] + [
+                session.act_soon() for session in sessions
+            ]
             gone = client._socket.socket
             gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             gone.shutdown(socket.SHUT_RDWR if number % 2 else socket.SHUT_WR)
             client.close()
             for future in futures:
-                assert future.exception(20) is None or isinstance(future.exception(), ConnectionLost)
+                assert future.exception(20) is None or isinstance(
+                    future.exception(), ConnectionLost
+                )
     eventually(lambda: health(url)["sessions"] == health(url)["connections"] == 0)
 
 
@@ -144,7 +156,9 @@ def test_who_asks_without_end_and_never_listens_is_dropped(policy) -> None:
 
 
 def test_who_asks_for_much_at_once_waits_for_itself(policy, url) -> None:
-    """Nothing more is read from a client that has its share of requests waiting; all are answered in the end."""
+    """Nothing more is read from a client that has its share of requests waiting; all are answered
+    in the end.
+    """
     with robots(policy, url), Client(url, timeout=60) as greedy:
         sessions = [greedy.open(seed=1) for _ in range(3)]
         futures = [session.observe_soon(**SEEN) for _ in range(60) for session in sessions]
@@ -190,7 +204,10 @@ def misbehave(url: str, seed: int, enough: threading.Event, done: Counter[str]) 
         try:
             deed()
             done[deed.__name__] += 1
-        except (ServerError, ConnectionLost) as error:  # no session or connection left for the likes of them
+        except (
+            ServerError,
+            ConnectionLost,
+        ) as error:  # no session or connection left for the likes of them
             assert "in use" in str(error), error
             done["turned away"] += 1
         enough.wait(0.05)
@@ -200,7 +217,9 @@ def misbehave(url: str, seed: int, enough: threading.Event, done: Counter[str]) 
 
 @pytest.mark.slow
 def test_memory_stays_flat_for_as_long_as_it_serves(policy, tmp_path: Path) -> None:
-    """Good and bad clients for CHAMELEON_SOAK_SECONDS (default: 10 minutes); the server's memory and files do not grow."""
+    """Good and bad clients for CHAMELEON_SOAK_SECONDS (default: 10 minutes); the server's memory
+    and files do not grow.
+    """
     enough, done = threading.Event(), Counter[str]()
     with server_process(policy, tmp_path, idle_seconds=2.0, close_seconds=0.5) as server:
         files, samples = server.files(), []

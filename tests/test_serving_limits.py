@@ -48,13 +48,20 @@ def url(policy) -> Iterator[str]:
 
 
 def test_no_more_sessions_than_allowed(policy) -> None:
-    with running_server(policy, Settings(port=0, max_sessions=3, max_sessions_per_connection=2)) as url, Client(url) as one:
+    with (
+        running_server(
+            policy, Settings(port=0, max_sessions=3, max_sessions_per_connection=2)
+        ) as url,
+        Client(url) as one,
+    ):
         first, _ = one.open(), one.open()
         with pytest.raises(ServerError, match="a connection may have 2 sessions"):
             one.open()
         with Client(url) as other:
             other.open()
-            with pytest.raises(ServerError, match="all 3 sessions of this server are in use") as refused:
+            with pytest.raises(
+                ServerError, match="all 3 sessions of this server are in use"
+            ) as refused:
                 other.open()
             assert refused.value.code == "too-many-sessions"
             first.close()
@@ -63,7 +70,11 @@ def test_no_more_sessions_than_allowed(policy) -> None:
 
 
 def test_no_more_connections_than_allowed(policy) -> None:
-    with running_server(policy, Settings(port=0, max_connections=2)) as url, Client(url), Client(url):
+    with (
+        running_server(policy, Settings(port=0, max_connections=2)) as url,
+        Client(url),
+        Client(url),
+    ):
         with pytest.raises(ConnectionLost, match="all 2 connections of this server are in use"):
             Client(url)
         assert health(url)["connections"] == 2
@@ -85,9 +96,15 @@ def test_who_never_closes_is_closed(policy) -> None:
         ({"max_sessions": 0}, "max_sessions: expected a number of at least 1, got 0"),
         ({"idle_seconds": float("nan")}, "idle_seconds: expected a number"),
         ({"max_waiting": 2.5}, "max_waiting"),
-        ({"token": "short"}, "token: expected at least 16 .* make one with: export CHAMELEON_TOKEN="),
+        (
+            {"token": "short"},
+            "token: expected at least 16 .* make one with: export CHAMELEON_TOKEN=",
+        ),
         ({"token": "with a space inside it"}, "without spaces"),
-        ({"host": "0.0.0.0"}, r"can be reached from other machines, and there is no token.*export CHAMELEON_TOKEN="),
+        (
+            {"host": "0.0.0.0"},
+            r"can be reached from other machines, and there is no token.*export CHAMELEON_TOKEN=",
+        ),
         ({"host": ""}, "every address can be reached"),
         ({"host": "::"}, "no token"),
         ({"host": "robot.lab"}, "no token"),
@@ -122,7 +139,10 @@ def test_the_token(policy) -> None:
             with pytest.raises(ConnectionLost, match="expects its token"):
                 Client(url, token=wrong)
         for header in (f"Basic {token}", token, f"Bearer {token} x", "Bearer t\u00f6ken"):
-            with pytest.raises(InvalidStatus, match="401"), connect(url, additional_headers={"Authorization": header}):
+            with (
+                pytest.raises(InvalidStatus, match="401"),
+                connect(url, additional_headers={"Authorization": header}),
+            ):
                 pass
         twice = [("Authorization", f"Bearer {token}"), ("Authorization", "Bearer x")]
         with pytest.raises(InvalidStatus, match="401"), connect(url, additional_headers=twice):
@@ -147,7 +167,16 @@ def test_web_pages_may_not_come_in(url) -> None:
 
 
 def test_health_and_plain_http(url) -> None:
-    assert set(health(url)) == {"status", "policy", "sessions", "connections", "ticks", "chunks", "batches", "uptime_s"}
+    assert set(health(url)) == {
+        "status",
+        "policy",
+        "sessions",
+        "connections",
+        "ticks",
+        "chunks",
+        "batches",
+        "uptime_s",
+    }
     for path, status in (("/", 426), ("/other", 404)):
         with pytest.raises(urllib.error.HTTPError) as answer:
             urllib.request.urlopen(url.replace("ws://", "http://") + path, timeout=10)
@@ -162,7 +191,9 @@ def test_a_client_that_waits_hears_that_the_connection_died(policy, monkeypatch)
     held = threading.Event()
     act = policy.act
     with running_server(policy, ANY_PORT) as url, monkeypatch.context() as patch:
-        patch.setattr(policy, "act", lambda *given, **options: (held.wait(20), act(*given, **options))[1])
+        patch.setattr(
+            policy, "act", lambda *given, **options: (held.wait(20), act(*given, **options))[1]
+        )
         client = Client(url, timeout=0.2)
         session = client.open(seed=1)
         session.observe(**episode(STATE_FEATURES, 1, seed=1)[0])
@@ -241,7 +272,9 @@ def test_the_running_round_is_answered_before_the_end(policy, monkeypatch) -> No
         pass
 
 
-def test_a_server_that_cannot_compute_any_more_ends_and_says_so(policy, monkeypatch, caplog) -> None:
+def test_a_server_that_cannot_compute_any_more_ends_and_says_so(
+    policy, monkeypatch, caplog
+) -> None:
     def broken(self: Engine, taken: Any) -> Any:
         raise MemoryError("no more")
 
@@ -266,7 +299,8 @@ def test_instructions_are_kept_but_not_without_end(monkeypatch) -> None:
     first = embed("wipe")
     for number in range(KEPT - 1):
         embed(f"other {number}")
-    assert torch.equal(embed("wipe"), first) and asked.count("wipe") == 1  # kept, and now the latest
+    # kept, and now the latest
+    assert torch.equal(embed("wipe"), first) and asked.count("wipe") == 1
     embed("one more")
     embed("wipe")
     assert asked.count("wipe") == 1 and len(embed._cache) == KEPT
@@ -278,7 +312,10 @@ def test_code_on_the_page_runs() -> None:
     policy = load_policy("camo-small").float()
     seen = episode(policy.features, 1, seed=1)[0]
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    names: dict[str, Any] = {"pose": lambda: seen["proprioception"], "frame": seen["images"].__getitem__}
+    names: dict[str, Any] = {
+        "pose": lambda: seen["proprioception"],
+        "frame": seen["images"].__getitem__,
+    }
     with running_server(policy, ANY_PORT) as url:
         exec(code.replace("ws://127.0.0.1:8765", url), names)
         assert health(url)["ticks"] == 8
@@ -286,7 +323,9 @@ def test_code_on_the_page_runs() -> None:
 
 
 def test_the_page_names_everything_a_client_must_know() -> None:
-    codes = re.findall(r"^\| `([a-z-]+)` \|", PAGE.partition("| code |")[2].partition("\n\n")[0], re.MULTILINE)
+    codes = re.findall(
+        r"^\| `([a-z-]+)` \|", PAGE.partition("| code |")[2].partition("\n\n")[0], re.MULTILINE
+    )
     assert codes == list(get_args(Code))
     dtypes = re.search(r"dtype: (.*) \|", PAGE)
     assert dtypes is not None
@@ -294,4 +333,7 @@ def test_the_page_names_everything_a_client_must_know() -> None:
     told = set(re.findall(r"`(\w+)`", PAGE.partition("`metadata` has")[2].partition("\n\n")[0]))
     assert told == {field.name for kind in (Metadata, Limits) for field in fields(kind)}
     assert f"{Settings().idle_seconds:g} s" in PAGE and f"{Settings().send_seconds:g} s" in PAGE
-    assert f"{Settings().max_sessions_per_connection} sessions a connection, {Settings().max_sessions} in all" in PAGE
+    assert (
+        f"{Settings().max_sessions_per_connection} sessions a connection, {Settings().max_sessions} in all"
+        in PAGE
+    )

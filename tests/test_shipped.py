@@ -27,7 +27,9 @@ LARGEST = 16e6
 """Bytes of all files together."""
 
 
-def test_every_policy_is_small_has_a_card_and_loads_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_policy_is_small_has_a_card_and_loads_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)  # found wherever one works
     folders = list(SHIPPED.iterdir())
     assert [folder.name for folder in folders] == ["camo-small"]
@@ -50,7 +52,11 @@ def test_a_folder_of_that_name_counts_more(tmp_path: Path, monkeypatch: pytest.M
 
 
 def document(demonstrations: int, right: int) -> dict:
-    rates = {"msr": vars(Rate.of(10, 10)), "dsr": vars(Rate.of(right, 10)), "sr": vars(Rate.of(right, 10))}
+    rates = {
+        "msr": vars(Rate.of(10, 10)),
+        "dsr": vars(Rate.of(right, 10)),
+        "sr": vars(Rate.of(right, 10)),
+    }
     probes = {probe_of(task.instruction): right / 10 for task in TASKS.values()}
     result = {
         "demonstrations": demonstrations,
@@ -69,7 +75,10 @@ def test_tracks_are_joined_and_told_in_a_table() -> None:
     assert lines[5] == "| **mean** | 600 | **100.0** | **90.0** | **90.0** |"
     assert lines[9] == "| **mean** | 120 | **100.0** | **50.0** | **50.0** |" and len(lines) == 11
     page = f"before\n\n{camo_scores.MARKER}\n| old |\n| older |\n\nbehind\n"
-    assert camo_scores.with_table(page, "| new |") == f"before\n\n{camo_scores.MARKER}\n| new |\n\nbehind\n"
+    assert (
+        camo_scores.with_table(page, "| new |")
+        == f"before\n\n{camo_scores.MARKER}\n| new |\n\nbehind\n"
+    )
 
 
 def test_what_cannot_be_published() -> None:
@@ -95,14 +104,21 @@ def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("config.json", "normalizer.json", "model.safetensors"):
         (run / "policy" / name).write_text(name)
     for name, value in (
-        ("PUBLISHED", tmp_path / "published.json"), ("PAGES", (page,)), ("FOLDER", target), ("ROOT", tmp_path),
-    ):  # fmt: skip
+        ("PUBLISHED", tmp_path / "published.json"),
+        ("PAGES", (page,)),
+        ("FOLDER", target),
+        ("ROOT", tmp_path),
+    ):
         monkeypatch.setattr(camo_scores, name, value)
     (tmp_path / "docs/images").mkdir(parents=True)
     camo_scores.main((run,))
     assert json.loads((tmp_path / "published.json").read_text())["result"]["tracks"] == {}
     assert "| shell-game | 600 |" in page.read_text() and page.read_text().endswith("\n\nrest\n")
-    assert {path.name for path in target.iterdir()} == {"config.json", "normalizer.json", "model.safetensors"}
+    assert {path.name for path in target.iterdir()} == {
+        "config.json",
+        "normalizer.json",
+        "model.safetensors",
+    }
     assert (tmp_path / "docs/images/camo-learning-600.svg").is_file()
 
 
@@ -110,17 +126,25 @@ def test_curves_have_the_intervals_of_the_episodes_that_were_asked() -> None:
     chart = ElementTree.fromstring(camo_scores.figure(document(600, 9)["result"]))
     space = "{http://www.w3.org/2000/svg}"
     assert len(list(chart.iter(f"{space}circle"))) == 2 * len(TASKS)
-    rows = [float(line.attrib["y1"]) for line in chart.iter(f"{space}line") if "stroke-dasharray" in line.attrib]
+    rows = [
+        float(line.attrib["y1"])
+        for line in chart.iter(f"{space}line")
+        if "stroke-dasharray" in line.attrib
+    ]
     bars = [line for line in chart.iter(f"{space}line") if line.attrib["x1"] == line.attrib["x2"]]
     heights = {abs(float(bar.attrib["y1"]) - float(bar.attrib["y2"])) for bar in bars}
     rate = Rate.of(54, HELD_OUT)
     scale = (300 - 46 - rows[0]) * 3  # a guess stands at a third
-    assert all(height == pytest.approx((rate.high - rate.low) * scale, abs=0.3) for height in heights)
+    assert all(
+        height == pytest.approx((rate.high - rate.low) * scale, abs=0.3) for height in heights
+    )
 
 
 def test_scores_are_those_of_float32_arithmetic() -> None:
     policy, settings = load_for_evaluation("camo-small", "shell-game", "cpu")
-    assert {weight.dtype for weight in policy.parameters()} == {torch.float32} and settings.image_size == 128  # type: ignore[attr-defined]
+    assert {weight.dtype for weight in policy.parameters()} == {
+        torch.float32
+    } and settings.image_size == 128  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
@@ -136,7 +160,10 @@ def test_a_training_can_go_on_from_it(tmp_path: Path) -> None:
     data = record(Recording(task="clean-plate", episodes=1), tmp_path / "data")
     config = RunConfig(data=(data,), start_from="camo-small", training=TrainingConfig(steps=1))
     episodes = open_episodes(data)
-    policy, shipped = build_policy(config, episodes, load_episodes(episodes)), ChameleonPolicy.from_pretrained("camo-small")
+    policy, shipped = (
+        build_policy(config, episodes, load_episodes(episodes)),
+        ChameleonPolicy.from_pretrained("camo-small"),
+    )
     assert policy.statistics == shipped.statistics
     weights = dict(policy.named_parameters())
     for name, weight in shipped.named_parameters():

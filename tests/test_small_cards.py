@@ -16,13 +16,25 @@ if importlib.util.find_spec("triton") is None:
 
 ROOT = Path(__file__).parent.parent
 SPILLED = 2048
-"""Bytes of a thread: a kernel that spills more has lost its registers to something that does not belong there."""
+"""Bytes of a thread: a kernel that spills more has lost its registers to something that does not
+belong there.
+"""
 
 
 def compiled(out: Path, card: str, preset: str) -> dict:
     """In a process of its own, since Triton's interpreter may be on in this one."""
     clean = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "benchmarks.small_cards", "--cards", card, "--presets", preset, "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.small_cards",
+        "--cards",
+        card,
+        "--presets",
+        preset,
+        "--out",
+        str(out),
+    ]
     subprocess.run(command, cwd=ROOT, env=clean, check=True)
     (row,) = json.loads(out.read_text())["result"]["rows"]
     return row
@@ -43,8 +55,12 @@ def test_the_hungriest_kernel_fits(card: str, preset: str, tmp_path: Path) -> No
     assert row["card_kib"] == 99
     assert 0 < row["shared_kib"] <= row["card_kib"], row["largest"]
     assert 0 < row["registers"] <= 255 and row["spilled_bytes"] <= SPILLED, row["most_spilled"]
-    assert {"_scan_gradients_through_states", "_group_norm_backward", "_attention_forward"} <= set(row["kernels"])
-    assert ("_advance" in row["kernels"]) == (preset == "paper"), "the Euler sampler is made for the paper's head"
+    assert {"_scan_gradients_through_states", "_group_norm_backward", "_attention_forward"} <= set(
+        row["kernels"]
+    )
+    assert ("_advance" in row["kernels"]) == (preset == "paper"), (
+        "the Euler sampler is made for the paper's head"
+    )
 
 
 def test_published_needs_fit() -> None:
@@ -57,6 +73,9 @@ def test_published_needs_fit() -> None:
 
 def test_a_card_that_nobody_knows() -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "benchmarks.small_cards", "--cards", "sm_1"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "benchmarks.small_cards", "--cards", "sm_1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert result.returncode == 1 and "there is no card 'sm_1'; choose from sm_86" in result.stderr

@@ -1,4 +1,6 @@
-"""The state-space layer against a loop written from its defining equations, and against transformers' Mamba2."""
+"""The state-space layer against a loop written from its defining equations, and against
+transformers' Mamba2.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from examples import make_observation, make_policy
 CONFIGS = {
     "slow": SSMConfig(expand=1, state=16, head_dim=8, half_life=(4, 2048), chunk=8),
     "fast": SSMConfig(expand=2, state=6, head_dim=16, half_life=(1, 16), chunk=8),
-    "limited": SSMConfig(expand=2, state=6, head_dim=16, half_life=(1, 16), half_life_limit=16, chunk=8),
+    "limited": SSMConfig(
+        expand=2, state=6, head_dim=16, half_life=(1, 16), half_life_limit=16, chunk=8
+    ),
 }
 LIMIT = 16
 WIDTH = 32
@@ -34,10 +38,14 @@ def make_layer(kind: str, dtype: torch.dtype = torch.float64) -> SelectiveSSM:
 
 
 def sequence(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.randn(*shape, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        *shape, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
-def run_steps(layer: SelectiveSSM, inputs: torch.Tensor, state: SSMState) -> tuple[torch.Tensor, SSMState]:
+def run_steps(
+    layer: SelectiveSSM, inputs: torch.Tensor, state: SSMState
+) -> tuple[torch.Tensor, SSMState]:
     outputs = []
     for current in inputs.unbind(-2):
         output, state = layer.step(current, state)
@@ -73,7 +81,12 @@ def test_scan_equals_step_in_bfloat16(kind: str) -> None:
 
 
 @settings(deadline=None, max_examples=25)
-@given(time=st.integers(2, 40), cut=st.integers(1, 39), chunk=st.integers(1, 48), kind=st.sampled_from(sorted(CONFIGS)))
+@given(
+    time=st.integers(2, 40),
+    cut=st.integers(1, 39),
+    chunk=st.integers(1, 48),
+    kind=st.sampled_from(sorted(CONFIGS)),
+)
 def test_a_sequence_cut_anywhere_gives_the_same(time: int, cut: int, chunk: int, kind: str) -> None:
     cut = min(cut, time - 1)
     layer, inputs = make_layer(kind), sequence(2, time)
@@ -116,12 +129,16 @@ def test_equals_the_defining_recurrence(kind: str) -> None:
                 y[head, channel] = state[head, channel] @ c + weights["skip"][head] * value
         gated = y.flatten() * gate[t] * torch.sigmoid(gate[t])
         normed = gated / torch.sqrt(gated.square().mean() + 1e-5) * weights["norm_weight"]
-        torch.testing.assert_close(result[0, t], weights["out_projection.weight"] @ normed, rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            result[0, t], weights["out_projection.weight"] @ normed, rtol=0, atol=1e-10
+        )
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_transformers_mamba2_is_an_oracle_for_outputs_and_gradients(kind: str) -> None:
-    """Its `time_step_limit` is one for all heads: with one A for all of them, it is our limit of the half-life."""
+    """Its `time_step_limit` is one for all heads: with one A for all of them, it is our limit of
+    the half-life.
+    """
     pytest.importorskip("transformers")
     layer = make_layer(kind, torch.float32)
     with torch.no_grad():
@@ -132,8 +149,13 @@ def test_transformers_mamba2_is_an_oracle_for_outputs_and_gradients(kind: str) -
     oracle = mamba2_mixer(layer)
     least = layer.least_rates()
     if least is not None:
-        raw = F.softplus(layer.in_projection(sequence(3, 50, dtype=torch.float32))[..., -layer.heads :] + layer.rate_bias)
-        assert 0.05 < (raw < least).float().mean() < 0.95, "the limit must count at some steps and not at others"
+        raw = F.softplus(
+            layer.in_projection(sequence(3, 50, dtype=torch.float32))[..., -layer.heads :]
+            + layer.rate_bias
+        )
+        assert 0.05 < (raw < least).float().mean() < 0.95, (
+            "the limit must count at some steps and not at others"
+        )
         oracle.time_step_limit = (least[0].item(), math.inf)
     ours, theirs = dict(layer.named_parameters()), dict(oracle.named_parameters())
 
@@ -148,22 +170,29 @@ def test_transformers_mamba2_is_an_oracle_for_outputs_and_gradients(kind: str) -
     torch.testing.assert_close(first.grad, second.grad, rtol=1e-3, atol=1e-4)
     for our_name, their_name in OUR_NAME_TO_THEIRS.items():
         if kind == "limited" and our_name == "log_decay":
-            continue  # theirs is a limit of Delta, which does not follow A; finite differences check ours
+            # theirs is a limit of Delta, which does not follow A; finite differences check ours
+            continue
         gradient, expected = ours[our_name].grad, theirs[their_name].grad
         scale = expected.abs().max().item()
-        torch.testing.assert_close(gradient, expected.view_as(gradient), rtol=1e-3, atol=1e-4 * scale, msg=our_name)
+        torch.testing.assert_close(
+            gradient, expected.view_as(gradient), rtol=1e-3, atol=1e-4 * scale, msg=our_name
+        )
 
 
 @pytest.mark.parametrize("limit", [None, 8])
 def test_gradients_match_finite_differences(limit: float | None) -> None:
     torch.manual_seed(0)
-    config = SSMConfig(expand=1, state=3, head_dim=2, half_life=(1, 8), half_life_limit=limit, chunk=3)
+    config = SSMConfig(
+        expand=1, state=3, head_dim=2, half_life=(1, 8), half_life_limit=limit, chunk=3
+    )
     layer = SelectiveSSM(4, config).double()
     inputs = torch.randn(1, 5, 4, dtype=torch.float64, requires_grad=True)
     names, weights = zip(*layer.named_parameters(), strict=True)
 
     def run(sequence: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(layer, dict(zip(names, given, strict=True)), (sequence, layer.initial_state(1)))[0]
+        return torch.func.functional_call(
+            layer, dict(zip(names, given, strict=True)), (sequence, layer.initial_state(1))
+        )[0]
 
     assert torch.autograd.gradcheck(run, (inputs, *weights))
 
@@ -174,13 +203,19 @@ def test_half_lives_are_log_uniform_between_the_configured_ends(preset) -> None:
     for ssm, (shortest, longest) in ((config.slow, SLOW_HALF_LIFE), (config.fast, FAST_HALF_LIFE)):
         layer = SelectiveSSM(config.width, ssm)
         z = torch.randn(200_000, generator=torch.Generator().manual_seed(0)).double()
-        mean_rate = torch.stack([torch.log1p(torch.exp(b + ssm.selectivity * z)).mean() for b in layer.rate_bias])
+        mean_rate = torch.stack(
+            [torch.log1p(torch.exp(b + ssm.selectivity * z)).mean() for b in layer.rate_bias]
+        )
         drawn = math.log(2) / (mean_rate * layer.log_decay.exp())
         torch.testing.assert_close(layer.half_lives.double(), drawn, rtol=0.05, atol=0)
         steps = layer.half_lives.log().diff()
-        torch.testing.assert_close(layer.half_lives[[0, -1]], torch.tensor([shortest, longest]), rtol=1e-3, atol=0)
+        torch.testing.assert_close(
+            layer.half_lives[[0, -1]], torch.tensor([shortest, longest]), rtol=1e-3, atol=0
+        )
         torch.testing.assert_close(steps, steps.mean().expand_as(steps), rtol=1e-3, atol=0)
-    assert SLOW_HALF_LIFE[1] > 1000, "the longest trace must outlive the longest episode of the delay study"
+    assert SLOW_HALF_LIFE[1] > 1000, (
+        "the longest trace must outlive the longest episode of the delay study"
+    )
 
 
 @pytest.mark.parametrize("preset", [paper, small, nano])
@@ -192,7 +227,9 @@ def test_only_fast_layers_have_a_limit(preset) -> None:
     fast = layer.consolidation.fast
     least = fast.least_rates()
     assert least is not None
-    torch.testing.assert_close(least * fast.log_decay.exp(), torch.full_like(least, math.log(2) / LIMIT))
+    torch.testing.assert_close(
+        least * fast.log_decay.exp(), torch.full_like(least, math.log(2) / LIMIT)
+    )
 
 
 def test_the_limit_is_exact_in_half_precision() -> None:
@@ -202,16 +239,22 @@ def test_the_limit_is_exact_in_half_precision() -> None:
 
 
 def decay_of_a_perturbation(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Log of what is left of a perturbation of the state: (... heads P state) twice to (... heads)."""
+    """Log of what is left of a perturbation of the state: (... heads P state) twice to (...
+    heads).
+    """
     return (after.norm(dim=(-2, -1)) / before.norm(dim=(-2, -1))).log()
 
 
 @pytest.mark.parametrize("half_life", [SLOW_HALF_LIFE, FAST_HALF_LIFE])
 @torch.no_grad()
 def test_a_perturbed_state_decays_with_the_half_lives(half_life: tuple[float, float]) -> None:
-    """On input of unit variance, disturb the state before every step and add up how much of that is left after it."""
+    """On input of unit variance, disturb the state before every step and add up how much of that is
+    left after it.
+    """
     torch.manual_seed(0)
-    layer = SelectiveSSM(256, SSMConfig(expand=1, state=4, head_dim=32, half_life=half_life)).double()
+    layer = SelectiveSSM(
+        256, SSMConfig(expand=1, state=4, head_dim=32, half_life=half_life)
+    ).double()
     state, steps, log_kept = layer.initial_state(1), 1000, torch.zeros(1, 8, dtype=torch.float64)
     perturbation = torch.randn_like(state.ssm)
     for current in torch.randn(steps, 1, 256, dtype=torch.float64):
@@ -224,10 +267,16 @@ def test_a_perturbed_state_decays_with_the_half_lives(half_life: tuple[float, fl
 
 
 @torch.no_grad()
-def half_lives_on_a_still_scene(policy: ChameleonPolicy, steps: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
-    """Disturb what every head carries, show one scene again and again, and time how long that lasts: traces, working."""
+def half_lives_on_a_still_scene(
+    policy: ChameleonPolicy, steps: int = 60
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Disturb what every head carries, show one scene again and again, and time how long that
+    lasts: traces, working.
+    """
     features = policy.features
-    observation = make_observation(features, 4, dtype=policy.event_tokens.proprioception.weight.dtype)
+    observation = make_observation(
+        features, 4, dtype=policy.event_tokens.proprioception.weight.dtype
+    )
     state = policy.initial_state(4)
     for _ in range(4):  # fill the convolutions
         state = policy.observe(observation, state)
@@ -244,9 +293,13 @@ def half_lives_on_a_still_scene(policy: ChameleonPolicy, steps: int = 60) -> tup
         ),
     )
     # The working state reads the traces: disturbed ones would write into it for ever.
-    alone = dataclasses.replace(state, layers=(LayerState(slow, disturbed.layers[0].fast), *state.layers[1:]))
+    alone = dataclasses.replace(
+        state, layers=(LayerState(slow, disturbed.layers[0].fast), *state.layers[1:])
+    )
     for _ in range(steps):
-        state, disturbed, alone = (policy.observe(observation, each) for each in (state, disturbed, alone))
+        state, disturbed, alone = (
+            policy.observe(observation, each) for each in (state, disturbed, alone)
+        )
     traces, working = (
         math.log(2) * steps / -decay_of_a_perturbation(perturbation, after.ssm - before.ssm)
         for perturbation, after, before in (
@@ -279,9 +332,13 @@ def test_a_working_state_forgets_and_a_trace_does_not_after_training() -> None:
 
 
 def test_without_the_limit_a_working_state_lasts() -> None:
-    """What the limit is for: heads that are set to 16 steps at most keep what they have for hundreds."""
+    """What the limit is for: heads that are set to 16 steps at most keep what they have for
+    hundreds.
+    """
     config = nano()
-    config = dataclasses.replace(config, fast=dataclasses.replace(config.fast, half_life_limit=None))
+    config = dataclasses.replace(
+        config, fast=dataclasses.replace(config.fast, half_life_limit=None)
+    )
     _, working = half_lives_on_a_still_scene(make_policy(config=config, dtype=torch.float64))
     assert (working > 64).float().mean() > 0.1
 
@@ -291,10 +348,14 @@ def test_a_limited_head_forgets_faster_where_the_input_says_so() -> None:
     """The limit is one-sided: Delta above it is what it was without a limit."""
     limited, free = make_layer("limited"), make_layer("fast")
     inputs = sequence(64, 1)
-    rates, without = (layer._inputs(inputs, layer.initial_state(64))[4] for layer in (limited, free))
+    rates, without = (
+        layer._inputs(inputs, layer.initial_state(64))[4] for layer in (limited, free)
+    )
     least = math.log(2) / (LIMIT * limited.log_decay.exp())
     assert (without < least).any() and (without > least).any()
-    torch.testing.assert_close(rates, torch.where(without > least, without, least.expand_as(without)), rtol=0, atol=0)
+    torch.testing.assert_close(
+        rates, torch.where(without > least, without, least.expand_as(without)), rtol=0, atol=0
+    )
 
 
 def test_another_limit_cuts_the_half_lives_off() -> None:
@@ -305,11 +366,15 @@ def test_another_limit_cuts_the_half_lives_off() -> None:
         assert SelectiveSSM(64, other).half_lives.max() <= min(16.0, limit) * 1.01
     assert fast.limited(math.inf).half_life_limit is None
     for limit in (0.5, -1.0, math.nan):
-        with pytest.raises(ValueError, match=r"at least the shortest half-life to begin with \(1.0\)"):
+        with pytest.raises(
+            ValueError, match=r"at least the shortest half-life to begin with \(1.0\)"
+        ):
             fast.limited(limit)
 
 
 @pytest.mark.parametrize("limit", [8.0, -1.0, math.inf, math.nan])
 def test_a_limit_below_the_longest_half_life_is_refused(limit: float) -> None:
-    with pytest.raises(ValueError, match="half_life_limit must be None or at least the longest half_life"):
+    with pytest.raises(
+        ValueError, match="half_life_limit must be None or at least the longest half_life"
+    ):
         SSMConfig(expand=1, state=4, half_life=(1, 16), half_life_limit=limit)

@@ -17,11 +17,30 @@ PACKAGE = Path(chameleon_policy.__file__).parent
 
 
 ROOMS = (
-    "exit_codes", "locking", "console", "device", "provenance", "rates",
-    "data", "policy", "kernels", "baselines", "camo", "train", "evaluate", "probes", "report",
-    "serve", "robot", "export", "experiments", "cli",
-)  # fmt: skip
-"""Modules and packages in the order in which they may import one another: each only what stands before it."""
+    "exit_codes",
+    "locking",
+    "console",
+    "device",
+    "provenance",
+    "rates",
+    "data",
+    "policy",
+    "kernels",
+    "baselines",
+    "camo",
+    "train",
+    "evaluate",
+    "probes",
+    "report",
+    "serve",
+    "robot",
+    "export",
+    "experiments",
+    "cli",
+)
+"""Modules and packages in the order in which they may import one another: each only what stands
+before it.
+"""
 
 
 def imported(path: Path, code: str | None = None) -> Iterator[str]:
@@ -31,12 +50,19 @@ def imported(path: Path, code: str | None = None) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            module = [*package[: len(package) + 1 - node.level], node.module] if node.level else [node.module]
+            module = (
+                [*package[: len(package) + 1 - node.level], node.module]
+                if node.level
+                else [node.module]
+            )
             yield from (".".join(filter(None, [*module, name.name])) for name in node.names)
 
 
 def test_imports_point_one_way() -> None:
-    inside = {path.stem if path.parent == PACKAGE else path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")}
+    inside = {
+        path.stem if path.parent == PACKAGE else path.relative_to(PACKAGE).parts[0]
+        for path in PACKAGE.rglob("*.py")
+    }
     assert inside - {"__init__"} == set(ROOMS)
     wrong = []
     for path in PACKAGE.rglob("*.py"):
@@ -62,32 +88,52 @@ def test_all_kinds_of_imports_are_read() -> None:
 def test_the_benchmark_does_not_need_torch() -> None:
     for room in ("camo", "data"):
         for path in (PACKAGE / room).rglob("*.py"):
-            others = {name.partition(".")[2] for name in imported(path) if name.startswith("chameleon_policy.")}
-            assert not any(name.split(".")[0] in ("policy", "device", "provenance") for name in others), path
+            others = {
+                name.partition(".")[2]
+                for name in imported(path)
+                if name.startswith("chameleon_policy.")
+            }
+            assert not any(
+                name.split(".")[0] in ("policy", "device", "provenance") for name in others
+            ), path
             assert not any(name.split(".")[0] == "torch" for name in imported(path)), path
 
 
 @pytest.mark.parametrize(
     ("code", "unwanted"),
     [
-        ("from chameleon_policy import ChameleonPolicy", {"transformers", "huggingface_hub", "mujoco", "gymnasium", "av"}),
+        (
+            "from chameleon_policy import ChameleonPolicy",
+            {"transformers", "huggingface_hub", "mujoco", "gymnasium", "av"},
+        ),
         ("import chameleon_policy.camo.recording", {"torch", "transformers"}),
         ("import chameleon_policy.cli", {"torch", "mujoco", "av"}),
     ],
 )
 def test_nobody_waits_for_what_they_do_not_use(code: str, unwanted: set[str]) -> None:
     code = f"import sys; {code}; print(sorted({unwanted} & sys.modules.keys()))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"
 
 
 READING_PATH = (
-    "visual", "event_tokens", "attention", "ssm", "memory", "control_jepa", "action_flow", "chameleon"
-)  # fmt: skip
+    "visual",
+    "event_tokens",
+    "attention",
+    "ssm",
+    "memory",
+    "control_jepa",
+    "action_flow",
+    "chameleon",
+)
 
 
 def test_the_model_is_read_in_an_hour() -> None:
-    """The files of the reading path stand in the room's docstring in this order, and have under 1,200 lines together."""
+    """The files of the reading path stand in the room's docstring in this order, and have under
+    1,200 lines together.
+    """
     room = PACKAGE / "policy"
     assert " -> ".join(READING_PATH) in " ".join((room / "__init__.py").read_text().split())
     assert sum(len((room / f"{name}.py").read_text().splitlines()) for name in READING_PATH) < 1200

@@ -1,4 +1,6 @@
-"""`chameleon probe` and `chameleon report`, in miniature: what they write, go on with, show and refuse."""
+"""`chameleon probe` and `chameleon report`, in miniature: what they write, go on with, show and
+refuse.
+"""
 
 from __future__ import annotations
 
@@ -48,19 +50,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def findings(folder: Path) -> Iterator[list[dict]]:
-    few = [each for each in INTERVENTIONS if each.name in (*by_rule("decoded"), *by_rule("attended"), "Own memory")]
+    few = [
+        each
+        for each in INTERVENTIONS
+        if each.name in (*by_rule("decoded"), *by_rule("attended"), "Own memory")
+    ]
     place = Place(out=folder / "found", command="chameleon probe one two", device="cpu", workers=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "INTERVENTIONS", few)
-        yield probe_runs([folder / "one", folder / "two"], ("clean-plate",), (), SMALL, place, progress_bar)
+        yield probe_runs(
+            [folder / "one", folder / "two"], ("clean-plate",), (), SMALL, place, progress_bar
+        )
 
 
 def test_a_finding_for_each_run_and_task(findings: list[dict], folder: Path) -> None:
     assert [(each["run"], each["method"], each["task"]) for each in findings] == [
-        ("one", "chameleon", "clean-plate"), ("two", "no-jepa", "clean-plate")
-    ]  # fmt: skip
+        ("one", "chameleon", "clean-plate"),
+        ("two", "no-jepa", "clean-plate"),
+    ]
     for finding in findings:
-        assert finding["separability"]["memory"]["count"] == 3 and finding["scores"]["msr"]["count"] == 2
+        assert (
+            finding["separability"]["memory"]["count"] == 3
+            and finding["scores"]["msr"]["count"] == 2
+        )
         assert finding["addressability"]["rows"][0]["name"] == "Full"
         assert {"command", "hardware", "git_revision", "duration_s"} <= set(finding)
         own = next(row for row in finding["addressability"]["rows"] if row["name"] == "Own memory")
@@ -71,25 +83,43 @@ def test_a_finding_for_each_run_and_task(findings: list[dict], folder: Path) -> 
         assert len(saved["working"]) == saved["lengths"].sum() and saved["answers"].shape == (3, 1)
 
 
-def test_what_is_there_is_not_measured_again(findings: list[dict], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_there_is_not_measured_again(
+    findings: list[dict], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "gather", lambda *_: pytest.fail("measured again"))
     place = Place(out=folder / "found", command="again", device="cpu", workers=1)
     runs = [folder / "one", folder / "two"]
     assert probe_runs(runs, ("clean-plate",), ("none",), SMALL, place, progress_bar) == findings
     with pytest.raises(ValueError, match="made with other settings"):
-        probe_runs(runs, ("clean-plate",), (), Study(fitted=7, asked=3, episodes=2, steps=1), place, progress_bar)
+        probe_runs(
+            runs,
+            ("clean-plate",),
+            (),
+            Study(fitted=7, asked=3, episodes=2, steps=1),
+            place,
+            progress_bar,
+        )
     assert found_before(runs, (), folder / "found") == findings
     torch.manual_seed(9)
     METHODS["chameleon"](nano(), SLOTS, STATISTICS).save_pretrained(folder / "other" / "one")
     with pytest.raises(ValueError, match="about a policy with other weights"):
         probe_runs([folder / "other" / "one"], ("clean-plate",), (), SMALL, place, progress_bar)
-    with pytest.raises(ValueError, match=r"nothing was found in .* yet for one, two; leave out --found-only"):
+    with pytest.raises(
+        ValueError, match=r"nothing was found in .* yet for one, two; leave out --found-only"
+    ):
         found_before(runs, ("seasonings",), folder / "found")
     damaged = folder / "damaged" / "one" / "clean-plate.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{}")
     with pytest.raises(ValueError, match="is no finding of a probe"):
-        probe_runs(runs[:1], ("clean-plate",), (), SMALL, Place(out=folder / "damaged", command=""), progress_bar)
+        probe_runs(
+            runs[:1],
+            ("clean-plate",),
+            (),
+            SMALL,
+            Place(out=folder / "damaged", command=""),
+            progress_bar,
+        )
 
 
 def test_tables_beside_the_papers_numbers(findings: list[dict]) -> None:
@@ -97,33 +127,52 @@ def test_tables_beside_the_papers_numbers(findings: list[dict]) -> None:
     for table in tables([{**finding, "task": "seasonings"} for finding in findings]):
         console.print(table)
     shown = console.export_text()
-    for number in (*paper.SEPARABILITY["seasonings"], *(f"{value:.0f}" for value in paper.ADDRESSABILITY.values())):
+    for number in (
+        *paper.SEPARABILITY["seasonings"],
+        *(f"{value:.0f}" for value in paper.ADDRESSABILITY.values()),
+    ):
         assert str(number) in shown
     assert re.search(r"Mask\+ +│.*│ +40 │", shown)
 
 
 def test_how_much_earlier_the_first_run_is_ready() -> None:
     def finding(run: str, ready: int | None) -> dict:
-        line = [{"step": step, "value": float(ready is not None and step >= ready)} for step in range(-30, 9)]
-        return {"run": run, "task": "t", "prospectiveness": {"threshold": 0.8, "working": line, "traces": line}}
+        line = [
+            {"step": step, "value": float(ready is not None and step >= ready)}
+            for step in range(-30, 9)
+        ]
+        return {
+            "run": run,
+            "task": "t",
+            "prospectiveness": {"threshold": 0.8, "working": line, "traces": line},
+        }
 
     found = leads([finding("a", -20), finding("b", -3), finding("c", None), finding("d", 5)])
     assert found == {("b", "t"): 17, ("c", "t"): None, ("d", "t"): 25}
 
 
-def test_figures_and_the_json(findings: list[dict], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(umap, "UMAP", FirstThree)  # the real one compiles for half a minute: a slow test
-    written = publish(findings, folder / "found", tmp_path / "probes.json", "the command", Console(quiet=True))
+def test_figures_and_the_json(
+    findings: list[dict], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the real one compiles for half a minute: a slow test
+    monkeypatch.setattr(umap, "UMAP", FirstThree)
+    written = publish(
+        findings, folder / "found", tmp_path / "probes.json", "the command", Console(quiet=True)
+    )
     assert {path.name for path in written} == {
-        "probes.json", "probes-over-time-clean-plate.svg", "probes-before-decision-clean-plate.svg",
-        "probes-decoded-traces-clean-plate.svg", "probes-attended-traces-clean-plate.svg",
+        "probes.json",
+        "probes-over-time-clean-plate.svg",
+        "probes-before-decision-clean-plate.svg",
+        "probes-decoded-traces-clean-plate.svg",
+        "probes-attended-traces-clean-plate.svg",
         "probes-trajectories-clean-plate.svg",
-    }  # fmt: skip
+    }
     for path in written[1:]:
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
         assert "nan" not in path.read_text()
     drawing = ElementTree.parse(tmp_path / "probes-trajectories-clean-plate.svg").getroot()
-    assert len(drawing.findall("{http://www.w3.org/2000/svg}polyline")) == 2 * 3  # two looks at three episodes
+    # two looks at three episodes
+    assert len(drawing.findall("{http://www.w3.org/2000/svg}polyline")) == 2 * 3
     document = json.loads((tmp_path / "probes.json").read_text())
     assert document["command"] == "the command" and document["result"]["findings"] == findings
 
@@ -154,17 +203,30 @@ def test_trajectories_with_different_answers_lie_apart(tmp_path: Path) -> None:
     assert points.shape == (30, BEFORE, 3) and told.tolist() == answers[:, 0].tolist()
     centres = np.stack([points[told == answer].mean((0, 1)) for answer in range(3)])
     spread = max(points[told == answer].std() for answer in range(3))
-    assert min(np.linalg.norm(centres[one] - centres[other]) for one, other in ((0, 1), (0, 2), (1, 2))) > spread
+    assert (
+        min(
+            np.linalg.norm(centres[one] - centres[other]) for one, other in ((0, 1), (0, 2), (1, 2))
+        )
+        > spread
+    )
 
 
 def test_runs_are_named_by_their_folders(folder: Path) -> None:
     assert name_of(Path("runs/x/policy")) == "x" and name_of("camo-small") == "camo-small"
     with pytest.raises(ValueError, match="names of their own"):
-        probe_runs([folder / "one", folder / "one"], (), (), SMALL, Place(out=folder, command=""), progress_bar)
+        probe_runs(
+            [folder / "one", folder / "one"],
+            (),
+            (),
+            SMALL,
+            Place(out=folder, command=""),
+            progress_bar,
+        )
 
 
 def test_tasks_that_a_policy_plays(folder: Path) -> None:
-    assert list(tasks_of(folder / "one", (), "cpu")) == ["clean-plate", "seasonings"]  # five slots each
+    # five slots each
+    assert list(tasks_of(folder / "one", (), "cpu")) == ["clean-plate", "seasonings"]
     with pytest.raises(ValueError, match="shell-game has 6 object slots"):
         tasks_of(folder / "one", ("shell-game",), "cpu")
     with pytest.raises(ValueError, match="no task"):
@@ -182,16 +244,30 @@ def test_tasks_that_a_policy_plays(folder: Path) -> None:
         (["{one}", "--surgery", "nonsense"], "no task"),
         (["nowhere"], "nowhere"),
         (["{similarity}", "--task", "clean-plate"], "similarity keeps no trace for every token"),
-        (["{vanilla-mamba}", "--task", "clean-plate"], "vanilla-mamba keeps no trace for every token"),
+        (
+            ["{vanilla-mamba}", "--task", "clean-plate"],
+            "vanilla-mamba keeps no trace for every token",
+        ),
         (["{untrained}", "--task", "clean-plate"], "without statistics of its actions"),
-        (["{one}", "--task", "shell-game", "--task", "clean-plate"], "shell-game has 6 object slots"),
+        (
+            ["{one}", "--task", "shell-game", "--task", "clean-plate"],
+            "shell-game has 6 object slots",
+        ),
         (["{one}", "{one}"], "runs need names of their own"),
     ],
 )
 def test_bad_input(
-    options: list[str], message: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    options: list[str],
+    message: str,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys,
 ) -> None:
-    places = {name: tmp_path / name for name in ("lstm", "similarity", "vanilla-mamba", "told", "untrained")}
+    places = {
+        name: tmp_path / name
+        for name in ("lstm", "similarity", "vanilla-mamba", "told", "untrained")
+    }
     for method in ("lstm", "similarity", "vanilla-mamba"):
         METHODS[method](nano(), SLOTS, STATISTICS).save_pretrained(places[method])
     told = Features(objects=SLOTS.objects, proprioception=13, action=10, horizon=4)
@@ -199,9 +275,14 @@ def test_bad_input(
     ChameleonPolicy(nano(), SLOTS).save_pretrained(places["untrained"])
     named = [option.format(**places, one=folder / "one") for option in options]
     for command in ("probe", "report"):
-        if ("--surgery" in named and command == "report") or ("--shown" in named and command == "probe"):
+        if ("--surgery" in named and command == "report") or (
+            "--shown" in named and command == "probe"
+        ):
             continue  # an option of the other
-        monkeypatch.setattr("sys.argv", ["chameleon", command, *named, "--out", str(tmp_path / "out"), "--device", "cpu"])
+        monkeypatch.setattr(
+            "sys.argv",
+            ["chameleon", command, *named, "--out", str(tmp_path / "out"), "--device", "cpu"],
+        )
         with pytest.raises(SystemExit) as stopped:
             main()
         assert stopped.value.code == 2 and message in capsys.readouterr().err
@@ -217,7 +298,13 @@ def test_a_report(
 ) -> None:
     monkeypatch.setattr(reporting, "CLIP_SIZE", 64)
     sizes = {"episodes": 1, "shown": 1, "fitted": 4, "steps": 1, "workers": 1}
-    options = ["--task", "clean-plate", "--device", "cpu", *(f"--{name}={value}" for name, value in sizes.items())]
+    options = [
+        "--task",
+        "clean-plate",
+        "--device",
+        "cpu",
+        *(f"--{name}={value}" for name, value in sizes.items()),
+    ]
     recording = tmp_path / "theatre.rrd"
     monkeypatch.setattr(
         "sys.argv",
@@ -235,22 +322,44 @@ def test_a_report(
         ],
     )
     main()
-    assert f"Open it in a browser: {(tmp_path / 'page/index.html').as_uri()}" in capsys.readouterr().out
+    assert (
+        f"Open it in a browser: {(tmp_path / 'page/index.html').as_uri()}"
+        in capsys.readouterr().out
+    )
     page = (tmp_path / "page/index.html").read_text()
-    data = re.search(r'<script type="application/json" id="episode-0">(.*?)</script>', page, re.DOTALL)
+    data = re.search(
+        r'<script type="application/json" id="episode-0">(.*?)</script>', page, re.DOTALL
+    )
     assert data is not None
     episode = json.loads(data[1])
-    assert episode["task"] == "clean-plate" and episode["beliefs"][0]["choices"] == ["left", "middle", "right"]
-    assert episode["counterfactuals"][0]["name"] == "as it was" and len(episode["counterfactuals"]) == 5
-    assert episode["layout"]["others"] == [*(f"object {number}" for number in range(1, 6)), "body", "instruction"]
+    assert episode["task"] == "clean-plate" and episode["beliefs"][0]["choices"] == [
+        "left",
+        "middle",
+        "right",
+    ]
+    assert (
+        episode["counterfactuals"][0]["name"] == "as it was"
+        and len(episode["counterfactuals"]) == 5
+    )
+    assert episode["layout"]["others"] == [
+        *(f"object {number}" for number in range(1, 6)),
+        "body",
+        "instruction",
+    ]
     env = CamoSettings(task="clean-plate", observation="state").make_env()
     env.reset(seed=episode["seed"])
     assert episode["decisions"] == [env.decision_step]
-    before = episode["beliefs"][0]["shares"][env.decision_step]  # what is read at the decision, in either pass
-    assert before == episode["counterfactuals"][0]["shares"] and len(episode["positions"]) == episode["steps"]
+    # what is read at the decision, in either pass
+    before = episode["beliefs"][0]["shares"][env.decision_step]
+    assert (
+        before == episode["counterfactuals"][0]["shares"]
+        and len(episode["positions"]) == episode["steps"]
+    )
     assert "before decision clean plate" in page and "attended traces clean plate" in page
     assert episode["answer"] == ("left", "middle", "right")[env.z]
-    scores = json.loads((tmp_path / "page/scores.json").read_text())["result"]["runs"]["one"]["clean-plate"]
+    scores = json.loads((tmp_path / "page/scores.json").read_text())["result"]["runs"]["one"][
+        "clean-plate"
+    ]
     assert scores["msr"]["count"] == 1 and scores["chance"] == task_named("clean-plate")().chance
     assert recording.read_bytes()[:3] == b"RRF"
     opened = show(tmp_path / "page/index.html")
@@ -259,8 +368,12 @@ def test_a_report(
     assert bars(opened, "#belief-bars") == pytest.approx(before, abs=0.01)
 
 
-def test_a_recording_needs_its_ending(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr("sys.argv", ["chameleon", "report", str(folder / "one"), "--rerun", str(tmp_path / "x.mp4")])
+def test_a_recording_needs_its_ending(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(
+        "sys.argv", ["chameleon", "report", str(folder / "one"), "--rerun", str(tmp_path / "x.mp4")]
+    )
     with pytest.raises(SystemExit):
         main()
     assert "--rerun must name an .rrd file" in capsys.readouterr().err

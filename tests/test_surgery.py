@@ -1,4 +1,6 @@
-"""Memory surgery: what is read, swapped, emptied and frozen is exactly what was named, and shows at the next look."""
+"""Memory surgery: what is read, swapped, emptied and frozen is exactly what was named, and shows at
+the next look.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ def changed(before: MemoryState, after: MemoryState) -> set[tuple[str, int, int]
     for (name, one), other in zip(before.tensors().items(), after.tensors().values(), strict=True):
         for episode in range(len(before)):
             if ".slow." in name:
-                found |= {(name, episode, i) for i in range(TOKENS) if not torch.equal(one[episode, i], other[episode, i])}
+                found |= {
+                    (name, episode, i)
+                    for i in range(TOKENS)
+                    if not torch.equal(one[episode, i], other[episode, i])
+                }
             elif not torch.equal(one[episode], other[episode]):
                 found.add((name, episode, -1))
     return found
@@ -58,31 +64,45 @@ def slow(layers: list[int], tokens: dict[int, list[int]] | list[int]) -> set[tup
     }
 
 
-def test_own_memory_changes_nothing_bit_for_bit(policy: ChameleonPolicy, states: tuple, now: Observation) -> None:
+def test_own_memory_changes_nothing_bit_for_bit(
+    policy: ChameleonPolicy, states: tuple, now: Observation
+) -> None:
     state = states[0]
     for part in ("traces", "working", "both"):
         edited = state.swap(state.clone(), part=part)
         assert changed(state, edited) == set()
         usual, then = policy.inspect(now, state), policy.inspect(now, edited)
         assert torch.equal(usual.working, then.working)
-        assert torch.equal(policy.act(usual.state, source="zero"), policy.act(then.state, source="zero"))
+        assert torch.equal(
+            policy.act(usual.state, source="zero"), policy.act(then.state, source="zero")
+        )
 
 
-def test_a_swap_changes_what_was_named_and_nothing_else(states: tuple[MemoryState, MemoryState]) -> None:
+def test_a_swap_changes_what_was_named_and_nothing_else(
+    states: tuple[MemoryState, MemoryState],
+) -> None:
     state, other = states
     every = list(range(TOKENS))
     assert changed(state, state.swap(other)) == slow([0, 1], every)
-    assert changed(state, state.swap(other, layers=[-1], tokens=[0, -1])) == slow([1], [0, TOKENS - 1])
+    assert changed(state, state.swap(other, layers=[-1], tokens=[0, -1])) == slow(
+        [1], [0, TOKENS - 1]
+    )
     mask = torch.zeros(3, TOKENS, dtype=torch.bool)
     mask[0, 1] = mask[2, 0] = True
     edited = state.swap(other, layers=[0], tokens=mask)
     assert changed(state, edited) == slow([0], {0: [1], 2: [0]})
     assert torch.equal(edited.layers[0].slow.ssm[2, 0], other.layers[0].slow.ssm[2, 0])
-    fast = {(f"layers.{layer}.fast.{part}", e, -1) for layer in (0, 1) for part in ("convolution", "ssm") for e in range(3)}
+    fast = {
+        (f"layers.{layer}.fast.{part}", e, -1)
+        for layer in (0, 1)
+        for part in ("convolution", "ssm")
+        for e in range(3)
+    }
     assert changed(state, state.swap(other, part="working")) == fast
     assert changed(state, state.swap(other, part="both")) == fast | slow([0, 1], every)
     whole = state.swap(other, part="both")
-    assert {name for name, *_ in changed(other, whole)} == {"working"}  # h_t is that of the last look, until the next one
+    # h_t is that of the last look, until the next one
+    assert {name for name, *_ in changed(other, whole)} == {"working"}
 
 
 def test_everything_of_another_episode_is_that_episode(
@@ -95,11 +115,17 @@ def test_everything_of_another_episode_is_that_episode(
 
 def test_masks_keep_or_remove(states: tuple[MemoryState, MemoryState]) -> None:
     state = states[0]
-    removed, kept = state.mask(tokens=[1, 2], layers=[0]), state.mask(tokens=[1, 2], layers=[0], keep=True)
+    removed, kept = (
+        state.mask(tokens=[1, 2], layers=[0]),
+        state.mask(tokens=[1, 2], layers=[0], keep=True),
+    )
     rest = [token for token in range(TOKENS) if token not in (1, 2)]
     assert changed(state, removed) == slow([0], [1, 2])
     assert changed(state, kept) == slow([0], rest)
-    assert not removed.carried(layers=[0], tokens=[1, 2]).any() and not kept.carried(layers=[0], tokens=rest).any()
+    assert (
+        not removed.carried(layers=[0], tokens=[1, 2]).any()
+        and not kept.carried(layers=[0], tokens=rest).any()
+    )
     assert torch.equal(removed.carried(tokens=rest), state.carried(tokens=rest))
 
 
@@ -113,10 +139,14 @@ def test_an_emptied_memory_is_that_of_a_new_episode(
 def test_the_last_layer_alone_leaves_the_question_as_it_was(
     policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
 ) -> None:
-    """Nothing is written back behind the last layer: an edit there changes what is recalled, not what is asked."""
+    """Nothing is written back behind the last layer: an edit there changes what is recalled, not
+    what is asked.
+    """
     usual = policy.inspect(now, states[0])
     last = policy.inspect(now, states[0].swap(states[1], layers=[-1]))
-    assert all(torch.equal(*pair) for pair in zip(usual.control_context, last.control_context, strict=True))
+    assert all(
+        torch.equal(*pair) for pair in zip(usual.control_context, last.control_context, strict=True)
+    )
     assert not torch.equal(usual.layers[-1].recalled, last.layers[-1].recalled)
     first = policy.inspect(now, states[0].swap(states[1], layers=[0]))
     assert not torch.equal(usual.control_context[-1], first.control_context[-1])
@@ -127,12 +157,18 @@ def test_a_frozen_control_context_is_what_asks(
 ) -> None:
     usual, edited = policy.inspect(now, states[0]), states[0].swap(states[1])
     frozen = policy.inspect(now, edited, control_context=usual.control_context)
-    assert all(torch.equal(*pair) for pair in zip(usual.control_context, frozen.control_context, strict=True))
+    assert all(
+        torch.equal(*pair)
+        for pair in zip(usual.control_context, frozen.control_context, strict=True)
+    )
     assert not torch.equal(usual.working, frozen.working)
     again = policy.inspect(now, states[0], control_context=usual.control_context)
     assert torch.equal(again.working, usual.working)
     only_last = policy.inspect(now, edited, control_context=(None, usual.control_context[1]))
-    assert torch.equal(only_last.working, policy.inspect(now, edited, control_context=only_last.control_context).working)
+    assert torch.equal(
+        only_last.working,
+        policy.inspect(now, edited, control_context=only_last.control_context).working,
+    )
 
 
 def test_an_inspection_is_what_control_computes() -> None:
@@ -152,7 +188,9 @@ def test_recall_is_the_mean_of_traces_under_the_weights_that_are_told(features) 
     policy = ChameleonPolicy(nano(), features).double().eval()
     seen = policy.inspect(make_observation(features, 2, TIME, dtype=torch.float64))
     assert seen.attention.shape == (2, TIME, 2, policy.config.heads, features.tokens)
-    torch.testing.assert_close(seen.attention.sum(-1), torch.ones(2, TIME, 2, policy.config.heads, dtype=torch.float64))
+    torch.testing.assert_close(
+        seen.attention.sum(-1), torch.ones(2, TIME, 2, policy.config.heads, dtype=torch.float64)
+    )
     for index, layer in enumerate(policy.memory):
         values = layer.recall.attention.key_value(seen.layers[index].traces).chunk(2, dim=-1)[1]
         values = values.unflatten(-1, (policy.config.heads, -1))
@@ -171,7 +209,9 @@ def test_reading_traces(policy: ChameleonPolicy) -> None:
     assert seen.state.carried(layers=[0], tokens=[1]).shape[:3] == (2, 1, 1)
 
 
-def test_what_cannot_be_done_is_refused(policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState]) -> None:
+def test_what_cannot_be_done_is_refused(
+    policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState]
+) -> None:
     state, other = states
     with pytest.raises(IndexError, match=f"there is no token {TOKENS} among {TOKENS}"):
         state.swap(other, tokens=[TOKENS])
@@ -196,7 +236,9 @@ def test_what_cannot_be_done_is_refused(policy: ChameleonPolicy, states: tuple[M
     with pytest.raises(ValueError, match="for each of 2 layers, got 1"):
         policy.inspect(make_observation(STATE_FEATURES, 3, 1), state, control_context=(None,))
     with pytest.raises(ValueError, match="control_context of layer 0: expected the shape"):
-        policy.inspect(make_observation(STATE_FEATURES, 3, 1), state, control_context=(torch.zeros(3, 5), None))
+        policy.inspect(
+            make_observation(STATE_FEATURES, 3, 1), state, control_context=(torch.zeros(3, 5), None)
+        )
 
 
 @pytest.mark.parametrize("method", ["similarity", "lstm", "act"])

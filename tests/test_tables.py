@@ -1,4 +1,6 @@
-"""Tables that are written from result files: what they say, and that the documents have the newest."""
+"""Tables that are written from result files: what they say, and that the documents have the
+newest.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ def test_writing_a_table_again_changes_nothing(marker: str) -> None:
 
 def asked(method: str, task: str, seed: int, *, steps: int = 2500, **scores: int) -> dict:
     """A row of the delayed question: how many of 100 are right, by what was shown."""
-    training = {"steps": steps, "batch": 8, "optimizer": "adamw", "learning_rate": 1e-3, "precision": "float32"}
+    training = {
+        "steps": steps,
+        "batch": 8,
+        "optimizer": "adamw",
+        "learning_rate": 1e-3,
+        "precision": "float32",
+    }
     return {"method": method, "task": task, "seed": seed, "scores": of_100(scores), **training}
 
 
@@ -26,8 +34,10 @@ def of_100(scores: dict[str, int]) -> dict:
 
 
 def test_delayed_questions() -> None:
-    """Every seed by itself, in order; what was not trained is a dash; of items, only the most that were shown; results of
-    two files in one table, and trainings of different length or precision in columns of their own."""
+    """Every seed by itself, in order; what was not trained is a dash; of items, only the most that
+    were shown; results of two files in one table, and trainings of different length or precision in
+    columns of their own.
+    """
     rows = [
         asked("chameleon", "question-4", 0, **{"1": 100, "4": 97}),
         asked("lstm", "question-4", 1, **{"1": 99, "4": 26}),
@@ -73,9 +83,13 @@ def test_emptied_memories() -> None:
 
 def test_half_lives() -> None:
     row = {
-        "policy": "nano, untrained", "layer": "fast", "set_to": [1.0, 16.0], "limit": None,
-        "quantiles": [0.59, 2.4, 66.13, 1518.3, 2e9], "above_64": 0.254,
-    }  # fmt: skip
+        "policy": "nano, untrained",
+        "layer": "fast",
+        "set_to": [1.0, 16.0],
+        "limit": None,
+        "quantiles": [0.59, 2.4, 66.13, 1518.3, 2e9],
+        "above_64": 0.254,
+    }
     assert tables.half_lives({"rows": [row]}).splitlines()[2] == (
         "| nano, untrained | fast | 1 to 16 | - | 0.59 / 2.4 / 66.1 / 1,518 / > 1,000,000 | 25% |"
     )
@@ -83,9 +97,18 @@ def test_half_lives() -> None:
 
 def test_small_cards() -> None:
     row = {
-        "card": "sm_86", "names": "RTX 3090", "preset": "paper", "kernels": ["a", "b"], "card_kib": 99, "shared_kib": 92.0,
-        "largest": "b", "registers": 255, "spilled_bytes": 0, "most_spilled": "a",
-    }  # fmt: skip
+        "card": "sm_86",
+        "names": "RTX 3090",
+        "preset": "paper",
+        "kernels": ["a", "b"],
+        "card_kib": 99,
+        "shared_kib": 92.0,
+        "largest": "b",
+        "registers": 255,
+        "spilled_bytes": 0,
+        "most_spilled": "a",
+    }
     assert (
-        tables.small_cards({"rows": [row]}).splitlines()[2] == "| sm_86: RTX 3090 | `paper` | 2 | 92 of 99 (`b`) | 255 | 0 |"
+        tables.small_cards({"rows": [row]}).splitlines()[2]
+        == "| sm_86: RTX 3090 | `paper` | 2 | 92 of 99 (`b`) | 255 | 0 |"
     )

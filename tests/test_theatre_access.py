@@ -1,4 +1,6 @@
-"""The report's page for everybody: links, light and dark, narrow screens, screen readers, odd names."""
+"""The report's page for everybody: links, light and dark, narrow screens, screen readers, odd
+names.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ WEAK_TEXT = """() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable_in_light_and_dark(report: Path, show: Open, scheme: str) -> None:
     page = show(report, "edit=3", color_scheme=scheme)
-    lightness = np.mean(page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"))
+    lightness = np.mean(
+        page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+    )
     assert (lightness > 128) == (scheme == "light")
     assert page.evaluate(WEAK_TEXT) == []
 
@@ -82,36 +86,89 @@ def test_nothing_is_wider_than_the_screen(report: Path, show: Open, width: int) 
         page.keyboard.press("]")
         settle(page)
     if width == 1280:
-        assert page.locator(".stage").evaluate("(stage) => stage.getBoundingClientRect().bottom") <= 720
+        assert (
+            page.locator(".stage").evaluate("(stage) => stage.getBoundingClientRect().bottom")
+            <= 720
+        )
         assert page.locator(camera(0)).evaluate("(canvas) => canvas.clientWidth") == 300
 
 
 def test_everything_has_a_name(report: Path, show: Open) -> None:
     page = show(report)
     tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
-    roles = {"button", "combobox", "slider", "checkbox", "radio", "image", "img", "group", "graphics-document"}
-    found = [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]]
+    roles = {
+        "button",
+        "combobox",
+        "slider",
+        "checkbox",
+        "radio",
+        "image",
+        "img",
+        "group",
+        "graphics-document",
+    }
+    found = [
+        (node["role"]["value"], node.get("name", {}).get("value"))
+        for node in tree
+        if not node["ignored"]
+    ]
     named = [(role, name) for role, name in found if role in roles]
     assert all(name for _, name in named), named
     kinds = [role for role, _ in named]
-    assert [kinds.count(role) for role in ("slider", "radio", "checkbox", "combobox")] == [2, 6, 1, 4]
+    assert [kinds.count(role) for role in ("slider", "radio", "checkbox", "combobox")] == [
+        2,
+        6,
+        1,
+        4,
+    ]
     assert ("slider", "Step of the episode") in named
-    assert sum(role in ("image", "img") for role in kinds) >= 5  # two cameras, timeline, plans, film
-    for name in ("Play", "One step back", "One step forward", "Previous episode", "Next episode", "Play what follows"):
+    # two cameras, timeline, plans, film
+    assert sum(role in ("image", "img") for role in kinds) >= 5
+    for name in (
+        "Play",
+        "One step back",
+        "One step forward",
+        "Previous episode",
+        "Next episode",
+        "Play what follows",
+    ):
         assert ("button", name) in named
 
 
 def test_markup_in_names_is_only_text(tmp_path: Path, show: Open) -> None:
     odd = """</script><script>window.broken = 1</script><b>"'&amp;"""
     base = make_episode(20, decisions=(10,))
-    belief = replace(base.beliefs[0], question=odd, choices=(odd, "b", "c"), shares=shares(np.random.default_rng(0), 20, 3))
-    edits = tuple(replace(edit, name=odd, explanation=odd, asks_for=odd) for edit in base.counterfactuals)
-    episode = replace(base, policy=odd, answer=odd, outcome=odd, beliefs=(belief,), candidates={odd: (0.5, 0.1)},
-                      counterfactuals=edits, layout=replace(base.layout, others=(odd, "body")))  # fmt: skip
+    belief = replace(
+        base.beliefs[0],
+        question=odd,
+        choices=(odd, "b", "c"),
+        shares=shares(np.random.default_rng(0), 20, 3),
+    )
+    edits = tuple(
+        replace(edit, name=odd, explanation=odd, asks_for=odd) for edit in base.counterfactuals
+    )
+    episode = replace(
+        base,
+        policy=odd,
+        answer=odd,
+        outcome=odd,
+        beliefs=(belief,),
+        candidates={odd: (0.5, 0.1)},
+        counterfactuals=edits,
+        layout=replace(base.layout, others=(odd, "body")),
+    )
     page = show(write(tmp_path, [episode], name=odd))
     assert page.evaluate("window.broken") is None
-    for where in ("#outcome", "#belief-bars .name >> nth=0", "#edit-explanation", "#edit-choices .edit >> nth=0",
-                  "#recall-bars .name >> nth=2", "#scores h3", ".candidate-name"):  # fmt: skip
+    for where in (
+        "#outcome",
+        "#belief-bars .name >> nth=0",
+        "#edit-explanation",
+        "#edit-choices .edit >> nth=0",
+        "#recall-bars .name >> nth=2",
+        "#scores h3",
+        ".candidate-name",
+    ):
         assert page.locator(where).text_content() == odd, where
     assert odd in (page.locator("#episode option").text_content() or "")
-    assert page.locator("#theatre b").filter(has_text="amp").count() <= 1  # the verdict's own emphasis, no other
+    # the verdict's own emphasis, no other
+    assert page.locator("#theatre b").filter(has_text="amp").count() <= 1

@@ -45,8 +45,12 @@ def test_everything_but_pictures_is_kept_to_the_digit() -> None:
         np.testing.assert_allclose(found["shares"], given.shares, atol=0.00051)
         assert (found["question"], found["truth"]) == (given.question, given.truth)
     np.testing.assert_allclose(encoded["positions"], episode.positions, atol=0.00051)
-    np.testing.assert_allclose(encoded["counterfactuals"][4]["plan"], episode.counterfactuals[4].plan, atol=0.00051)
-    assert [name for name, length in encoded["phases"] for _ in range(length)] == list(episode.phases)
+    np.testing.assert_allclose(
+        encoded["counterfactuals"][4]["plan"], episode.counterfactuals[4].plan, atol=0.00051
+    )
+    assert [name for name, length in encoded["phases"] for _ in range(length)] == list(
+        episode.phases
+    )
     assert encoded["decisions"] == [20, 40]
 
 
@@ -73,7 +77,10 @@ def test_a_picture_takes_at_most_three_kilobytes() -> None:
 
 def test_six_episodes_make_a_page_under_25_megabytes() -> None:
     frames = {view: camera_frames(200, seed) for seed, view in enumerate(("third", "wrist"))}
-    episodes = [make_episode(200, seed=seed, decisions=(90,), layers=3, heads=8, frames=frames) for seed in range(6)]
+    episodes = [
+        make_episode(200, seed=seed, decisions=(90,), layers=3, heads=8, frames=frames)
+        for seed in range(6)
+    ]
     assert len(report_page([make_run()], episodes, []).encode()) < 25e6
 
 
@@ -81,7 +88,10 @@ def test_six_episodes_make_a_page_under_25_megabytes() -> None:
     ("change", "message"),
     [
         ({"phases": ("evidence",) * 3}, "3 phases need as many steps"),
-        ({"layout": TokenLayout({"third": (3, 3)}, ())}, "the layout has 9 tokens, attention is over 34"),
+        (
+            {"layout": TokenLayout({"third": (3, 3)}, ())},
+            "the layout has 9 tokens, attention is over 34",
+        ),
         ({"phases": (), "frames": {}}, "0 phases"),
     ],
 )
@@ -102,14 +112,19 @@ def test_sections_without_data_are_left_out() -> None:
     assert headings.findall(report_page([], [], [])) == []
     assert "<script" not in report_page([], [], [])
     assert headings.findall(report_page([], [make_episode(4, decisions=(2,))], [])) == ["theatre"]
-    assert headings.findall(report_page([make_run(metrics=())], [], ["a fact"])) == ["scores", "facts"]
+    assert headings.findall(report_page([make_run(metrics=())], [], ["a fact"])) == [
+        "scores",
+        "facts",
+    ]
 
 
 def test_all_sections(tmp_path: Path) -> None:
     (tmp_path / "clip.mp4").write_bytes(b"a video")
     own = '<svg xmlns="http://www.w3.org/2000/svg"><style>text { fill: red }</style></svg>'
     ours = line_chart({"a": [(0, 1.0), (1, 2.0)]}, title="t", x_label="x")
-    run = make_run(clips=[Clip(tmp_path / "clip.mp4", 'a "clip"')], figures={"its own": own, "ours": ours})
+    run = make_run(
+        clips=[Clip(tmp_path / "clip.mp4", 'a "clip"')], figures={"its own": own, "ours": ours}
+    )
     page = report_page([run, make_run("another")], [], ["made by `chameleon report`, 1 < 2"])
     assert "93 [79, 98]" in page
     bar = '<span style="width:93.3%"></span><em style="left:78.7%;width:19.5%"></em><i style="left:33.3%">'

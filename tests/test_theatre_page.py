@@ -1,4 +1,6 @@
-"""The report's page in a real browser: what was put in is what is seen, whichever way one gets there."""
+"""The report's page in a real browser: what was put in is what is seen, whichever way one gets
+there.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +38,28 @@ def test_the_scrubber_moves_pictures_and_bars(report: Path, show: Open) -> None:
         believed = np.concatenate([belief.shares[step] for belief in episode.beliefs])
         assert bars(page, "#belief-bars") == pytest.approx(believed, abs=0.01)
         numbers = page.locator("#belief-bars .number").all_text_contents()
-        assert [int(text.removesuffix(" %")) for text in numbers] == pytest.approx(100 * believed, abs=0.6)
+        assert [int(text.removesuffix(" %")) for text in numbers] == pytest.approx(
+            100 * believed, abs=0.6
+        )
         attended = episode.attention[step, 1, 2]
         totals = [attended[:16].sum(), attended[16:32].sum(), *attended[32:]]
         assert bars(page, "#recall-bars") == pytest.approx(totals, abs=0.01)
         phase = episode.phases[step]
         spoken = page.locator("#scrubber").get_attribute("aria-valuetext")
-        assert spoken == page.locator("#clock").inner_text() == f"step {step} of 59, {phase}, {step / 7.5:.1f} s"
+        assert (
+            spoken
+            == page.locator("#clock").inner_text()
+            == f"step {step} of 59, {phase}, {step / 7.5:.1f} s"
+        )
         assert page.locator(camera(0)).get_attribute("aria-label").endswith(spoken)
     right = page.locator("#belief-bars .is-right .name").all_text_contents()
     assert right == ["middle", "right"]
-    marks = page.locator("#belief-bars .chance").evaluate_all("(marks) => marks.map((mark) => mark.style.left)")
-    assert [float(mark.removesuffix("%")) for mark in marks] == pytest.approx([100 / 3] * 6, abs=0.01)
+    marks = page.locator("#belief-bars .chance").evaluate_all(
+        "(marks) => marks.map((mark) => mark.style.left)"
+    )
+    assert [float(mark.removesuffix("%")) for mark in marks] == pytest.approx(
+        [100 / 3] * 6, abs=0.01
+    )
 
 
 def test_the_timeline_is_clicked_and_dragged(report: Path, show: Open) -> None:
@@ -72,19 +84,38 @@ def test_the_timeline_is_clicked_and_dragged(report: Path, show: Open) -> None:
     assert state(page, "step") == [59]
     strip = 23 / box["height"]
     for step, colour in {8: (214, 120, 32), 18: (110, 116, 124), 50: (36, 110, 168)}.items():
-        assert pixel(page, "#timeline", (across(step) - box["x"]) / box["width"], strip)[:3] == list(colour)
+        assert pixel(page, "#timeline", (across(step) - box["x"]) / box["width"], strip)[
+            :3
+        ] == list(colour)
 
 
 def test_every_key(report: Path, show: Open) -> None:
     page = show(report)
     for key, name, expected in [
-        ("ArrowRight", "step", 1), ("Shift+ArrowRight", "step", 11), ("ArrowLeft", "step", 10),
-        ("Shift+ArrowLeft", "step", 0), ("End", "step", 59), ("ArrowRight", "step", 59), ("Home", "step", 0),
-        ("d", "step", 20), ("D", "step", 40), ("d", "step", 20),
-        ("l", "layer", 1), ("L", "layer", 0), ("h", "head", 0), ("H", "head", 1), ("h", "head", 2), ("h", "head", -1),
-        ("]", "episode", 1), ("]", "episode", 2), ("]", "episode", 0), ("[", "episode", 2), ("[", "episode", 1),
-        (" ", "playing", True), (" ", "playing", False),
-    ]:  # fmt: skip
+        ("ArrowRight", "step", 1),
+        ("Shift+ArrowRight", "step", 11),
+        ("ArrowLeft", "step", 10),
+        ("Shift+ArrowLeft", "step", 0),
+        ("End", "step", 59),
+        ("ArrowRight", "step", 59),
+        ("Home", "step", 0),
+        ("d", "step", 20),
+        ("D", "step", 40),
+        ("d", "step", 20),
+        ("l", "layer", 1),
+        ("L", "layer", 0),
+        ("h", "head", 0),
+        ("H", "head", 1),
+        ("h", "head", 2),
+        ("h", "head", -1),
+        ("]", "episode", 1),
+        ("]", "episode", 2),
+        ("]", "episode", 0),
+        ("[", "episode", 2),
+        ("[", "episode", 1),
+        (" ", "playing", True),
+        (" ", "playing", False),
+    ]:
         page.keyboard.press(key)
         assert state(page, name) == [expected], key
     listed = page.locator(".keys kbd").all_text_contents()
@@ -122,22 +153,33 @@ def test_it_plays_and_stops_at_the_end(report: Path, show: Open) -> None:
 
 
 def test_layers_and_heads_have_their_own_heat(tmp_path: Path, show: Open) -> None:
-    """Layer 1 looks at one patch of the first camera, all heads alike; each head of layer 2 at one of the second."""
+    """Layer 1 looks at one patch of the first camera, all heads alike; each head of layer 2 at one
+    of the second.
+    """
     attention = np.zeros((STEPS, 2, 3, 34))
     for step in range(STEPS):
         attention[step, 0, :, step % 16] = 1
         attention[step, 1, range(3), [16 + (step + head) % 16 for head in range(3)]] = 1
-    page = show(write(tmp_path, [replace(make_episode(STEPS), attention=attention)]))  # its first pictures are dark
+    # its first pictures are dark
+    page = show(write(tmp_path, [replace(make_episode(STEPS), attention=attention)]))
 
     def hot(view: int) -> list[int]:
         centres = [1 / 14 + (place + 0.5) / 4 * 12 / 14 for place in range(4)]
-        colours = [pixel(page, camera(view), across, down) for down in centres for across in centres]
-        return [place for place, colour in enumerate(colours) if colour[0] > 200 and colour[1] > 150]
+        colours = [
+            pixel(page, camera(view), across, down) for down in centres for across in centres
+        ]
+        return [
+            place for place, colour in enumerate(colours) if colour[0] > 200 and colour[1] > 150
+        ]
 
     for step, layer, head, third, wrist in [
-        (0, "1", "mean", [0], []), (5, "1", "mean", [5], []), (5, "1", "2", [5], []),
-        (5, "2", "1", [], [5]), (5, "2", "3", [], [7]), (5, "2", "mean", [], [5, 6, 7]),
-    ]:  # fmt: skip
+        (0, "1", "mean", [0], []),
+        (5, "1", "mean", [5], []),
+        (5, "1", "2", [5], []),
+        (5, "2", "1", [], [5]),
+        (5, "2", "3", [], [7]),
+        (5, "2", "mean", [], [5, 6, 7]),
+    ]:
         scrub(page, step)
         page.locator("#layer").select_option(label=layer)
         page.locator("#head").select_option(label=head)
@@ -147,9 +189,13 @@ def test_layers_and_heads_have_their_own_heat(tmp_path: Path, show: Open) -> Non
     scrub(page, 0)
     edge = 1 / 14
     assert pixel(page, camera(0), edge + 0.015, edge + 0.015)[0] > 200
-    assert pixel(page, camera(0), edge - 0.015, edge + 0.015)[0] < 60  # cut away before there were patches
+    # cut away before there were patches
+    assert pixel(page, camera(0), edge - 0.015, edge + 0.015)[0] < 60
     page.locator(camera(0)).hover(position={"x": 40, "y": 40})
-    assert page.locator("#cameras figcaption").first.inner_text() == "row 1, column 1: 100.0 % of recall"
+    assert (
+        page.locator("#cameras figcaption").first.inner_text()
+        == "row 1, column 1: 100.0 % of recall"
+    )
     page.get_by_label("heat map").uncheck()
     settle(page)
     assert [hot(0), shown_number(page, camera(0))] == [[], 0]
@@ -161,7 +207,9 @@ def test_policies_without_patches_or_without_recall(report: Path, show: Open) ->
     assert shown_number(page, camera(0)) == 9
     assert page.locator("#recall-bars .name").all_text_contents() == list(SLOTS.others)
     scale = next(end for end in (0.1, 0.25, 0.5, 1) if EPISODES[1].attention[:, 0, 1].max() <= end)
-    assert bars(page, "#recall-bars") == pytest.approx(EPISODES[1].attention[9, 0, 1] / scale, abs=0.02)
+    assert bars(page, "#recall-bars") == pytest.approx(
+        EPISODES[1].attention[9, 0, 1] / scale, abs=0.02
+    )
     assert not page.get_by_label("heat map").is_visible()
     assert not page.locator("#what-if").is_visible()
     page.locator("#next-episode").click()
@@ -177,7 +225,10 @@ def test_counterfactuals_change_plot_text_and_film(report: Path, show: Open) -> 
     groups = page.locator("#edit-choices legend").all_text_contents()
     assert groups == ["Decision 1, step 20 (2.7 s)", "Decision 2, step 40 (5.3 s)"]
     assert page.locator(".plan.after").count() == 0  # as it was
-    verdicts = {1: "took left. ✓ It follows this memory.", 2: "took nothing. ✗ It does not follow this memory."}
+    verdicts = {
+        1: "took left. ✓ It follows this memory.",
+        2: "took nothing. ✗ It does not follow this memory.",
+    }
     for place in (1, 5, 4, 2):
         edit, unedited = edits[place], edits[place - place % 3]
         page.get_by_role("radio", name=edit.name).nth(place // 3).check()
@@ -189,18 +240,22 @@ def test_counterfactuals_change_plot_text_and_film(report: Path, show: Open) -> 
         assert bars(page, "#edit-bars", ".fill.before") == pytest.approx(unedited.shares, abs=0.01)
         asked = page.locator(".candidate.asked")
         centre = [float(asked.get_attribute(name) or 0) for name in ("cx", "cy")]
-        plan = [[float(pixels) for pixels in point.split(",")] for point in
-                (page.locator(".plan.after").get_attribute("points") or "").split()]  # fmt: skip
+        plan = [
+            [float(pixels) for pixels in point.split(",")]
+            for point in (page.locator(".plan.after").get_attribute("points") or "").split()
+        ]
         assert plan[-1] == pytest.approx(centre, abs=0.6)
         assert len(plan) == 1 + len(edit.plan)
-        assert (plan[-1][0] > plan[0][0]) == (edit.asks_for == "right")  # as the third camera sees it
+        # as the third camera sees it
+        assert (plan[-1][0] > plan[0][0]) == (edit.asks_for == "right")
         assert plan[-1][1] > plan[0][1]  # away from the robot is down
         for frame in (0, 11, 4):
             page.locator("#edit-scrubber").fill(str(frame))
             settle(page)
             negative = [255 - value for value in pixel(page, "#edit-picture", 0.5, 0.5)]
             assert number_of(negative) == edit.step + frame
-    assert page.locator("#edit-play").inner_text() == "Play"  # nothing moves by itself for those who asked for that
+    # nothing moves by itself for those who asked for that
+    assert page.locator("#edit-play").inner_text() == "Play"
 
 
 def test_a_chosen_counterfactual_plays_in_a_loop(report: Path, show: Open) -> None:
@@ -217,7 +272,9 @@ def test_a_chosen_counterfactual_plays_in_a_loop(report: Path, show: Open) -> No
 
 def test_two_thousand_steps(tmp_path: Path, show: Open) -> None:
     steps = 2000
-    page = show(write(tmp_path, [make_episode(steps, decisions=(900, 1500), layers=3, heads=8)]), "heat=off")
+    page = show(
+        write(tmp_path, [make_episode(steps, decisions=(900, 1500), layers=3, heads=8)]), "heat=off"
+    )
     nodes, (before,) = page.evaluate("document.querySelectorAll('*').length"), state(page, "drawn")
     largest = page.evaluate(
         """async () => {

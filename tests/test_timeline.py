@@ -22,7 +22,10 @@ FEATURES = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, acti
 
 
 def drawn(uneven: float, longer: int, count: int = 300):
-    return [at_another_pace(0, LENGTH, DECISIONS, np.random.default_rng(n), uneven, longer) for n in range(count)]
+    return [
+        at_another_pace(0, LENGTH, DECISIONS, np.random.default_rng(n), uneven, longer)
+        for n in range(count)
+    ]
 
 
 def test_before_the_decision_steps_are_left_out_and_repeated_in_order() -> None:
@@ -30,11 +33,13 @@ def test_before_the_decision_steps_are_left_out_and_repeated_in_order() -> None:
     shown = np.zeros(LENGTH)
     for each in timelines:
         assert (np.diff(each.rows) >= 0).all() and each.rows[0] == 0
-        np.testing.assert_array_equal(each.rows[-15:], np.arange(25, 40))  # from the decision on, as it was
+        # from the decision on, as it was
+        np.testing.assert_array_equal(each.rows[-15:], np.arange(25, 40))
         assert np.bincount(each.rows, minlength=LENGTH).max() <= 2
         shown += np.bincount(each.rows, minlength=LENGTH)
     assert len({len(each) for each in timelines}) > 5
-    np.testing.assert_allclose(shown[1:24] / len(timelines), 1.0, atol=0.2)  # no slower and no faster on average
+    # no slower and no faster on average
+    np.testing.assert_allclose(shown[1:24] / len(timelines), 1.0, atol=0.2)
 
 
 def test_the_wait_becomes_longer() -> None:
@@ -43,7 +48,10 @@ def test_the_wait_becomes_longer() -> None:
 
 
 def test_nothing_is_asked_nothing_changes() -> None:
-    for each in (*drawn(0.0, 0, 3), at_another_pace(0, LENGTH, (), np.random.default_rng(0), 0.5, 9)):
+    for each in (
+        *drawn(0.0, 0, 3),
+        at_another_pace(0, LENGTH, (), np.random.default_rng(0), 0.5, 9),
+    ):
         np.testing.assert_array_equal(each.rows, np.arange(LENGTH))
         np.testing.assert_array_equal(each.kinds, np.arange(LENGTH))
 
@@ -57,22 +65,37 @@ def test_batches_show_observations_actions_and_kinds_of_the_same_moments() -> No
     time = len(timeline)
     assert int(batch.valid.sum()) == time != LENGTH
     np.testing.assert_array_equal(batch.actions[0, :time], plain.actions[timeline.rows])
-    np.testing.assert_array_equal(batch.observation.proprioception[0, :time], plain.state[timeline.rows])
+    np.testing.assert_array_equal(
+        batch.observation.proprioception[0, :time], plain.state[timeline.rows]
+    )
     assert batch.emphasis is not None and batch.deciding is not None
     decision = int(np.flatnonzero(timeline.rows == DECISIONS[0])[0])
     expected = np.full(decision + 1, float(RESTING))
-    expected[decision + 1 - FEATURES.horizon :] = float(DECIDING)  # chunks from here on reach beyond the decision
+    # chunks from here on reach beyond the decision
+    expected[decision + 1 - FEATURES.horizon :] = float(DECIDING)
     np.testing.assert_array_equal(batch.emphasis[0, : decision + 1], expected)
     # Windows of it are pieces of the whole.
     second = store.batch([timeline], first=10, window=7)
-    torch.testing.assert_close(second.observation.proprioception[0], batch.observation.proprioception[0, 10:17])
+    torch.testing.assert_close(
+        second.observation.proprioception[0], batch.observation.proprioception[0, 10:17]
+    )
     whole = store.batch([as_it_was(0, LENGTH)])
     torch.testing.assert_close(whole.actions, store.batch([0]).actions)
 
 
 def test_the_pace_follows_from_seed_step_and_place() -> None:
     assert pace_of(1, 2, 3).random() == pace_of(1, 2, 3).random()
-    assert len({pace_of(seed, step, place).random() for seed in (0, 1) for step in (0, 1) for place in (0, 1)}) == 8
+    assert (
+        len(
+            {
+                pace_of(seed, step, place).random()
+                for seed in (0, 1)
+                for step in (0, 1)
+                for place in (0, 1)
+            }
+        )
+        == 8
+    )
 
 
 def test_the_feeder_draws_anew_for_every_step() -> None:
@@ -83,16 +106,22 @@ def test_the_feeder_draws_anew_for_every_step() -> None:
     store = EpisodeStore([episode], FEATURES, statistics_of([episode]))
 
     def shown(step: int, **options: float) -> torch.Tensor:
-        feeder = Feeder(store, TrainingConfig(steps=99, batch=1, **options), Accelerator(cpu=True), step)  # type: ignore[arg-type]
+        feeder = Feeder(
+            store, TrainingConfig(steps=99, batch=1, **options), Accelerator(cpu=True), step
+        )  # type: ignore[arg-type]
         return feeder.next_step()[0].windows[0].batch.actions[0]
 
     waits = {len(shown(step, longer_retention=5)) for step in range(40)}
     assert len(waits) == 6 and max(waits) - min(waits) == 5
     torch.testing.assert_close(shown(3, uneven_pace=0.4), shown(3, uneven_pace=0.4))
-    assert any(not torch.equal(shown(step, uneven_pace=0.4)[:20], shown(step)[:20]) for step in range(3))
+    assert any(
+        not torch.equal(shown(step, uneven_pace=0.4)[:20], shown(step)[:20]) for step in range(3)
+    )
     altered = {"uneven_pace": 0.4, "longer_retention": 5, "plain_steps": 3}
     torch.testing.assert_close(shown(2, **altered), shown(2))
-    assert any(not torch.equal(shown(step, **altered)[:20], shown(step)[:20]) for step in range(3, 6))
+    assert any(
+        not torch.equal(shown(step, **altered)[:20], shown(step)[:20]) for step in range(3, 6)
+    )
     torch.testing.assert_close(shown(4, **altered | {"plain_steps": 2000}), shown(4))
 
 

@@ -17,7 +17,15 @@ def evaluation(task: str, seed: int, right: int, kind: str = "told") -> str:
     rates = {name: Rate.of(right, 10).as_dict() for name in ("msr", "dsr", "sr")}
     environment = {"task": task, "kind": kind}
     result = {"environment": environment, "steps": 8, "episodes": 10, "reasons": {}, **rates}
-    return json.dumps({"seeds": [seed], "hardware": {}, "git_revision": "abc", "duration_s": 60.0 + seed, "result": result})
+    return json.dumps(
+        {
+            "seeds": [seed],
+            "hardware": {},
+            "git_revision": "abc",
+            "duration_s": 60.0 + seed,
+            "result": result,
+        }
+    )
 
 
 @pytest.fixture
@@ -31,17 +39,23 @@ def evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for minutes, right in (("10.5", 9), ("2", 5)):
         (tmp_path / "evaluations" / minutes).mkdir(parents=True)
         for seed, task in enumerate(TASKS):
-            (tmp_path / "evaluations" / minutes / f"{task}.json").write_text(evaluation(task, seed, right))
+            (tmp_path / "evaluations" / minutes / f"{task}.json").write_text(
+                evaluation(task, seed, right)
+            )
     return tmp_path / "evaluations"
 
 
-def test_they_stand_in_the_order_of_their_minutes(evaluations: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_they_stand_in_the_order_of_their_minutes(
+    evaluations: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     told_answer.main(evaluations.parent / "run.json", evaluations)
     document = json.loads((evaluations.parent / "RESULT").read_text())
     assert document["seeds"] == [0, 1, 2] and document["result"]["training"] == {"seed": 4}
     assert document["result"]["trained"] == {"step": 70, "seconds": 630.0}
     rows = [tasks["seasonings"] for tasks in document["result"]["minutes"].values()]
-    assert [row["sr"]["value"] for row in rows] == [0.5, 0.9] and {row["euler_steps"] for row in rows} == {8}
+    assert [row["sr"]["value"] for row in rows] == [0.5, 0.9] and {
+        row["euler_steps"] for row in rows
+    } == {8}
     assert {row["duration_s"] for row in rows} == {62.0}
     assert capsys.readouterr().out.startswith(
         "2 min, MSR DSR SR: clean-plate 50 [24, 76] 50 [24, 76] 50 [24, 76]; shell-game"
@@ -53,7 +67,11 @@ def test_they_stand_in_the_order_of_their_minutes(evaluations: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("2/seasonings.json", evaluation("seasonings", 0, 5, kind="policy"), "no evaluation of seasonings"),
+        (
+            "2/seasonings.json",
+            evaluation("seasonings", 0, 5, kind="policy"),
+            "no evaluation of seasonings",
+        ),
         ("2/seasonings.json", evaluation("shell-game", 0, 5), "no evaluation of seasonings"),
         ("2/seasonings.json", None, "--task seasonings --json"),
         ("old/seasonings.json", "{}", "such as 1.7; got old"),

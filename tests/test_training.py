@@ -41,7 +41,9 @@ def make_store(episodes: list[EpisodeArrays] | None = None) -> EpisodeStore:
 
 
 class Recorder(nn.Module):
-    """A method that keeps what it is given: the loss is the mean of all actions it saw, its state counts the steps."""
+    """A method that keeps what it is given: the loss is the mean of all actions it saw, its state
+    counts the steps.
+    """
 
     def __init__(self, poison_at: int | None = None) -> None:
         super().__init__()
@@ -52,7 +54,9 @@ class Recorder(nn.Module):
     def initial_state(self) -> Tensor:
         return torch.zeros(0)
 
-    def loss(self, batch: EpisodeBatch, state: Tensor | None = None, augmentation: Tensor | None = None) -> SimpleNamespace:
+    def loss(
+        self, batch: EpisodeBatch, state: Tensor | None = None, augmentation: Tensor | None = None
+    ) -> SimpleNamespace:
         self.calls.append({"batch": batch, "state": state, "augmentation": augmentation})
         before = torch.zeros(len(batch.valid)) if state is None else state
         marks = torch.rand(len(batch.valid)) if augmentation is None else augmentation
@@ -60,7 +64,9 @@ class Recorder(nn.Module):
         total = self.weight * seen.mean()
         if self.poison_at is not None and len(self.calls) > self.poison_at:
             total = total * torch.nan
-        return SimpleNamespace(total=total, parts={}, state=before + batch.valid.sum(1), augmentation=marks)
+        return SimpleNamespace(
+            total=total, parts={}, state=before + batch.valid.sum(1), augmentation=marks
+        )
 
     def save_pretrained(self, folder: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,21 +89,32 @@ class TestStore:
             assert batch.actions_valid is not None
             assert batch.actions_valid[row].tolist() == [t < length for t in range(9 + 3)]
             for t in range(length):
-                assert batch.observation.proprioception[row, t].numpy().tolist() == episode.state[t].tolist()
-                assert batch.observation.objects[row, t].numpy().tolist() == episode.objects[t].tolist()
+                assert (
+                    batch.observation.proprioception[row, t].numpy().tolist()
+                    == episode.state[t].tolist()
+                )
+                assert (
+                    batch.observation.objects[row, t].numpy().tolist()
+                    == episode.objects[t].tolist()
+                )
                 assert batch.actions[row, t].numpy().tolist() == episode.actions[t].tolist()
 
     def test_a_window_has_whole_chunks(self) -> None:
         episodes = make_episodes(LENGTHS)
         batch = make_store(episodes).batch([1], first=2, window=3)
         assert batch.actions[0].numpy().tolist() == episodes[1].actions[2:8].tolist()
-        assert batch.observation.proprioception[0].numpy().tolist() == episodes[1].state[2:5].tolist()
+        assert (
+            batch.observation.proprioception[0].numpy().tolist() == episodes[1].state[2:5].tolist()
+        )
 
     def test_statistics_are_those_of_all_frames(self) -> None:
         episodes = make_episodes(LENGTHS)
         statistics = statistics_of(episodes)
         everything = np.concatenate([episode.actions for episode in episodes])
-        mean, deviation = everything.astype(float).mean(axis=0), everything.astype(float).std(axis=0)
+        mean, deviation = (
+            everything.astype(float).mean(axis=0),
+            everything.astype(float).std(axis=0),
+        )
         assert statistics.action is not None
         assert statistics.action.low == pytest.approx(mean - deviation)
         assert statistics.action.high == pytest.approx(mean + deviation)
@@ -111,9 +128,15 @@ class TestStore:
         rng = np.random.default_rng(0)
         frames = rng.integers(0, 256, (6, 32, 48, 3), dtype=np.uint8)
         zeros = np.zeros((6, 2), np.float32)
-        episode = EpisodeArrays(state=zeros, actions=zeros, images={"front": frames}, objects=None, instruction="")
-        features = Features(views=(View(name="front", height=32, width=48),), proprioception=2, action=2, horizon=2)
-        batch = EpisodeStore([episode], features, statistics_of([episode])).batch([0], first=1, window=3)
+        episode = EpisodeArrays(
+            state=zeros, actions=zeros, images={"front": frames}, objects=None, instruction=""
+        )
+        features = Features(
+            views=(View(name="front", height=32, width=48),), proprioception=2, action=2, horizon=2
+        )
+        batch = EpisodeStore([episode], features, statistics_of([episode])).batch(
+            [0], first=1, window=3
+        )
         assert batch.observation.images["front"].dtype == torch.uint8
         assert np.array_equal(batch.observation.images["front"][0].numpy(), frames[1:4])
 
@@ -123,7 +146,9 @@ class TestStore:
             for episode, text in zip(make_episodes(LENGTHS), ("a", "bb", "", "dddd"), strict=True)
         ]
         encoder = SimpleNamespace(
-            embed=lambda texts: torch.tensor([[len(text), 1.0] for text in texts], dtype=torch.float64)
+            embed=lambda texts: torch.tensor(
+                [[len(text), 1.0] for text in texts], dtype=torch.float64
+            )
         )
         store = EpisodeStore(episodes, FEATURES, statistics_of(episodes), encoder=encoder)
         instruction = store.batch([3, 0, 2]).observation.instruction
@@ -139,10 +164,15 @@ class TestStatistics:
             rows = rng.normal([5.0] + [0.0] * (size - 1), 0.01, (50, size))
             return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
-        rows = np.concatenate([rng.normal(size=(50, 2)), units(3), units(3), rng.normal(size=(50, 1)), units(4)], axis=1)
+        rows = np.concatenate(
+            [rng.normal(size=(50, 2)), units(3), units(3), rng.normal(size=(50, 1)), units(4)],
+            axis=1,
+        )
         assert directions(rows) == [slice(2, 5), slice(5, 8), slice(9, 13)]
         zeros = np.zeros((50, 1), np.float32)
-        episode = EpisodeArrays(state=zeros, actions=rows.astype(np.float32), images={}, objects=None, instruction="")
+        episode = EpisodeArrays(
+            state=zeros, actions=rows.astype(np.float32), images={}, objects=None, instruction=""
+        )
         action = statistics_of([episode]).action
         assert action is not None
         assert (action.low[2:8], action.high[9:]) == ((-1.0,) * 6, (1.0,) * 4)
@@ -151,18 +181,29 @@ class TestStatistics:
     def test_every_slot_has_a_range_over_the_frames_in_which_it_is_seen(self) -> None:
         objects = np.zeros((6, 3, 2), np.float32)
         objects[:, 0] = [[1, x] for x in (4.0, 4.5, 5.0, 4.0, 4.5, 5.0)]
-        objects[2:4, 1] = [[1, -10.0], [1, -10.001]]  # seen twice, hardly moved; the third slot is never seen
+        # seen twice, hardly moved; the third slot is never seen
+        objects[2:4, 1] = [[1, -10.0], [1, -10.001]]
         zeros = np.zeros((6, 1), np.float32)
-        statistics = statistics_of([EpisodeArrays(state=zeros, actions=zeros, images={}, objects=objects, instruction="")])
+        statistics = statistics_of(
+            [EpisodeArrays(state=zeros, actions=zeros, images={}, objects=objects, instruction="")]
+        )
         assert statistics.objects is not None
-        low, high = (np.reshape(ends, (3, 2)) for ends in (statistics.objects.low, statistics.objects.high))
-        assert (low[0, 1], high[0, 1]) == pytest.approx((4.5 - 0.5 / SLOT_REACH, 4.5 + 0.5 / SLOT_REACH))
+        low, high = (
+            np.reshape(ends, (3, 2)) for ends in (statistics.objects.low, statistics.objects.high)
+        )
+        assert (low[0, 1], high[0, 1]) == pytest.approx(
+            (4.5 - 0.5 / SLOT_REACH, 4.5 + 0.5 / SLOT_REACH)
+        )
         assert high[1, 1] - low[1, 1] == pytest.approx(0.05 * 15.001 / SLOT_REACH, rel=1e-4)
         assert (high[1, 1] + low[1, 1]) / 2 == pytest.approx(-10.0005)
-        features = Features(objects=ObjectSlots(count=3, size=2), proprioception=1, action=1, horizon=2)
+        features = Features(
+            objects=ObjectSlots(count=3, size=2), proprioception=1, action=1, horizon=2
+        )
         tokens = ChameleonPolicy(nano(), features, statistics).event_tokens
         normalised = tokens._normalized(torch.from_numpy(objects)[None])[0]
-        assert normalised[:3, 0, 1].tolist() == pytest.approx([-SLOT_REACH, 0.0, SLOT_REACH], abs=1e-4)
+        assert normalised[:3, 0, 1].tolist() == pytest.approx(
+            [-SLOT_REACH, 0.0, SLOT_REACH], abs=1e-4
+        )
         assert not normalised[0, 1].any()  # absent: zeros, as it came
         assert not normalised[:, 2].any()
 
@@ -170,13 +211,17 @@ class TestStatistics:
 class TestMoments:
     def test_camo_says_where_decisions_are(self) -> None:
         marked = EpisodeArrays(**{**vars(make_episodes([14])[0]), "decision_steps": (8,)})
-        assert moments(marked, 4, np.ones(2)).tolist() == [RESTING] * 5 + [DECIDING] * 4 + [MOVING] * 5
+        assert (
+            moments(marked, 4, np.ones(2)).tolist() == [RESTING] * 5 + [DECIDING] * 4 + [MOVING] * 5
+        )
 
     def test_elsewhere_a_robot_that_stood_still_sets_off(self) -> None:
         actions = np.zeros((20, 2), np.float32)
         actions[12:, 0] = np.linspace(0.1, 1, 8)
         zeros = np.zeros((20, 1), np.float32)
-        episode = EpisodeArrays(state=zeros, actions=actions, images={}, objects=None, instruction="")
+        episode = EpisodeArrays(
+            state=zeros, actions=actions, images={}, objects=None, instruction=""
+        )
         found = moments(episode, 6, np.ptp(actions, axis=0)).tolist()
         # At step 7 the chunk ends with 0.1: not yet a fifth of the way.
         assert found == [RESTING] * 8 + [DECIDING] * 4 + [MOVING] * 8
@@ -190,7 +235,9 @@ class TestMoments:
         assert TrainingConfig(steps=1).emphasis is None
 
     def test_the_policy_tells_their_part_of_the_loss(self) -> None:
-        episodes = [EpisodeArrays(**{**vars(e), "decision_steps": (4,)}) for e in make_episodes([9, 9, 9])]
+        episodes = [
+            EpisodeArrays(**{**vars(e), "decision_steps": (4,)}) for e in make_episodes([9, 9, 9])
+        ]
         store = make_store(episodes)
         torch.manual_seed(0)
         policy = ChameleonPolicy(nano(), FEATURES).eval()
@@ -206,7 +253,10 @@ class TestMoments:
 
 class TestOrder:
     def test_a_pass_holds_no_episode_twice_and_leaves_out_others_each_time(self) -> None:
-        passes = [[n for step in range(4 * k, 4 * k + 4) for n in episodes_of_step(0, step, 7, [5] * 30)] for k in range(20)]
+        passes = [
+            [n for step in range(4 * k, 4 * k + 4) for n in episodes_of_step(0, step, 7, [5] * 30)]
+            for k in range(20)
+        ]
         assert all(len(set(drawn)) == 28 for drawn in passes)
         left_out = [frozenset(range(30)) - set(drawn) for drawn in passes]
         assert len(set(left_out)) > 10
@@ -218,7 +268,9 @@ class TestOrder:
         assert sorted(episodes_of_step(0, 0, 6, [3, 4, 5])) == [0, 0, 1, 1, 2, 2]
         assert len(set(episodes_of_step(0, 5, 7, [3, 4, 5]))) == 3
 
-    @pytest.mark.parametrize(("episodes", "batch"), [(200, 32), (120, 64), (10, 4), (100, 8), (24, 8)])
+    @pytest.mark.parametrize(
+        ("episodes", "batch"), [(200, 32), (120, 64), (10, 4), (100, 8), (24, 8)]
+    )
     def test_a_batch_holds_no_copies(self, episodes: int, batch: int) -> None:
         lengths = np.random.default_rng(0).integers(50, 90, episodes).tolist()
         for step in range(60):
@@ -235,15 +287,23 @@ class TestOrder:
         lengths, tasks = [60, 70, 190, 210, 90], ["cup", "cup", "salt", "salt", "plate"]
         shown = equal_frames(lengths, tasks)
         assert shown == [0, 0, 0, 1, 1, 1, 2, 3, 4, 4, 4, 4]
-        frames = [sum(lengths[number] for number in shown if tasks[number] == task) for task in dict.fromkeys(tasks)]
+        frames = [
+            sum(lengths[number] for number in shown if tasks[number] == task)
+            for task in dict.fromkeys(tasks)
+        ]
         assert max(frames) < 1.2 * min(frames)
-        assert equal_frames([75] * 600 + [200] * 120, ["cup"] * 600 + ["salt"] * 120).count(600) == 2
+        assert (
+            equal_frames([75] * 600 + [200] * 120, ["cup"] * 600 + ["salt"] * 120).count(600) == 2
+        )
         assert equal_frames(lengths, [""] * 5) == [0, 1, 2, 3, 4]
         steps = [episodes_of_step(0, step, 6, lengths, shown) for step in range(2)]
         assert sorted(steps[0] + steps[1]) == shown
 
     def test_the_feeder_shows_short_tasks_more_often(self) -> None:
-        episodes = [replace(episode, instruction=str(episode.length)) for episode in make_episodes([8, 8, 24, 24])]
+        episodes = [
+            replace(episode, instruction=str(episode.length))
+            for episode in make_episodes([8, 8, 24, 24])
+        ]
         store = EpisodeStore(episodes, FEATURES, statistics_of(episodes))
         config = TrainingConfig(steps=99, batch=2, equal_frames=True)
         shown = [number for step in range(4) for number in chosen_episodes(store, config, step)]
@@ -272,22 +332,37 @@ class TestLoop:
         gradients = []
         for window in (None, 2):
             method = Recorder()
-            whole = trainer(method, tmp_path / str(window), steps=1, batch=4, window=window, weight_decay=0.0)
+            whole = trainer(
+                method, tmp_path / str(window), steps=1, batch=4, window=window, weight_decay=0.0
+            )
             parts = Feeder(whole.store, whole.config, whole.accelerator, 0).next_step()
             whole._accumulate(parts[0])
             gradients.append(method.weight.grad)
         torch.testing.assert_close(*gradients)
 
-    def test_the_policy_learns_the_same_from_windows_as_far_as_the_forward_pass_goes(self, tmp_path) -> None:
-        """The action loss of the windows, weighted, is that of the whole episodes: the memory was carried."""
+    def test_the_policy_learns_the_same_from_windows_as_far_as_the_forward_pass_goes(
+        self, tmp_path
+    ) -> None:
+        """The action loss of the windows, weighted, is that of the whole episodes: the memory was
+        carried.
+        """
         torch.manual_seed(0)
         features = replace(FEATURES, horizon=1)  # so that every time step has one chunk position
-        # Such a power means flow time 0, a chunk of pure noise; below that noise is zero: nothing is random any more.
-        policy = ChameleonPolicy(nano(control_jepa_weight=0.0, proprioception_noise=0.0, flow_time_power=1e6), features)
+        # Such a power means flow time 0, a chunk of pure noise; below that noise is zero: nothing
+        # is random any more.
+        policy = ChameleonPolicy(
+            nano(control_jepa_weight=0.0, proprioception_noise=0.0, flow_time_power=1e6), features
+        )
         episodes, accelerator, losses = make_episodes(LENGTHS), Accelerator(cpu=True), {}
         store = EpisodeStore(episodes, features, statistics_of(episodes))
         for window in (None, 4):
-            run = Trainer(policy, store, TrainingConfig(steps=1, batch=4, window=window), tmp_path, accelerator)
+            run = Trainer(
+                policy,
+                store,
+                TrainingConfig(steps=1, batch=4, window=window),
+                tmp_path,
+                accelerator,
+            )
             parts = Feeder(store, run.config, accelerator, 0).next_step()
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(torch, "randn_like", torch.zeros_like)
@@ -348,18 +423,31 @@ def test_recordings_share_the_memory_of_their_batches() -> None:
     small, large = (make_batch(STATE_FEATURES, 2, time, seed=time) for time in (5, 9))
     kept = {time: graphed._keep(batch).tensors() for time, batch in ((9, large), (5, small))}
     for name, tensor in small.tensors().items():
-        assert torch.equal(kept[5][name], tensor) and kept[5][name].data_ptr() == kept[9][name].data_ptr()
+        assert (
+            torch.equal(kept[5][name], tensor)
+            and kept[5][name].data_ptr() == kept[9][name].data_ptr()
+        )
     larger = make_batch(STATE_FEATURES, 2, 12, seed=12)
     after = graphed._keep(larger).tensors()
     for name, tensor in larger.tensors().items():
-        assert torch.equal(after[name], tensor) and torch.equal(kept[5][name], small.tensors()[name])
+        assert torch.equal(after[name], tensor) and torch.equal(
+            kept[5][name], small.tensors()[name]
+        )
 
 
 def test_lengths_of_batches_are_few_and_never_too_short() -> None:
     lengths = {time: padded_length(time, 8) for time in range(1, 600)}
     assert all(time <= length < time + max(8, time / 8) for time, length in lengths.items())
     assert len({length for time, length in lengths.items() if 48 <= time <= 256}) <= 20
-    assert [padded_length(time, 8) for time in (1, 8, 9, 121, 128, 129, 257)] == [8, 8, 16, 128, 128, 144, 288]
+    assert [padded_length(time, 8) for time in (1, 8, 9, 121, 128, 129, 257)] == [
+        8,
+        8,
+        16,
+        128,
+        128,
+        144,
+        288,
+    ]
     assert [padded_length(time, 1) for time in (1, 77, 500)] == [1, 77, 500]
 
 
@@ -385,13 +473,18 @@ def test_wrong_settings(wrong: dict[str, Any], message: str) -> None:
         TrainingConfig(**wrong)
 
 
-@pytest.mark.parametrize(("device", "fused", "used"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)])
+@pytest.mark.parametrize(
+    ("device", "fused", "used"),
+    [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)],
+)
 def test_kernels_are_put_in_place_on_a_gpu_unless_switched_off(
     device: str, fused: bool, used: bool, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put: list[nn.Module] = []
     monkeypatch.setattr(loop, "fuse", put.append)
-    accelerator = SimpleNamespace(device=torch.device(device), num_processes=1, autocast=nullcontext)
+    accelerator = SimpleNamespace(
+        device=torch.device(device), num_processes=1, autocast=nullcontext
+    )
     config = TrainingConfig(steps=1, batch=4, graphs=False, fused=fused)
     policy = ChameleonPolicy(nano(), FEATURES)
     Trainer(policy, make_store(), config, tmp_path, accelerator)
@@ -413,7 +506,9 @@ class TestNoMemory:
     def test_it_has_the_parameters_of_chameleon_and_is_saved_under_its_name(self, tmp_path) -> None:
         torch.manual_seed(0)
         twin, policy = NoMemoryPolicy(nano(), FEATURES), ChameleonPolicy(nano(), FEATURES)
-        assert {n: p.shape for n, p in twin.named_parameters()} == {n: p.shape for n, p in policy.named_parameters()}
+        assert {n: p.shape for n, p in twin.named_parameters()} == {
+            n: p.shape for n, p in policy.named_parameters()
+        }
         twin.save_pretrained(tmp_path)
         assert isinstance(load_policy(tmp_path), NoMemoryPolicy)
         with pytest.raises(ValueError, match="holds a no-memory policy"):
@@ -421,7 +516,10 @@ class TestNoMemory:
 
     def test_its_recurrence_is_chameleons_with_an_empty_state_at_every_step(self) -> None:
         torch.manual_seed(0)
-        twin, policy = NoMemoryPolicy(nano(), FEATURES).double(), ChameleonPolicy(nano(), FEATURES).double()
+        twin, policy = (
+            NoMemoryPolicy(nano(), FEATURES).double(),
+            ChameleonPolicy(nano(), FEATURES).double(),
+        )
         policy.load_state_dict(twin.state_dict())
         tokens = policy.event_tokens(make_store().batch([1, 3]).observation)
         forgetful, _ = twin.remember(tokens, twin.initial_state(2))
@@ -438,5 +536,7 @@ class TestNoMemory:
         outputs, state = twin.remember(twin.event_tokens(batch.observation), twin.initial_state(2))
         for t in (0, 3, 8):
             alone = twin.observe(batch.observation.at(t), twin.initial_state(2))
-            torch.testing.assert_close(outputs[-1].working[:, t], alone.working, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                outputs[-1].working[:, t], alone.working, rtol=1e-4, atol=1e-5
+            )
         torch.testing.assert_close(state.working, outputs[-1].working[:, -1])

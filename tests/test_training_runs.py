@@ -25,15 +25,35 @@ from training_data import chameleon, lines, losses, make_episodes, write_hdf5
 
 STEPS = 30
 OPTIONS = (
-    "--preset", "nano", "--device", "cpu", "--steps", STEPS, "--batch", 4, "--horizon", 4, "--log-steps", 1,
-    "--checkpoint-steps", 3, "--learning-rate", "1e-3", "--warmup-steps", 5, "--optimizer", "muon",
-)  # fmt: skip
+    "--preset",
+    "nano",
+    "--device",
+    "cpu",
+    "--steps",
+    STEPS,
+    "--batch",
+    4,
+    "--horizon",
+    4,
+    "--log-steps",
+    1,
+    "--checkpoint-steps",
+    3,
+    "--learning-rate",
+    "1e-3",
+    "--warmup-steps",
+    5,
+    "--optimizer",
+    "muon",
+)
 """With both optimizers at work: Muon for matrices, AdamW for the rest."""
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hdf5(tmp_path_factory.mktemp("data") / "demos.hdf5", make_episodes([9, 14, 6, 11, 7, 12]))
+    return write_hdf5(
+        tmp_path_factory.mktemp("data") / "demos.hdf5", make_episodes([9, 14, 6, 11, 7, 12])
+    )
 
 
 def run_to_the_end(data: Path, out: Path, *options: object, launcher: tuple[str, ...] = ()) -> str:
@@ -67,7 +87,10 @@ def uninterrupted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def weights(run: Path) -> dict[str, bytes]:
     """To the last bit."""
-    return {name: weight.numpy().tobytes() for name, weight in load_policy(run / "policy").state_dict().items()}
+    return {
+        name: weight.numpy().tobytes()
+        for name, weight in load_policy(run / "policy").state_dict().items()
+    }
 
 
 def test_a_run_leaves_everything_behind(uninterrupted: Path) -> None:
@@ -82,11 +105,17 @@ def test_a_run_leaves_everything_behind(uninterrupted: Path) -> None:
     assert kept == [f"step-{step:08d}.safetensors" for step in (24, 27, 30)]
     policy = load_policy(uninterrupted / "policy")
     assert policy.method == "chameleon"
-    assert policy.provenance == {"seed": 0, "git_revision": settings["git_revision"], "start_from": None}
+    assert policy.provenance == {
+        "seed": 0,
+        "git_revision": settings["git_revision"],
+        "start_from": None,
+    }
 
 
 @pytest.mark.parametrize("kill_at", [5, 16])
-def test_killed_and_resumed_is_the_same_run(data: Path, uninterrupted: Path, tmp_path: Path, kill_at: int) -> None:
+def test_killed_and_resumed_is_the_same_run(
+    data: Path, uninterrupted: Path, tmp_path: Path, kill_at: int
+) -> None:
     out = tmp_path / "run"
     process = chameleon("train", data, "--out", out, *OPTIONS)
     wait_for_step(process, out, kill_at)
@@ -99,7 +128,9 @@ def test_killed_and_resumed_is_the_same_run(data: Path, uninterrupted: Path, tmp
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_save_first(data: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_signals_save_first(
+    data: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     out = tmp_path / "run"
     process = chameleon("train", data, "--out", out, *OPTIONS, "--checkpoint-steps", 1000)
     wait_for_step(process, out, 4)
@@ -115,7 +146,9 @@ def test_signals_save_first(data: Path, uninterrupted: Path, tmp_path: Path, num
     assert weights(out) == weights(uninterrupted)
 
 
-def test_a_truncated_checkpoint_is_passed_over(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_is_passed_over(
+    data: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     process = chameleon("train", data, "--out", out, *OPTIONS)
     wait_for_step(process, out, 10)
@@ -131,9 +164,23 @@ def test_a_truncated_checkpoint_is_passed_over(data: Path, uninterrupted: Path, 
 
 
 def test_two_processes_are_one_with_the_doubled_batch(data: Path, tmp_path: Path) -> None:
-    """Each process handles half of the batch; alone, one process handles both halves one after the other."""
-    launcher = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
-                "--mixed_precision", "no", "--dynamo_backend", "no", "-m")  # fmt: skip
+    """Each process handles half of the batch; alone, one process handles both halves one after the
+    other.
+    """
+    launcher = (
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "-m",
+    )
     run_to_the_end(data, tmp_path / "two", launcher=launcher)
     run_to_the_end(data, tmp_path / "one", "--accumulate", 2)
     run_to_the_end(data, tmp_path / "other", "--accumulate", 2, "--seed", 1)
@@ -141,7 +188,9 @@ def test_two_processes_are_one_with_the_doubled_batch(data: Path, tmp_path: Path
     torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(other, one, rtol=1e-2)
     for name, weight in load_policy(tmp_path / "one/policy").state_dict().items():
-        torch.testing.assert_close(load_policy(tmp_path / "two/policy").state_dict()[name], weight, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            load_policy(tmp_path / "two/policy").state_dict()[name], weight, rtol=1e-3, atol=1e-4
+        )
 
 
 def test_two_trainings_in_one_folder_are_refused(data: Path, tmp_path: Path) -> None:
@@ -157,7 +206,10 @@ def test_two_trainings_in_one_folder_are_refused(data: Path, tmp_path: Path) -> 
 
 
 def complaint(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object, status: int = REFUSED
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *arguments: object,
+    status: int = REFUSED,
 ) -> str:
     monkeypatch.setattr("sys.argv", ["chameleon", *map(str, arguments)])
     with pytest.raises(SystemExit) as stop:
@@ -166,28 +218,42 @@ def complaint(
     return plain(capsys.readouterr().err)
 
 
-def test_what_is_refused(data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    def refused(*options: object, source: Path = data, out: Path = tmp_path / "new", status: int = REFUSED) -> str:
-        return complaint(capsys, monkeypatch, "train", source, "--out", out, *options, status=status)
+def test_what_is_refused(
+    data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    def refused(
+        *options: object, source: Path = data, out: Path = tmp_path / "new", status: int = REFUSED
+    ) -> str:
+        return complaint(
+            capsys, monkeypatch, "train", source, "--out", out, *options, status=status
+        )
 
     assert "its budget is spent" in refused(*OPTIONS, out=uninterrupted, status=ALREADY_TRAINED)
     changed = refused(*OPTIONS, "--learning-rate", "2e-3", out=uninterrupted)
     assert "training.learning_rate: 0.001 then, 0.002 now" in changed
     assert "--steps or as --minutes" in refused()
-    assert "multiple of 3" in refused("--steps", 5, "--batch", 4, "--accumulate", 3, "--device", "cpu", "--preset", "nano")
-    assert "no method 'chamelon'" in refused("--steps", 5, "--method", "chamelon", "--device", "cpu")
+    assert "multiple of 3" in refused(
+        "--steps", 5, "--batch", 4, "--accumulate", 3, "--device", "cpu", "--preset", "nano"
+    )
+    assert "no method 'chamelon'" in refused(
+        "--steps", 5, "--method", "chamelon", "--device", "cpu"
+    )
     assert "say how many with --action-steps" in refused("--steps", 5, "--rest-emphasis", 0.1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("years of work")
     assert "files of something else" in refused(*OPTIONS, out=tmp_path / "mine")
-    assert "--start-from decides" in refused("--steps", 5, "--horizon", 4, "--start-from", uninterrupted)
+    assert "--start-from decides" in refused(
+        "--steps", 5, "--horizon", 4, "--start-from", uninterrupted
+    )
     other = write_hdf5(tmp_path / "other.hdf5", make_episodes([5, 5], action=3))
     wrong = refused("--steps", 5, "--device", "cpu", "--start-from", uninterrupted, source=other)
     assert "numbers of an action: 2 in" in wrong
     assert "3 in the data" in wrong
 
 
-def test_a_kill_before_the_policy_was_written(data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_a_kill_before_the_policy_was_written(
+    data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(uninterrupted, run)
     shutil.rmtree(run / "policy")
@@ -205,14 +271,18 @@ def test_a_kill_at_the_very_beginning(data: Path, uninterrupted: Path, tmp_path:
     assert losses(tmp_path / "run") == losses(uninterrupted)
 
 
-def test_no_readable_checkpoint(data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_no_readable_checkpoint(
+    data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(uninterrupted, run)
     for path in (run / "checkpoints").iterdir():
         path.write_bytes(path.read_bytes()[:100])
     for _ in range(2):  # asked again, it must not begin anew
         with pytest.warns(UserWarning, match="cannot be read"):
-            assert "no checkpoint in" in complaint(capsys, monkeypatch, "train", data, "--out", run, *OPTIONS)
+            assert "no checkpoint in" in complaint(
+                capsys, monkeypatch, "train", data, "--out", run, *OPTIONS
+            )
 
 
 def test_decision_loss_survives_parts_and_windows(data: Path, tmp_path: Path) -> None:
@@ -223,15 +293,42 @@ def test_decision_loss_survives_parts_and_windows(data: Path, tmp_path: Path) ->
 def test_go_on_from_a_saved_policy(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
     options = [option for option in OPTIONS if option not in ("--preset", "nano", "--horizon")]
     options.remove(4)  # the horizon; the batch of 4 comes before it
-    process = chameleon("train", data, "--out", tmp_path / "tuned", *options, "--batch", 4, "--start-from", uninterrupted)
+    process = chameleon(
+        "train",
+        data,
+        "--out",
+        tmp_path / "tuned",
+        *options,
+        "--batch",
+        4,
+        "--start-from",
+        uninterrupted,
+    )
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert lines(tmp_path / "tuned")[0]["loss"] < lines(uninterrupted)[0]["loss"]
 
 
 def test_a_budget_in_minutes(data: Path, tmp_path: Path) -> None:
-    process = chameleon("train", data, "--out", tmp_path / "run", *OPTIONS[:4], "--minutes", 0.05, "--batch", 4,
-                        "--horizon", 4, "--log-steps", 1, "--warmup-steps", 1, "--log", "tensorboard")  # fmt: skip
+    process = chameleon(
+        "train",
+        data,
+        "--out",
+        tmp_path / "run",
+        *OPTIONS[:4],
+        "--minutes",
+        0.05,
+        "--batch",
+        4,
+        "--horizon",
+        4,
+        "--log-steps",
+        1,
+        "--warmup-steps",
+        1,
+        "--log",
+        "tensorboard",
+    )
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
@@ -242,14 +339,22 @@ def test_a_budget_in_minutes(data: Path, tmp_path: Path) -> None:
 
 def test_settings_that_came_or_went_and_are_off_are_no_difference() -> None:
     then = {"mirror": False, "training": {"steps": 5, "seed": 0}}
-    assert _differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.0, "mirror": False}}) == []
-    assert _differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.1}}) == [("training.tint", None, 0.1)]
+    assert (
+        _differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.0, "mirror": False}})
+        == []
+    )
+    assert _differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.1}}) == [
+        ("training.tint", None, 0.1)
+    ]
     assert _differences({"mirror": True}, {}) == [("mirror", True, None)]
 
 
 def test_a_run_goes_on_with_or_without_kernels_but_not_with_another_limit(tmp_path: Path) -> None:
     def settings(limit: float | None, *, fused: bool) -> dict:
-        return {"policy": {"fast": {"half_life_limit": limit}}, "training": {"seed": 0, "fused": fused}}
+        return {
+            "policy": {"fast": {"half_life_limit": limit}},
+            "training": {"seed": 0, "fused": fused},
+        }
 
     _claim(tmp_path, settings(None, fused=True))
     _claim(tmp_path, settings(None, fused=False))
@@ -261,8 +366,16 @@ def test_a_run_goes_on_with_or_without_kernels_but_not_with_another_limit(tmp_pa
 def test_the_limit_of_a_run(data: Path, limit: float | None, found: float | None) -> None:
     episodes = open_datasets((data,))
     arrays = load_episodes(episodes)
-    config = RunConfig(data=(data,), preset="nano", horizon=4, half_life_limit=limit, training=TrainingConfig(steps=1))
+    config = RunConfig(
+        data=(data,),
+        preset="nano",
+        horizon=4,
+        half_life_limit=limit,
+        training=TrainingConfig(steps=1),
+    )
     assert build_policy(config, episodes, arrays).config.fast.half_life_limit == found
     if limit is not None:
-        with pytest.raises(ValueError, match="lstm has no state-space layer to limit; leave out --half-life-limit"):
+        with pytest.raises(
+            ValueError, match="lstm has no state-space layer to limit; leave out --half-life-limit"
+        ):
             build_policy(replace(config, method="lstm"), episodes, arrays)

@@ -19,7 +19,9 @@ from chameleon_policy.camo import CamoEnv
 from chameleon_policy.evaluate.camo import FIRST_SEED
 from examples import STATE_FEATURES, make_observation, nano
 
-CLEAN_PLATE = Features(objects=ObjectSlots(count=5, size=7), proprioception=10, action=10, horizon=8)
+CLEAN_PLATE = Features(
+    objects=ObjectSlots(count=5, size=7), proprioception=10, action=10, horizon=8
+)
 
 
 @pytest.mark.parametrize("method", [ChameleonPolicy, SimilarityPolicy])
@@ -35,12 +37,16 @@ def test_those_parts_of_those_robots_are_empty(method: type[ChameleonPolicy], em
     assert set(parts.values()) == {"slow", "fast"}
     for name, tensor in after.tensors().items():
         gone = parts.get(name) in EMPTIED[emptied]
-        expected = torch.stack([(empty if gone and robot != 1 else before)[name][robot] for robot in range(3)])
+        expected = torch.stack(
+            [(empty if gone and robot != 1 else before)[name][robot] for robot in range(3)]
+        )
         assert torch.equal(tensor, expected), name
         assert name not in parts or not torch.equal(before[name], empty[name]), name
 
 
-def test_every_part_is_emptied_when_the_robot_may_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_part_is_emptied_when_the_robot_may_act(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ChameleonPolicy(nano(), CLEAN_PLATE).save_pretrained(tmp_path)
     decisions: list[tuple[tuple[str, ...], list[int]]] = []
     empty = Emptied.drop_plans
@@ -51,7 +57,9 @@ def test_every_part_is_emptied_when_the_robot_may_act(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Emptied, "drop_plans", noted)
     out = tmp_path / "out.json"
-    which_memory.main((tmp_path,), out, ("clean-plate",), episodes=1, steps=1, parallel=1, workers=0, device="cpu")
+    which_memory.main(
+        (tmp_path,), out, ("clean-plate",), episodes=1, steps=1, parallel=1, workers=0, device="cpu"
+    )
     rows = json.loads(out.read_text())["result"]["rows"]
     assert [(row["method"], row["task"], row["emptied"], row["episodes"]) for row in rows] == [
         ("chameleon", "clean-plate", emptied, 1) for emptied in EMPTIED
@@ -59,7 +67,8 @@ def test_every_part_is_emptied_when_the_robot_may_act(tmp_path: Path, monkeypatc
     env = CamoEnv("clean-plate", observation="state")
     env.reset(seed=FIRST_SEED)
     wait_until_decision(env)
-    assert decisions == [(parts, env.decisions) for parts in EMPTIED.values()]  # so many looks, and none yet at t_d
+    # so many looks, and none yet at t_d
+    assert decisions == [(parts, env.decisions) for parts in EMPTIED.values()]
 
 
 def test_something_must_be_asked(tmp_path: Path) -> None:
@@ -70,4 +79,11 @@ def test_something_must_be_asked(tmp_path: Path) -> None:
 def test_a_policy_without_these_memories_is_refused(tmp_path: Path) -> None:
     FlowMatchingPolicy(nano(), CLEAN_PLATE).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="only Chameleon and its ablations"):
-        which_memory.main((tmp_path,), tmp_path / "out.json", ("clean-plate",), episodes=1, workers=0, device="cpu")
+        which_memory.main(
+            (tmp_path,),
+            tmp_path / "out.json",
+            ("clean-plate",),
+            episodes=1,
+            workers=0,
+            device="cpu",
+        )

@@ -37,7 +37,12 @@ def test_arrays_arrive_as_they_left(dtype: np.dtype, shape: tuple[int, ...]) -> 
 
 def test_arrays_in_another_order_arrive_the_same() -> None:
     straight = np.arange(12, dtype=np.float32).reshape(3, 4)
-    for sent in (straight.T, straight[::-1, ::2], straight.astype(">f4"), np.asfortranarray(straight)):
+    for sent in (
+        straight.T,
+        straight[::-1, ::2],
+        straight.astype(">f4"),
+        np.asfortranarray(straight),
+    ):
         np.testing.assert_array_equal(decode(encode({"a": sent}), LIMIT)["a"], sent)
     special = np.array([np.nan, -np.inf, -0.0, 1e-45], np.float32)
     assert decode(encode({"a": special}), LIMIT)["a"].tobytes() == special.tobytes()
@@ -51,9 +56,19 @@ def test_the_layout_is_the_documented_one() -> None:
     np.testing.assert_array_equal(decode(by_hand, LIMIT)["a"], [[1.5, -2.0]])
 
 
-PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=20)
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20)
+)
 VALUES = st.recursive(
-    PLAIN, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4), max_leaves=12
+    PLAIN,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=12,
 )
 
 
@@ -109,7 +124,10 @@ HEADER = struct.pack("<BBxx", 10, 1)
         (array(struct.pack("<BBxx", 10, MAX_RANK + 1) + b"\0" * 40), "9 dimensions"),
         (array(b"\x0a\0\1\0"), "no dtype 10"),
         (array(HEADER), "the bytes end before them"),
-        (array(HEADER + struct.pack("<I", 2) + b"\0" * 7), r"shape \(2,\) of float32 is 8 bytes, got 7"),
+        (
+            array(HEADER + struct.pack("<I", 2) + b"\0" * 7),
+            r"shape \(2,\) of float32 is 8 bytes, got 7",
+        ),
         (array(struct.pack("<BBxx8I", 10, 8, *[2**32 - 1] * 8)), "is .* bytes, got 0"),
         (array(struct.pack("<BBxx2I", 10, 2, 0, 2**32 - 1)), "empty and huge"),
         (b"\0" * (LIMIT + 1), "at most 10000 bytes, got 10001"),
@@ -154,5 +172,7 @@ def test_a_server_of_another_protocol_is_named() -> None:
 
 def test_the_client_needs_no_torch() -> None:
     code = "import sys, chameleon_client; print(sorted({'torch', 'chameleon_policy'} & sys.modules.keys()))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"

@@ -37,11 +37,21 @@ def test_replay_buffers(version: int, kind: str, tmp_path: Path) -> None:
         images = images.astype(np.float32) / (255 if kind == "0 to 1" else 1)
     path = write_zarr(tmp_path / "pusht.zarr", version, images=images)
     episodes = open_episodes(path)
-    assert (episodes.lengths, episodes.state_size, episodes.action_size, episodes.fps) == (LENGTHS, 5, 2, None)
+    assert (episodes.lengths, episodes.state_size, episodes.action_size, episodes.fps) == (
+        LENGTHS,
+        5,
+        2,
+        None,
+    )
     assert episodes.object_slots is None and episodes.instructions == ("",) * 3
     for index, episode in enumerate(load_episodes(pickle.loads(pickle.dumps(episodes)))):
         expected = pictures("img", index) * (index > 0)
-        assert_equal(episode, state=numbers("state", index, 5), actions=numbers("action", index, 2), img=expected)
+        assert_equal(
+            episode,
+            state=numbers("state", index, 5),
+            actions=numbers("action", index, 2),
+            img=expected,
+        )
     slots = open_episodes(path, Keys(views=(), objects="keypoint"))
     assert slots.object_slots == (9, 2)
     np.testing.assert_array_equal(slots.read(2).objects, numbers("keypoint", 2, 9, 2))
@@ -63,12 +73,20 @@ def test_zipped_replay_buffers_and_plain_folders(version: int, tmp_path: Path) -
 def test_pixels_out_of_range(tmp_path: Path) -> None:
     images = np.concatenate([pictures("img", index) for index in range(3)]).astype(np.float32)
     images[: LENGTHS[0]] /= 255
-    with pytest.raises(ValueError, match=r"data/img, episode 1: expected pixels from 0 to 1, .*got 0 to 255"):
+    with pytest.raises(
+        ValueError, match=r"data/img, episode 1: expected pixels from 0 to 1, .*got 0 to 255"
+    ):
         load_episodes(open_episodes(write_zarr(tmp_path / "mixed.zarr", 3, images=images)))
-    with pytest.raises(ValueError, match=r"data/img, episode 0: expected pixels from 0 to 255, .*got -"):
-        load_episodes(open_episodes(write_zarr(tmp_path / "negative.zarr", 3, images=images * 255 - 9)))
+    with pytest.raises(
+        ValueError, match=r"data/img, episode 0: expected pixels from 0 to 255, .*got -"
+    ):
+        load_episodes(
+            open_episodes(write_zarr(tmp_path / "negative.zarr", 3, images=images * 255 - 9))
+        )
     images[7, 0, 0, 0] = np.nan
-    with pytest.raises(ValueError, match=r"data/img, episode 1: a pixel at time step 1 is no finite number"):
+    with pytest.raises(
+        ValueError, match=r"data/img, episode 1: a pixel at time step 1 is no finite number"
+    ):
         open_episodes(write_zarr(tmp_path / "nan.zarr", 3, images=images)).read(1)
 
 
@@ -93,20 +111,31 @@ def test_not_finite_in_zarr(key: str, size: int, tmp_path: Path) -> None:
 def test_lengths_that_do_not_agree(tmp_path: Path) -> None:
     def with_ends(*ends: int) -> Path:
         path = write_zarr(tmp_path / "ends.zarr", 3)
-        zarr.open_group(path, mode="a")["meta"].create_array("episode_ends", data=np.array(ends), overwrite=True)
+        zarr.open_group(path, mode="a")["meta"].create_array(
+            "episode_ends", data=np.array(ends), overwrite=True
+        )
         return path
 
-    refused(with_ends(6, 9, 20), r"ends.zarr, data/\w+: expected 20 time steps, where meta/episode_ends .*, got 14")
+    refused(
+        with_ends(6, 9, 20),
+        r"ends.zarr, data/\w+: expected 20 time steps, where meta/episode_ends .*, got 14",
+    )
     refused(with_ends(6, 9), r"expected 9 time steps, .* got 14")
-    refused(with_ends(6, 6, 14), r"ends.zarr, episode 1, action: expected at least 1 time step, got 0")
-    refused(with_ends(9, 6, 14), r"ends.zarr, episode 1, action: expected at least 1 time step, got -3")
+    refused(
+        with_ends(6, 6, 14), r"ends.zarr, episode 1, action: expected at least 1 time step, got 0"
+    )
+    refused(
+        with_ends(9, 6, 14), r"ends.zarr, episode 1, action: expected at least 1 time step, got -3"
+    )
     path = write_zarr(tmp_path / "short.zarr", 3, state=np.zeros((13, 5)))
     refused(path, r"short.zarr, data/state: expected 14 time steps, .*got 13")
 
 
 def empty_zarr(root: Path) -> Path:
     path = write_zarr(root / "empty.zarr", 2)
-    zarr.open_group(path, mode="a")["meta"].create_array("episode_ends", shape=(0,), dtype="i8", overwrite=True)
+    zarr.open_group(path, mode="a")["meta"].create_array(
+        "episode_ends", shape=(0,), dtype="i8", overwrite=True
+    )
     return path
 
 

@@ -24,7 +24,12 @@ SLOTS = TokenLayout({}, (*(f"object {number}" for number in range(5)), "body", "
 EPISODES = [
     make_episode(STEPS, decisions=(20, 40)),
     make_episode(STEPS, seed=1, layout=SLOTS, outcome="wrong choice", edits=0),
-    replace(make_episode(STEPS, seed=2, edits=0), attention=np.zeros((STEPS, 0, 0, 0)), beliefs=(), policy="Diffusion"),
+    replace(
+        make_episode(STEPS, seed=2, edits=0),
+        attention=np.zeros((STEPS, 0, 0, 0)),
+        beliefs=(),
+        policy="Diffusion",
+    ),
 ]
 Open = Callable[..., Page]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -50,7 +55,9 @@ def write(folder: Path, episodes: list[TheatreEpisode], **run: Any) -> Path:
 
 @contextmanager
 def pages(browser: Browser) -> Iterator[Open]:
-    """Opens a file; afterwards nothing may have failed, and nothing but the file may have been asked for."""
+    """Opens a file; afterwards nothing may have failed, and nothing but the file may have been
+    asked for.
+    """
     opened: list[tuple[Path, list[str], list[str]]] = []
     contexts = []
 

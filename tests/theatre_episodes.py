@@ -1,16 +1,25 @@
-"""Episodes and runs for the memory theatre that nobody played: every number is known, and every picture tells its step."""
+"""Episodes and runs for the memory theatre that nobody played: every number is known, and every
+picture tells its step.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from chameleon_policy.camo.scoring import Summary
-from chameleon_policy.probes.theatre_episode import Belief, Counterfactual, TheatreEpisode, TokenLayout
+from chameleon_policy.probes.theatre_episode import (
+    Belief,
+    Counterfactual,
+    TheatreEpisode,
+    TokenLayout,
+)
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.theatre.run import RunReport
 
 SPACING, LEVELS = 20, 13
-"""A step is a colour: three digits of base 13, far enough apart that compression cannot confuse them."""
+"""A step is a colour: three digits of base 13, far enough apart that compression cannot confuse
+them.
+"""
 CANDIDATES = {"left": (0.5, -0.15), "middle": (0.55, 0.0), "right": (0.5, 0.15)}
 LAYOUT = TokenLayout({"third": (4, 4), "wrist": (4, 4)}, ("body", "instruction"), margin=1 / 14)
 
@@ -32,7 +41,9 @@ def flat_frames(numbers: range, size: int = 32) -> np.ndarray:
 
 
 def camera_frames(steps: int, seed: int, size: int = 128) -> np.ndarray:
-    """(T, size, size, 3) as a camera might see them: smooth light, a few things that move, noise."""
+    """(T, size, size, 3) as a camera might see them: smooth light, a few things that move,
+    noise.
+    """
     generator = np.random.default_rng(seed)
     rows, columns = np.mgrid[0:size, 0:size] / size
     ground = np.stack([90 + 80 * rows, 110 + 60 * columns, 140 - 60 * rows * columns], axis=-1)
@@ -55,7 +66,10 @@ def shares(generator: np.random.Generator, *shape: int, sharpness: float = 2.0) 
 def phases_of(steps: int, decisions: tuple[int, ...]) -> tuple[str, ...]:
     """Evidence, retention up to the first decision, then decisions and execution."""
     first = min(decisions, default=steps)
-    names = ["evidence" if step < first // 2 else "retention" if step < first else "execution" for step in range(steps)]
+    names = [
+        "evidence" if step < first // 2 else "retention" if step < first else "execution"
+        for step in range(steps)
+    ]
     for step in decisions:
         names[step] = "decision"
     return tuple(names)
@@ -74,7 +88,9 @@ def make_episode(
     outcome: str = "success",
     edits: int = 3,
 ) -> TheatreEpisode:
-    """An episode whose cameras show the number of the step, and the second one the number after it."""
+    """An episode whose cameras show the number of the step, and the second one the number after
+    it.
+    """
     generator = np.random.default_rng(seed)
     if frames is None:
         frames = {"third": flat_frames(range(steps)), "wrist": flat_frames(range(1, steps + 1))}
@@ -97,12 +113,18 @@ def make_episode(
         beliefs=beliefs,
         positions=np.cumsum(generator.normal(0, 0.002, (steps, 3)), axis=0) + [0.35, 0.0, 0.2],
         candidates=CANDIDATES,
-        counterfactuals=tuple(_edit(generator, step, number, frames) for step in decisions for number in range(edits)),
+        counterfactuals=tuple(
+            _edit(generator, step, number, frames) for step in decisions for number in range(edits)
+        ),
     )
 
 
-def _edit(generator: np.random.Generator, step: int, number: int, frames: dict[str, np.ndarray]) -> Counterfactual:
-    """The first is no edit; the second asks for what the policy then takes; the third asks for what it does not take."""
+def _edit(
+    generator: np.random.Generator, step: int, number: int, frames: dict[str, np.ndarray]
+) -> Counterfactual:
+    """The first is no edit; the second asks for what the policy then takes; the third asks for what
+    it does not take.
+    """
     names = ("as it was", "swap the relevant traces", "erase the evidence")
     asks_for = ("middle", "left", "right")[number]
     x, y = CANDIDATES[asks_for]
@@ -123,8 +145,13 @@ def _edit(generator: np.random.Generator, step: int, number: int, frames: dict[s
 
 def make_run(name: str = "chameleon-small", **given: object) -> RunReport:
     """Scores of two tasks and a learning curve."""
-    summary = Summary(Rate.of(30, 36), Rate.of(28, 30), Rate.of(28, 36), 1 / 3, {"success": 28, "wrong choice": 2})
-    metrics = [{"step": step, "action": 1 / step, "decision_loss": 0.5 / step} for step in range(10, 4000, 10)]
+    summary = Summary(
+        Rate.of(30, 36), Rate.of(28, 30), Rate.of(28, 36), 1 / 3, {"success": 28, "wrong choice": 2}
+    )
+    metrics = [
+        {"step": step, "action": 1 / step, "decision_loss": 0.5 / step}
+        for step in range(10, 4000, 10)
+    ]
     whole = {"method": "chameleon", "preset": "small", "parameters": 4_567_890, "metrics": metrics}
     whole |= {"scores": {"clean-plate": summary, "shell-game": summary}, **given}
     return RunReport(name=name, **whole)  # type: ignore[arg-type]

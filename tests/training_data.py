@@ -16,7 +16,9 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 """Subprocesses of tests share two cores."""
 
 
-def make_episodes(lengths: list[int], *, state: int = 3, action: int = 2, seed: int = 0) -> list[EpisodeArrays]:
+def make_episodes(
+    lengths: list[int], *, state: int = 3, action: int = 2, seed: int = 0
+) -> list[EpisodeArrays]:
     """Episodes of noise with two object slots, of these lengths."""
     rng = np.random.default_rng(seed)
     return [
@@ -48,7 +50,9 @@ def write_hdf5(path: Path, episodes: list[EpisodeArrays]) -> Path:
 def chameleon(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     """Start the command line."""
     command = [sys.executable, *(launcher or ("-m",)), "chameleon_policy.cli", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
 
 
 def lines(run: Path) -> list[dict[str, float]]:

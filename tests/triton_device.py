@@ -1,4 +1,6 @@
-"""Where tests of kernels run: compiled on a CUDA device, elsewhere in Triton's interpreter. Import it before the kernels."""
+"""Where tests of kernels run: compiled on a CUDA device, elsewhere in Triton's interpreter. Import
+it before the kernels.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`python -m benchmarks.performance`: measure, write the result after every part, and print one table."""
+"""`python -m benchmarks.performance`: measure, write the result after every part, and print one
+table.
+"""
 
 from __future__ import annotations
 
@@ -46,17 +48,24 @@ def main(
         sys.path.append(str(peers))
     path = out or Path("runs") / f"performance-{device}.json"
     places = {"--out", "--peers"}  # where files lie on this machine
-    kept = [argument for before, argument in zip(["", *sys.argv], sys.argv, strict=False) if not places & {before, argument}]
+    kept = [
+        argument
+        for before, argument in zip(["", *sys.argv], sys.argv, strict=False)
+        if not places & {before, argument}
+    ]
     command = " ".join([COMMAND, *kept[1:]])
     jobs: dict[str, Callable[[], dict[str, Any]]] = {
-        "training": partial(training, sizes, target), "control": partial(control, sizes, target, tuple(ROBOT_PEERS)),
-        "ssm": partial(state_space, sizes, target, LAYER_PEERS), "length": partial(length, sizes, target),
-    }  # fmt: skip
+        "training": partial(training, sizes, target),
+        "control": partial(control, sizes, target, tuple(ROBOT_PEERS)),
+        "ssm": partial(state_space, sizes, target, LAYER_PEERS),
+        "length": partial(length, sizes, target),
+    }
     if device == "cuda":
         jobs["recording"] = partial(recording, sizes, target)
         jobs["kinds"] = partial(kinds, sizes, target)
     result: dict[str, Any] = {}
-    # In this order whatever the order asked for: kinds comes last, since a profiler slows down whatever runs after it.
+    # In this order whatever the order asked for: kinds comes last, since a profiler slows down
+    # whatever runs after it.
     for name in (name for name in jobs if name in parts):
         result[name] = jobs[name]()
         release(target)

@@ -23,17 +23,22 @@ MakePeer = Callable[[torch.device], tuple[Any, lerobot_peer.Act]]
 ROBOT_PEERS: dict[str, tuple[MakePeer, int]] = {
     "lerobot ACT": (lerobot_peer.make_act, 1),
     "lerobot Diffusion, DDIM 10": (
-        partial(lerobot_peer.make_diffusion, noise_scheduler_type="DDIM", num_inference_steps=10), 10
+        partial(lerobot_peer.make_diffusion, noise_scheduler_type="DDIM", num_inference_steps=10),
+        10,
     ),
     "lerobot Diffusion, DDPM 100": (lerobot_peer.make_diffusion, 100),
-}  # fmt: skip
-"""How a LeRobot policy is made, and the passes that a chunk takes: the more, the fewer chunks are timed."""
+}
+"""How a LeRobot policy is made, and the passes that a chunk takes: the more, the fewer chunks are
+timed.
+"""
 TURNS = 5
 
 
 @torch.no_grad()
 def control(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[str, Any]:
-    """Latency of `observe` and `act`, eager and fast, early and late in an episode; accuracy against Euler steps; peers."""
+    """Latency of `observe` and `act`, eager and fast, early and late in an episode; accuracy
+    against Euler steps; peers.
+    """
     features = budget_features()
     torch.manual_seed(SEED)
     policy = ChameleonPolicy(preset("paper"), features, with_control_jepa=False).eval().to(device)
@@ -50,19 +55,31 @@ def control(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[st
     result: dict[str, Any] = {"preset": "paper", "views": 2, "image": 224, "capture_s": capture}
     result["action_error"] = {
         str(steps): {
-            "few_steps_to_50": (policy.act(state, steps=steps, source=noise) - exact).abs().mean().item(),
+            "few_steps_to_50": (policy.act(state, steps=steps, source=noise) - exact)
+            .abs()
+            .mean()
+            .item(),
             "fast_to_eager": (
                 fast.act(steps=steps, source=noise) - policy.act(state, steps=steps, source=noise)
-            ).abs().mean().item(),
+            )
+            .abs()
+            .mean()
+            .item(),
         }
         for steps in EULER_STEPS
-    }  # fmt: skip
+    }
     position = iter(range(10**9))
     few = max(5, sizes.ticks // 50)
     result["fast"] = {
-        "observe": ticks(lambda: fast.observe(seen[next(position) % len(seen)]), device, sizes.ticks),
+        "observe": ticks(
+            lambda: fast.observe(seen[next(position) % len(seen)]), device, sizes.ticks
+        ),
         **{
-            f"act_{n}": ticks(partial(fast.act, steps=n), device, sizes.ticks if n < 50 else max(5, sizes.ticks // 2))
+            f"act_{n}": ticks(
+                partial(fast.act, steps=n),
+                device,
+                sizes.ticks if n < 50 else max(5, sizes.ticks // 2),
+            )
             for n in (1, 8, 50)
         },
     }
@@ -71,7 +88,10 @@ def control(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[st
         small.observe(seen[0])
         result["small_blocks"] = {
             "observe": ticks(lambda: small.observe(seen[0]), device, sizes.ticks),
-            **{f"act_{n}": ticks(partial(small.act, steps=n), device, sizes.ticks // 2) for n in (8, 50)},
+            **{
+                f"act_{n}": ticks(partial(small.act, steps=n), device, sizes.ticks // 2)
+                for n in (8, 50)
+            },
         }
     print(json.dumps(result), flush=True)
     result["eager"] = {
@@ -88,9 +108,14 @@ def control(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[st
 
 
 def late_in_an_episode(
-    policy: ChameleonPolicy, fast: FastControl, seen: Sequence[Any], sizes: Sizes, device: torch.device
+    policy: ChameleonPolicy,
+    fast: FastControl,
+    seen: Sequence[Any],
+    sizes: Sizes,
+    device: torch.device,
 ) -> dict[str, Any]:
-    """`observe` from the memory after t steps, several t in turn, so that none has the faster minute of the machine.
+    """`observe` from the memory after t steps, several t in turn, so that none has the faster
+    minute of the machine.
 
     The way there is taken by scanning, which gives the same memory sooner.
     """
@@ -98,7 +123,9 @@ def late_in_an_episode(
     for t in sizes.later:
         while done < t:
             window = min(1000, t - done)
-            tokens = torch.randn(1, window, policy.features.tokens, policy.config.width, device=device)
+            tokens = torch.randn(
+                1, window, policy.features.tokens, policy.config.width, device=device
+            )
             _, state = policy.remember(tokens, state)
             done += window
         kept[str(t)] = state
@@ -106,17 +133,26 @@ def late_in_an_episode(
     for _ in range(TURNS):
         for t, memory in kept.items():
             fast.state = memory
-            times[t] += latencies(lambda: fast.observe(seen[0]), device, max(2, sizes.ticks // 4 // TURNS))
-    return {t: {**percentiles(times[t]), "state_bytes": memory.nbytes} for t, memory in kept.items()}
+            times[t] += latencies(
+                lambda: fast.observe(seen[0]), device, max(2, sizes.ticks // 4 // TURNS)
+            )
+    return {
+        t: {**percentiles(times[t]), "state_bytes": memory.nbytes} for t, memory in kept.items()
+    }
 
 
 def lerobot_latency(name: str, device: torch.device, count: int) -> dict[str, Any]:
-    """A LeRobot policy of default size on the same two views: one chunk of 16 actions from the current observation."""
+    """A LeRobot policy of default size on the same two views: one chunk of 16 actions from the
+    current observation.
+    """
     make, passes = ROBOT_PEERS[name]
     policy, act = make(device)
     observation = lerobot_peer.observation(device)
     parameters = sum(parameter.numel() for parameter in policy.parameters())
-    row = {"parameters": parameters, **ticks(lambda: act(observation), device, max(3, count // passes))}
+    row = {
+        "parameters": parameters,
+        **ticks(lambda: act(observation), device, max(3, count // passes)),
+    }
     print(json.dumps({name: row}), flush=True)
     return row
 
@@ -136,4 +172,8 @@ def latencies(function: Callable[[], object], device: torch.device, count: int) 
 def percentiles(times: Sequence[float]) -> dict[str, float]:
     """Median and 99th percentile."""
     ordered, count = sorted(times), len(times)
-    return {"p50_ms": ordered[count // 2], "p99_ms": ordered[min(count - 1, int(0.99 * count))], "count": count}
+    return {
+        "p50_ms": ordered[count // 2],
+        "p99_ms": ordered[min(count - 1, int(0.99 * count))],
+        "count": count,
+    }

@@ -42,7 +42,9 @@ def kinds(sizes: Sizes, device: torch.device) -> dict[str, float]:
             synchronize(device)
     found = dict.fromkeys([*KINDS, "rest"], 0.0)
     for event in profiler.key_averages():
-        kind = next((kind for kind, pattern in KINDS.items() if re.search(pattern, event.key)), "rest")
+        kind = next(
+            (kind for kind, pattern in KINDS.items() if re.search(pattern, event.key)), "rest"
+        )
         found[kind] += event.self_device_time_total / 1e3
     print(json.dumps(found), flush=True)
     return found

@@ -26,7 +26,9 @@ def length(sizes: Sizes, device: torch.device) -> dict[str, Any]:
     autocast = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
     rows = {}
     for steps in sizes.lengths:
-        tokens = torch.randn(2, steps, features.tokens, plain.config.width, device=device, requires_grad=True)
+        tokens = torch.randn(
+            2, steps, features.tokens, plain.config.width, device=device, requires_grad=True
+        )
         row = {}
         for name, policy in policies.items():
 
@@ -38,7 +40,11 @@ def length(sizes: Sizes, device: torch.device) -> dict[str, Any]:
             run()
             release(device)
             seconds = statistics.median(measure(run, device) for _ in range(3))
-            row[name] = {"ms": 1e3 * seconds, "ms_per_step": 1e3 * seconds / steps, "peak_memory_bytes": peak_memory(device)}
+            row[name] = {
+                "ms": 1e3 * seconds,
+                "ms_per_step": 1e3 * seconds / steps,
+                "peak_memory_bytes": peak_memory(device),
+            }
         rows[str(steps)] = row
     print(json.dumps(rows), flush=True)
     return {"episodes": 2, "tokens": features.tokens, "lengths": rows}

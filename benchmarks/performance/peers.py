@@ -13,5 +13,9 @@ def reported(name: str, left_out: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except (ImportError, KeyError, RuntimeError, AssertionError, ValueError, TypeError) as error:
-        left_out[name] = {"left_out": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]}
+        left_out[name] = {
+            "left_out": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[
+                :200
+            ]
+        }
         print(f"{name} left out: {left_out[name]['left_out']}", flush=True)

@@ -16,9 +16,15 @@ from benchmarks.timing import measure
 
 
 def recording(sizes: Sizes, device: torch.device) -> dict[str, Any]:
-    """Milliseconds of a step, recorded and not; two views, a batch as the policy's size is trained with."""
+    """Milliseconds of a step, recorded and not; two views, a batch as the policy's size is trained
+    with.
+    """
     rows = {}
-    for name, image, episodes in (("paper", sizes.image, sizes.episodes), ("small", 96, 32), ("nano", 64, 32)):
+    for name, image, episodes in (
+        ("paper", sizes.image, sizes.episodes),
+        ("small", 96, 32),
+        ("nano", 64, 32),
+    ):
         features = camera_features(image)
         batch = random_batch(features, episodes, sizes.steps, SEED).to(device)
         stepper = Stepper(features, dataclasses.replace(sizes, preset=name), device, plain=False)
@@ -26,7 +32,9 @@ def recording(sizes: Sizes, device: torch.device) -> dict[str, Any]:
         for way in ("recorded_ms", "not_recorded_ms"):
             for seed in range(3):
                 stepper.step(batch, seed)
-            row[way] = 1e3 * statistics.median(measure(lambda s=stepper, b=batch: s.step(b, 3), device) for _ in range(10))
+            row[way] = 1e3 * statistics.median(
+                measure(lambda s=stepper, b=batch: s.step(b, 3), device) for _ in range(10)
+            )
             stepper.graphed = None
             release(device)
         rows[name] = row

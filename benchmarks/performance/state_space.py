@@ -25,7 +25,9 @@ LAYER_PEERS = ("transformers", "mamba-ssm")
 
 
 def state_space(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[str, Any]:
-    """Forward and backward pass of the paper's slow layer, equal weights, bfloat16 autocast on a GPU."""
+    """Forward and backward pass of the paper's slow layer, equal weights, bfloat16 autocast on a
+    GPU.
+    """
     torch.manual_seed(SEED)
     config = SSMConfig(expand=1, state=128, half_life=SLOW_HALF_LIFE)
     ours = SelectiveSSM(512, config).to(device)
@@ -40,7 +42,11 @@ def state_space(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dic
         inputs = torch.randn(streams, steps, 512, device=device, requires_grad=True)
         direction = torch.randn(streams, steps, 512, device=device)
 
-        def run(layer: Callable[[Tensor], Tensor], inputs: Tensor = inputs, direction: Tensor = direction) -> None:
+        def run(
+            layer: Callable[[Tensor], Tensor],
+            inputs: Tensor = inputs,
+            direction: Tensor = direction,
+        ) -> None:
             with autocast:
                 output = layer(inputs)
             output.backward(direction.to(output.dtype))
@@ -56,12 +62,18 @@ def state_space(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dic
                 candidates[name] = partial(run, layer)
             release(device)
         seconds = take_turns(candidates, device, rounds=7)
-        best = min((value for name, value in seconds.items() if name != "ours"), default=float("nan"))
+        best = min(
+            (value for name, value in seconds.items() if name != "ours"), default=float("nan")
+        )
         result["shapes"][f"{streams} x {steps}"] = {
             "forward_backward_ms": {name: 1e3 * value for name, value in seconds.items()},
-            "relative_difference_to_ours": errors, "speedup_best_peer": best / seconds["ours"],
-        }  # fmt: skip
-        print(json.dumps({f"{streams} x {steps}": result["shapes"][f"{streams} x {steps}"]}), flush=True)
+            "relative_difference_to_ours": errors,
+            "speedup_best_peer": best / seconds["ours"],
+        }
+        print(
+            json.dumps({f"{streams} x {steps}": result["shapes"][f"{streams} x {steps}"]}),
+            flush=True,
+        )
         del inputs, direction, candidates
         release(device)
     result["speedup_best_peer"] = min(row["speedup_best_peer"] for row in result["shapes"].values())

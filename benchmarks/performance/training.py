@@ -20,7 +20,9 @@ from chameleon_policy.train.graphs import GraphedLoss
 
 
 def training(sizes: Sizes, device: torch.device) -> dict[str, Any]:
-    """Measure frames a second, peak memory and losses: our step, on a GPU with small blocks, too, and the plain one."""
+    """Measure frames a second, peak memory and losses: our step, on a GPU with small blocks, too,
+    and the plain one.
+    """
     features = camera_features(sizes.image)
     batch = random_batch(features, sizes.episodes, sizes.steps, SEED).to(device)
     rows: dict[str, dict[str, Any]] = {}
@@ -34,30 +36,49 @@ def training(sizes: Sizes, device: torch.device) -> dict[str, Any]:
         first = time.perf_counter() - before
         for seed in (1, 2):
             stepper.step(batch, seed)
-        times = [measure(lambda s=stepper: s.step(batch, 3), device) for _ in range(5 if name == "plain" else 10)]
+        times = [
+            measure(lambda s=stepper: s.step(batch, 3), device)
+            for _ in range(5 if name == "plain" else 10)
+        ]
         step = statistics.median(times)
         rows[name] = {
-            "step_ms": 1e3 * step, "frames_per_second": sizes.episodes * sizes.steps / step,
-            "peak_memory_bytes": peak_memory(device), "first_step_s": first,
-        }  # fmt: skip
+            "step_ms": 1e3 * step,
+            "frames_per_second": sizes.episodes * sizes.steps / step,
+            "peak_memory_bytes": peak_memory(device),
+            "first_step_s": first,
+        }
         print(json.dumps({name: rows[name]}), flush=True)
         del stepper
     curves = loss_curves(features, sizes, device)
     ours, plain = (rows[name]["peak_memory_bytes"] for name in ("ours", "plain"))
     memory_ratio = None if ours is None else ours / plain
     return {
-        "preset": sizes.preset, "image": sizes.image, "views": 2, "episodes": sizes.episodes, "steps": sizes.steps,
-        **rows, "speedup": rows["plain"]["step_ms"] / rows["ours"]["step_ms"],
+        "preset": sizes.preset,
+        "image": sizes.image,
+        "views": 2,
+        "episodes": sizes.episodes,
+        "steps": sizes.steps,
+        **rows,
+        "speedup": rows["plain"]["step_ms"] / rows["ours"]["step_ms"],
         "memory_ratio": memory_ratio,
         "curves": curves,
-    }  # fmt: skip
+    }
 
 
 def loss_curves(features: Features, sizes: Sizes, device: torch.device) -> dict[str, Any]:
-    """The same steps, batches and noise three times: ours, plain, and plain from weights rounded to bfloat16."""
-    batches = [random_batch(features, sizes.curve_episodes, sizes.steps, 100 + i).to(device) for i in range(4)]
+    """The same steps, batches and noise three times: ours, plain, and plain from weights rounded to
+    bfloat16.
+    """
+    batches = [
+        random_batch(features, sizes.curve_episodes, sizes.steps, 100 + i).to(device)
+        for i in range(4)
+    ]
     curves = {}
-    for name, plain, rounded in (("ours", False, False), ("plain", True, False), ("plain_rounded", True, True)):
+    for name, plain, rounded in (
+        ("ours", False, False),
+        ("plain", True, False),
+        ("plain_rounded", True, True),
+    ):
         release(device)
         stepper = Stepper(features, sizes, device, plain=plain, rounded=rounded)
         losses = [stepper.step(batches[i % 4], 1000 + i) for i in range(sizes.curve_steps)]
@@ -70,9 +91,14 @@ def loss_curves(features: Features, sizes: Sizes, device: torch.device) -> dict[
     print(json.dumps(apart), flush=True)
     every = max(1, sizes.curve_steps // 20)
     return {
-        "episodes": sizes.curve_episodes, "steps": sizes.curve_steps, "mean_absolute_difference": apart,
-        **{name: [round(value, 5) for value in curve[every - 1 :: every].tolist()] for name, curve in curves.items()},
-    }  # fmt: skip
+        "episodes": sizes.curve_episodes,
+        "steps": sizes.curve_steps,
+        "mean_absolute_difference": apart,
+        **{
+            name: [round(value, 5) for value in curve[every - 1 :: every].tolist()]
+            for name, curve in curves.items()
+        },
+    }
 
 
 class Stepper:
@@ -99,10 +125,16 @@ class Stepper:
                     parameter.copy_(parameter.bfloat16())
         trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
-        self.graphed = GraphedLoss(self.policy, self._autocast) if device.type == "cuda" and not plain else None
+        self.graphed = (
+            GraphedLoss(self.policy, self._autocast)
+            if device.type == "cuda" and not plain
+            else None
+        )
 
     def _autocast(self) -> Any:
-        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+        return (
+            torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+        )
 
     def step(self, batch: EpisodeBatch, seed: int) -> Tensor:
         """One optimizer step; returns the loss, on the device."""
@@ -126,4 +158,8 @@ def random_batch(features: Features, episodes: int, steps: int, seed: int) -> Ep
     generator = torch.Generator().manual_seed(seed)
     observation = random_observation(features, (episodes, steps), generator)
     actions = torch.tanh(observation.proprioception.cumsum(1) / 4)[..., : features.action]
-    return EpisodeBatch(observation=observation, actions=actions, valid=torch.ones(episodes, steps, dtype=torch.bool))
+    return EpisodeBatch(
+        observation=observation,
+        actions=actions,
+        valid=torch.ones(episodes, steps, dtype=torch.bool),
+    )

@@ -1,4 +1,6 @@
-"""Chameleon: a visuomotor policy that remembers, with the benchmark, baselines and tools around it."""
+"""Chameleon: a visuomotor policy that remembers, with the benchmark, baselines and tools around
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ FROM_KERNELS = ("FastControl", "fuse")
 
 
 def __getattr__(name: str) -> Any:
-    """Load the names of the policy when one is used: the benchmark and its tools start without torch."""
+    """Load the names of the policy when one is used: the benchmark and its tools start without
+    torch.
+    """
     if name in FROM_KERNELS:
         return getattr(importlib.import_module("chameleon_policy.kernels"), name)
     if name == "__all__" or not name.startswith("_"):

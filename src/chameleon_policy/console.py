@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """What `progress_bar` is."""
@@ -15,8 +22,15 @@ Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 @contextmanager
 def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar with a rate; yields the function to call with the number of things done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
+    with Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)
+    ) as bar:
         line = bar.add_task(description, total=total, rate="")
 
         def advance(done: int) -> None:

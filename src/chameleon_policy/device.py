@@ -31,5 +31,7 @@ def gpu_memory(remedy: str) -> Iterator[None]:
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A small tensor of the CPU's where it is needed, without waiting for what a GPU is still busy with."""
+    """A small tensor of the CPU's where it is needed, without waiting for what a GPU is still busy
+    with.
+    """
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -10,7 +10,9 @@ from pathlib import Path
 
 @contextmanager
 def only_process(lock: Path, refusal: str) -> Iterator[None]:
-    """Hold the file `lock`, or FileExistsError with this refusal; the lock goes with the process, however it ends."""
+    """Hold the file `lock`, or FileExistsError with this refusal; the lock goes with the process,
+    however it ends.
+    """
     with lock.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,6 @@
-"""Every published number is a JSON file that says which command, seeds, hardware and revision made it."""
+"""Every published number is a JSON file that says which command, seeds, hardware and revision made
+it.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,17 @@ def hardware() -> dict[str, Any]:
 
 def software() -> dict[str, str]:
     """What the code ran on."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "platform": sys.platform}
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": sys.platform,
+    }
 
 
 @cache
 def git_revision() -> str:
-    """The commit of the working tree, with `-dirty` behind it if files were changed; `unknown` outside a checkout.
+    """The commit of the working tree, with `-dirty` behind it if files were changed; `unknown`
+    outside a checkout.
 
     As it was when a process asked first: the result that it writes does not count as a change.
 
@@ -48,7 +55,10 @@ def git_revision() -> str:
     here = Path(__file__).parent
     try:
         revision = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=here, capture_output=True, text=True
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=here,
+            capture_output=True,
+            text=True,
         )
     except FileNotFoundError:
         return "unknown"

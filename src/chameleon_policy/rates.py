@@ -1,4 +1,6 @@
-"""Success rates: their intervals (Wilson), means of several (MOVER), and two methods on the same episodes (McNemar)."""
+"""Success rates: their intervals (Wilson), means of several (MOVER), and two methods on the same
+episodes (McNemar).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of successes with its Wilson 95 % interval; `value` is NaN when nothing was counted."""
+    """A share of successes with its Wilson 95 % interval; `value` is NaN when nothing was
+    counted.
+    """
 
     value: float
     low: float
@@ -19,7 +23,9 @@ class Rate:
 
     @classmethod
     def of(cls, successes: int, count: int) -> Rate:
-        """Wilson's score interval: unlike the normal one it stays inside 0..1 and is honest at 0 and at 1."""
+        """Wilson's score interval: unlike the normal one it stays inside 0..1 and is honest at 0
+        and at 1.
+        """
         if count == 0:
             return cls(math.nan, 0.0, 1.0, 0)
         z = 1.959963984540054
@@ -31,7 +37,9 @@ class Rate:
     @classmethod
     def from_dict(cls, numbers: Mapping[str, Any]) -> Rate:
         """What `as_dict` wrote."""
-        return cls(**{**numbers, "value": math.nan if numbers["value"] is None else numbers["value"]})
+        return cls(
+            **{**numbers, "value": math.nan if numbers["value"] is None else numbers["value"]}
+        )
 
     def as_dict(self) -> dict[str, float | int | None]:
         """For JSON, which has no NaN."""
@@ -46,8 +54,8 @@ class Rate:
 def average(parts: Sequence[Rate]) -> Rate:
     """The mean of independent rates; its interval by MOVER.
 
-    With the parts' estimates p and intervals [l, u], the mean of k parts reaches sqrt(sum (p - l)^2) / k below and
-    sqrt(sum (u - p)^2) / k above. If one of them is unknown, so is the mean.
+    With the parts' estimates p and intervals [l, u], the mean of k parts reaches sqrt(sum (p -
+    l)^2) / k below and sqrt(sum (u - p)^2) / k above. If one of them is unknown, so is the mean.
     """
     count = sum(part.count for part in parts)
     if any(math.isnan(part.value) for part in parts):
@@ -60,7 +68,9 @@ def average(parts: Sequence[Rate]) -> Rate:
 
 
 def mcnemar(lost: int, gained: int) -> float:
-    """Two-sided exact p: how likely a fair coin splits the episodes that differ at least as unevenly."""
+    """Two-sided exact p: how likely a fair coin splits the episodes that differ at least as
+    unevenly.
+    """
     number = lost + gained
     ways = sum(math.comb(number, few) for few in range(min(lost, gained) + 1))
     share: float = 2 * ways / (1 << number)

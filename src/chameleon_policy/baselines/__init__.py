@@ -1,8 +1,9 @@
-"""What Chameleon is compared with: every method trains with the same loop and is evaluated by the same code.
+"""What Chameleon is compared with: every method trains with the same loop and is evaluated by the
+same code.
 
-Read in this order: policy/visuomotor.py (what all share) -> window -> flow_matching, diffusion, act, transformer -> lstm;
-then the ablations, which are Chameleon but for one thing: no_memory, similarity, vanilla_mamba, no_control_index, no_jepa;
-and one beyond the paper's: brief.
+Read in this order: policy/visuomotor.py (what all share) -> window -> flow_matching, diffusion,
+act, transformer -> lstm; then the ablations, which are Chameleon but for one thing: no_memory,
+similarity, vanilla_mamba, no_control_index, no_jepa; and one beyond the paper's: brief.
 """
 
 from __future__ import annotations
@@ -27,13 +28,26 @@ from chameleon_policy.policy import ChameleonPolicy, VisuomotorPolicy
 from chameleon_policy.policy.saving import describe
 
 BASELINES: tuple[type[VisuomotorPolicy], ...] = (
-    DiffusionTransformerPolicy, DiffusionUNetPolicy, ACTPolicy, FlowMatchingPolicy
-)  # fmt: skip
+    DiffusionTransformerPolicy,
+    DiffusionUNetPolicy,
+    ACTPolicy,
+    FlowMatchingPolicy,
+)
 MEMORY_BASELINES: tuple[type[VisuomotorPolicy], ...] = (TransformerPolicy, RecurrentPolicy)
 ABLATIONS: tuple[type[ChameleonPolicy], ...] = (
-    NoMemoryPolicy, SimilarityPolicy, VanillaMambaPolicy, NoControlIndexPolicy, NoJepaPolicy, BriefPolicy
-)  # fmt: skip
-ALL: tuple[type[VisuomotorPolicy], ...] = (ChameleonPolicy, *BASELINES, *MEMORY_BASELINES, *ABLATIONS)
+    NoMemoryPolicy,
+    SimilarityPolicy,
+    VanillaMambaPolicy,
+    NoControlIndexPolicy,
+    NoJepaPolicy,
+    BriefPolicy,
+)
+ALL: tuple[type[VisuomotorPolicy], ...] = (
+    ChameleonPolicy,
+    *BASELINES,
+    *MEMORY_BASELINES,
+    *ABLATIONS,
+)
 METHODS: dict[str, type[VisuomotorPolicy]] = {kind.method: kind for kind in ALL}
 
 
@@ -44,10 +58,20 @@ def method_named(name: str) -> type[VisuomotorPolicy]:
     return METHODS[name]
 
 
-def load_policy(path_or_hub_id: str | Path, *, device: torch.device | str = "cpu") -> VisuomotorPolicy:
+def load_policy(
+    path_or_hub_id: str | Path, *, device: torch.device | str = "cpu"
+) -> VisuomotorPolicy:
     """A saved policy of any method, in eval mode."""
     directory, description = describe(path_or_hub_id)
     return method_named(description["method"]).from_pretrained(directory, device=device)
 
 
-__all__ = ["ABLATIONS", "BASELINES", "MEMORY_BASELINES", "METHODS", "NoMemoryPolicy", "load_policy", "method_named"]
+__all__ = [
+    "ABLATIONS",
+    "BASELINES",
+    "MEMORY_BASELINES",
+    "METHODS",
+    "NoMemoryPolicy",
+    "load_policy",
+    "method_named",
+]

@@ -1,4 +1,6 @@
-"""Ablation beyond the paper: Chameleon whose working state does not last, so that traces alone remember."""
+"""Ablation beyond the paper: Chameleon whose working state does not last, so that traces alone
+remember.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from chameleon_policy.policy.memory import MemoryLayer
 
 
 class BriefPolicy(ChameleonPolicy):
-    """Its fast layer (Eq. 10) meets an empty state at every step: h_t follows from this moment's recall alone."""
+    """Its fast layer (Eq. 10) meets an empty state at every step: h_t follows from this moment's
+    recall alone.
+    """
 
     method: ClassVar[str] = "brief"
     has_working_state: ClassVar[bool] = False

@@ -1,4 +1,6 @@
-"""Diffusion Policy whose network is a transformer: action tokens attend to the tokens of two observations."""
+"""Diffusion Policy whose network is a transformer: action tokens attend to the tokens of two
+observations.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Diffusion Policy whose network is a U-Net over the chunk's time, told by FiLM what the last two observations were."""
+"""Diffusion Policy whose network is a U-Net over the chunk's time, told by FiLM what the last two
+observations were.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ LEVELS = (1, 2, 4)
 
 
 class FiLMBlock(nn.Module):
-    """Two convolutions over time around a skip connection; a condition scales and shifts what is between them."""
+    """Two convolutions over time around a skip connection; a condition scales and shifts what is
+    between them.
+    """
 
     def __init__(self, inputs: int, outputs: int, condition: int) -> None:
         super().__init__()
@@ -47,22 +51,34 @@ class UNet(nn.Module):
         widths = [channels * level for level in LEVELS]
         steps = list(pairwise([action, *widths]))
         self.down = nn.ModuleList(
-            nn.ModuleList([FiLMBlock(inputs, outputs, condition), FiLMBlock(outputs, outputs, condition)])
+            nn.ModuleList(
+                [FiLMBlock(inputs, outputs, condition), FiLMBlock(outputs, outputs, condition)]
+            )
             for inputs, outputs in steps
         )
-        self.shorter = nn.ModuleList(nn.Conv1d(width, width, 3, stride=2, padding=1) for width in widths[:-1])
+        self.shorter = nn.ModuleList(
+            nn.Conv1d(width, width, 3, stride=2, padding=1) for width in widths[:-1]
+        )
         self.middle = nn.ModuleList(FiLMBlock(widths[-1], widths[-1], condition) for _ in range(2))
         self.up = nn.ModuleList(
-            nn.ModuleList([FiLMBlock(2 * outputs, inputs, condition), FiLMBlock(inputs, inputs, condition)])
+            nn.ModuleList(
+                [FiLMBlock(2 * outputs, inputs, condition), FiLMBlock(inputs, inputs, condition)]
+            )
             for inputs, outputs in reversed(list(pairwise(widths)))
         )
-        self.longer = nn.ModuleList(nn.ConvTranspose1d(width, width, 4, stride=2, padding=1) for width in widths[-2::-1])
+        self.longer = nn.ModuleList(
+            nn.ConvTranspose1d(width, width, 4, stride=2, padding=1) for width in widths[-2::-1]
+        )
         self.out = nn.Sequential(_convolution(channels, channels), nn.Conv1d(channels, action, 1))
 
     def forward(self, chunk: Tensor, condition: Tensor) -> Tensor:
         """(M H A) and (M condition) to (M H A)."""
         horizon, multiple = chunk.shape[1], 2 ** len(self.shorter)
-        sequence = F.pad(chunk.mT, (0, -horizon % multiple), mode="replicate") if horizon % multiple else chunk.mT
+        sequence = (
+            F.pad(chunk.mT, (0, -horizon % multiple), mode="replicate")
+            if horizon % multiple
+            else chunk.mT
+        )
         passed: list[Tensor] = []
         for level, blocks in enumerate(self.down):
             for block in blocks:  # type: ignore[attr-defined]
@@ -81,7 +97,9 @@ class UNet(nn.Module):
 
 
 class DiffusionUNetPolicy(DiffusionPolicy, SummaryWindowPolicy):
-    """Each frame is one vector; the U-Net gets the parameters of Chameleon's memory and head that are left."""
+    """Each frame is one vector; the U-Net gets the parameters of Chameleon's memory and head that
+    are left.
+    """
 
     method: ClassVar[str] = "diffusion-unet"
 
@@ -90,7 +108,9 @@ class DiffusionUNetPolicy(DiffusionPolicy, SummaryWindowPolicy):
         config, features = self.config, self.features
         self.summary = FrameSummary(config, config.layers)
         self.level = two_layer_mlp(config.width, config.width)
-        spent = count(lambda: FrameSummary(config, config.layers)) + count(lambda: two_layer_mlp(config.width, config.width))
+        spent = count(lambda: FrameSummary(config, config.layers)) + count(
+            lambda: two_layer_mlp(config.width, config.width)
+        )
         budget = memory_size(config) + head_size(config, features) - spent
         condition = (self.frames + 1) * config.width
         sizes = range(CHANNELS_PER_GROUP, config.width + 1, CHANNELS_PER_GROUP)
@@ -107,5 +127,8 @@ class DiffusionUNetPolicy(DiffusionPolicy, SummaryWindowPolicy):
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Sequential:
-    # Groups as large as in the encoders: one of few channels would normalise away where in space a chunk lies.
-    return nn.Sequential(nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), group_norm(outputs), nn.Mish())
+    # Groups as large as in the encoders: one of few channels would normalise away where in space a
+    # chunk lies.
+    return nn.Sequential(
+        nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), group_norm(outputs), nn.Mish()
+    )

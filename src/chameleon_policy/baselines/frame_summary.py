@@ -1,4 +1,6 @@
-"""One observation as one vector: Chameleon's binding and control context without anything that remembers."""
+"""One observation as one vector: Chameleon's binding and control context without anything that
+remembers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from chameleon_policy.policy.memory import ControlContext
 
 
 class FrameSummary(nn.Module):
-    """Event tokens of one time step attend to one another; body and instruction then ask them, as in Eqs. 5, 7 and 8."""
+    """Event tokens of one time step attend to one another; body and instruction then ask them, as
+    in Eqs. 5, 7 and 8.
+    """
 
     def __init__(self, config: PolicyConfig, blocks: int) -> None:
         super().__init__()

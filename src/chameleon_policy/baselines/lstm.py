@@ -1,4 +1,6 @@
-"""A recurrent policy of the kind that robomimic calls BC-RNN: a two-layer LSTM over one vector a frame."""
+"""A recurrent policy of the kind that robomimic calls BC-RNN: a two-layer LSTM over one vector a
+frame.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ STEP = 16
 
 
 class RecurrentPolicy(FlowPolicy):
-    """Trained on whole episodes, like Chameleon, and not on the ten steps that robomimic cuts out of them."""
+    """Trained on whole episodes, like Chameleon, and not on the ten steps that robomimic cuts out
+    of them.
+    """
 
     method: ClassVar[str] = "lstm"
 
@@ -30,7 +34,9 @@ class RecurrentPolicy(FlowPolicy):
         config = self.config
         self.summary = FrameSummary(config, config.layers)
         budget = memory_size(config) - count(lambda: FrameSummary(config, config.layers))
-        hidden = closest(range(STEP, 8 * config.width, STEP), lambda size: _recurrence(config, size), budget)
+        hidden = closest(
+            range(STEP, 8 * config.width, STEP), lambda size: _recurrence(config, size), budget
+        )
         self.recurrence = _recurrence(config, hidden)
         self.action_flow = ActionFlow(config, self.features.action, self.features.horizon)
         initialise(self)
@@ -38,11 +44,15 @@ class RecurrentPolicy(FlowPolicy):
 
     @torch.no_grad()
     def _initialise_half_lives(self) -> None:
-        """A memory that can be learned must be there before: cells forget as slowly, and write as loudly, as the heads of
-        Chameleon's slow state-space layer (`ssm.py`). An LSTM's usual biases halve what a cell holds at every step."""
+        """A memory that can be learned must be there before: cells forget as slowly, and write as
+        loudly, as the heads of Chameleon's slow state-space layer (`ssm.py`). An LSTM's usual
+        biases halve what a cell holds at every step.
+        """
         lstm: nn.LSTM = self.recurrence["lstm"]  # type: ignore[assignment]
         shortest, longest = (math.log(half_life) for half_life in self.config.slow.half_life)
-        kept = 0.5 ** (1 / torch.linspace(shortest, longest, lstm.hidden_size, dtype=torch.float64).exp())
+        kept = 0.5 ** (
+            1 / torch.linspace(shortest, longest, lstm.hidden_size, dtype=torch.float64).exp()
+        )
         for layer in range(LAYERS):
             biases: Tensor = getattr(lstm, f"bias_ih_l{layer}")
             let_in, forget, _, _ = biases.chunk(4)
@@ -55,14 +65,25 @@ class RecurrentPolicy(FlowPolicy):
         zeros = torch.zeros(shape, dtype=self._precision, device=self.device)  # type: ignore[arg-type]
         return ({"hidden": zeros, "cell": zeros.clone()},)
 
-    def _remember(self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool) -> Remembered:
+    def _remember(
+        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+    ) -> Remembered:
         summaries = self.summary(tokens)
         before = None
         if memory is not None:  # LSTMs want their layers first
-            before = tuple(memory[0][name].transpose(0, 1).contiguous() for name in ("hidden", "cell"))
-        with torch.autocast(tokens.device.type, enabled=False):  # what is kept over many steps is never below float32
+            before = tuple(
+                memory[0][name].transpose(0, 1).contiguous() for name in ("hidden", "cell")
+            )
+        # what is kept over many steps is never below float32
+        with torch.autocast(tokens.device.type, enabled=False):
             outputs, after = self.recurrence["lstm"](summaries.to(self._precision), before)
-        kept = dict(zip(("hidden", "cell"), (tensor.transpose(0, 1).to(self._precision) for tensor in after), strict=True))
+        kept = dict(
+            zip(
+                ("hidden", "cell"),
+                (tensor.transpose(0, 1).to(self._precision) for tensor in after),
+                strict=True,
+            )
+        )
         return Remembered(self.recurrence["out"](outputs), (kept,) if keep else None)
 
 

@@ -1,4 +1,6 @@
-"""Ablation: a learned constant asks the memory, whatever body and instruction say (addressability)."""
+"""Ablation: a learned constant asks the memory, whatever body and instruction say
+(addressability).
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,15 @@ class ConstantIndex(nn.Module):
 
     def forward(self, body_and_instruction: Tensor) -> Tensor:
         """(... 2D), which is not looked at, to the same query everywhere (... D)."""
-        return self.query.to(body_and_instruction.dtype).expand(*body_and_instruction.shape[:-1], -1)
+        return self.query.to(body_and_instruction.dtype).expand(
+            *body_and_instruction.shape[:-1], -1
+        )
 
 
 class NoControlIndexPolicy(ChameleonPolicy):
-    """Chameleon without f_c; the constant is still seen against the scene (Eq. 8) before it asks."""
+    """Chameleon without f_c; the constant is still seen against the scene (Eq. 8) before it
+    asks.
+    """
 
     method = "no-control-index"
 

@@ -1,4 +1,6 @@
-"""The memoryless twin: Chameleon with the same parameters and the same loss that forgets everything after each step."""
+"""The memoryless twin: Chameleon with the same parameters and the same loss that forgets everything
+after each step.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,26 @@ from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 
 
 class ForgetfulSSM(SelectiveSSM):
-    """The selective SSM when every time step meets an empty state: y = Delta (C . B) x + D x, and nothing is kept."""
+    """The selective SSM when every time step meets an empty state: y = Delta (C . B) x + D x, and
+    nothing is kept.
+    """
 
     def forward(
         self, sequence: Tensor, state: SSMState | None, *, keep_state: bool = True
     ) -> tuple[Tensor, SSMState | None]:
-        """Run over a sequence (... T width); the state comes back as it was, empty if there is none."""
+        """Run over a sequence (... T width); the state comes back as it was, empty if there is
+        none.
+        """
         if state is None and keep_state:
             state = self.initial_state(*sequence.shape[:-2])
-        gate, mixed, rates = self.in_projection(sequence).split([self.inner, self.channels, self.heads], dim=-1)
-        convolved = mixed * self.convolution_weight[:, -1] + self.convolution_bias  # the steps before are zeros
-        values, write, read = F.silu(convolved).split([self.inner, self.config.state, self.config.state], dim=-1)
+        gate, mixed, rates = self.in_projection(sequence).split(
+            [self.inner, self.channels, self.heads], dim=-1
+        )
+        # the steps before are zeros
+        convolved = mixed * self.convolution_weight[:, -1] + self.convolution_bias
+        values, write, read = F.silu(convolved).split(
+            [self.inner, self.config.state, self.config.state], dim=-1
+        )
         strength = self._rates(rates) * (read * write).sum(-1, keepdim=True)
         values = values.unflatten(-1, (self.heads, self.config.head_dim))
         output = self._outputs((strength[..., None] + self.skip[:, None]) * values, gate)
@@ -31,7 +42,9 @@ class ForgetfulSSM(SelectiveSSM):
 
 
 class NoMemoryPolicy(ChameleonPolicy):
-    """Every time step meets an empty memory: what the policy does follows from the current observation alone."""
+    """Every time step meets an empty memory: what the policy does follows from the current
+    observation alone.
+    """
 
     method: ClassVar[str] = "no-memory"
     has_working_state: ClassVar[bool] = False

@@ -1,4 +1,6 @@
-"""Ablation: a bank of past frames, searched by similarity to the present one, in place of traces (addressability)."""
+"""Ablation: a bank of past frames, searched by similarity to the present one, in place of traces
+(addressability).
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,24 @@ RETRIEVED = 8
 
 
 class SimilarityBank(TracePropagation):
-    """E_t = the k past frames whose embeddings have the largest cosine with that of the present one.
+    """E_t = the k past frames whose embeddings have the largest cosine with that of the present
+    one.
 
-    The embedding of a frame is the mean of its bound tokens; recall then asks the k frames as it would ask the traces.
+    The embedding of a frame is the mean of its bound tokens; recall then asks the k frames as it
+    would ask the traces.
     """
 
     def __init__(self, config: PolicyConfig) -> None:
         nn.Module.__init__(self)  # there is no recurrence here
         self.width = config.width
         self.nothing: Tensor
-        self.register_buffer("nothing", torch.zeros(0), persistent=False)  # knows the type and the device of a bank
+        # knows the type and the device of a bank
+        self.register_buffer("nothing", torch.zeros(0), persistent=False)
 
     def forward(self, bound: Tensor, state: Any, *, keep_state: bool) -> tuple[Tensor, Any]:
-        """Bound tokens (B T N D) to the frames that are found (B T k D); zeros where there are not yet so many."""
+        """Bound tokens (B T N D) to the frames that are found (B T k D); zeros where there are not
+        yet so many.
+        """
         frames = bound.mean(2)
         time = frames.shape[1]
         if state is None:
@@ -42,8 +49,11 @@ class SimilarityBank(TracePropagation):
         now = torch.arange(length - time, length, device=frames.device)[:, None]
         place = torch.arange(length, device=frames.device)
         past = (place < now) & (place >= now - BANK) & (place >= first_real[:, None, None])
-        with torch.autocast(frames.device.type, enabled=False):  # neighbouring frames differ by less than bfloat16 can tell
-            directions = F.normalize(everything.to(torch.promote_types(everything.dtype, torch.float32)), dim=-1)
+        # neighbouring frames differ by less than bfloat16 can tell
+        with torch.autocast(frames.device.type, enabled=False):
+            directions = F.normalize(
+                everything.to(torch.promote_types(everything.dtype, torch.float32)), dim=-1
+            )
             alike = directions[:, -time:] @ directions.mT
         likeness, found = alike.masked_fill(~past, -torch.inf).topk(min(RETRIEVED, length), dim=-1)
         episode = torch.arange(frames.shape[0], device=frames.device)[:, None, None]

@@ -1,4 +1,6 @@
-"""Sizes that match: a baseline's own parts get about as many parameters as the parts of Chameleon that they stand for."""
+"""Sizes that match: a baseline's own parts get about as many parameters as the parts of Chameleon
+that they stand for.
+"""
 
 from __future__ import annotations
 

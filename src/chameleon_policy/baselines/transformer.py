@@ -1,4 +1,6 @@
-"""A long-context transformer: everything of the last 64 frames at once, one vector a frame, and no memory beyond them."""
+"""A long-context transformer: everything of the last 64 frames at once, one vector a frame, and no
+memory beyond them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from chameleon_policy.policy.visuomotor import FlowPolicy
 
 
 class TransformerPolicy(SummaryWindowPolicy, FlowPolicy):
-    """Frames are summarised, each by itself; a transformer over the window then makes h of the newest one."""
+    """Frames are summarised, each by itself; a transformer over the window then makes h of the
+    newest one.
+    """
 
     method = "transformer-64"
     frames: ClassVar[int] = 64

@@ -1,4 +1,6 @@
-"""Ablation: one recurrent state for the whole scene in place of a trace for every token (separability)."""
+"""Ablation: one recurrent state for the whole scene in place of a trace for every token
+(separability).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from chameleon_policy.policy.memory import MemoryLayer, TracePropagation
 
 
 class PooledPropagation(TracePropagation):
-    """E_t = SSM_slow(mean of Z-bar_t): the same kernel, of the same width, carries one pooled token."""
+    """E_t = SSM_slow(mean of Z-bar_t): the same kernel, of the same width, carries one pooled
+    token.
+    """
 
     def forward(self, bound: Tensor, state: Any, *, keep_state: bool) -> tuple[Tensor, Any]:
         """Bound tokens (B T N D) to one trace (B T 1 D)."""
@@ -23,7 +27,9 @@ class PooledPropagation(TracePropagation):
 
 
 class VanillaMambaPolicy(ChameleonPolicy):
-    """Binding, control index, consolidation and head are Chameleon's, and so is the number of parameters."""
+    """Binding, control index, consolidation and head are Chameleon's, and so is the number of
+    parameters.
+    """
 
     method = "vanilla-mamba"
 

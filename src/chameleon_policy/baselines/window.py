@@ -1,6 +1,7 @@
 """Methods that see the last few frames and nothing else: their context is a window of frames.
 
-Before an episode's first frame a window holds that frame again, as is the habit of Diffusion Policy.
+Before an episode's first frame a window holds that frame again, as is the habit of Diffusion
+Policy.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from chameleon_policy.policy.visuomotor import Remembered, VisuomotorPolicy
 
 
 class WindowPolicy(VisuomotorPolicy):
-    """A policy whose context is what it makes of each of the last `frames` frames: B T frames ..., the newest last.
+    """A policy whose context is what it makes of each of the last `frames` frames: B T frames ...,
+    the newest last.
 
-    It says nothing of a head (`_errors`, `_sample`): combine it with a class that has one, such as `FlowPolicy`.
+    It says nothing of a head (`_errors`, `_sample`): combine it with a class that has one, such as
+    `FlowPolicy`.
     """
 
     frames: ClassVar[int]
@@ -43,7 +46,9 @@ class WindowPolicy(VisuomotorPolicy):
         shape = (batch_size, self.frames - 1, *self._frame_shape)
         return ({"frames": torch.zeros(shape, dtype=self._precision, device=self.device)},)
 
-    def _remember(self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool) -> Remembered:
+    def _remember(
+        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+    ) -> Remembered:
         seen = self._frame(tokens)
         if self.frames == 1:
             return Remembered(seen.unsqueeze(2), ())
@@ -53,22 +58,36 @@ class WindowPolicy(VisuomotorPolicy):
             before = torch.where(begun, memory[0]["frames"].to(seen.dtype), before)
         everything = torch.cat([before, seen], dim=1)
         windows = everything.unfold(1, self.frames, 1).movedim(-1, 2)
-        kept = ({"frames": everything[:, 1 - self.frames :].to(self._precision, copy=True)},) if keep else None
+        kept = (
+            ({"frames": everything[:, 1 - self.frames :].to(self._precision, copy=True)},)
+            if keep
+            else None
+        )
         return Remembered(windows, kept)
 
     def _losses(
-        self, batch: EpisodeBatch, state: MemoryState | None, augmentation: Augmentation | None, keep_state: bool
+        self,
+        batch: EpisodeBatch,
+        state: MemoryState | None,
+        augmentation: Augmentation | None,
+        keep_state: bool,
     ) -> tuple[Tensor, dict[str, Tensor], MemoryState | None]:
         if state is not None:
-            raise ValueError(f"{self.method} carries no memory from window to window: leave out `state`")
+            raise ValueError(
+                f"{self.method} carries no memory from window to window: leave out `state`"
+            )
         drawn = self.config.objective.action_steps
         if drawn is None or drawn * self.frames >= batch.valid.shape[1]:
             return super()._losses(batch, state, augmentation, keep_state=False)
         # Fewer frames are looked at than the episodes have: only those are encoded.
         moments = draw_moments(batch, drawn)
-        tokens = self.event_tokens(frames_before(batch.observation, moments, self.frames), augmentation)
+        tokens = self.event_tokens(
+            frames_before(batch.observation, moments, self.frames), augmentation
+        )
         context = self._frame(tokens).unflatten(1, (drawn, self.frames))
-        targets = Targets.of(batch, self.features, self.normalize_action, self._precision).at(moments)
+        targets = Targets.of(batch, self.features, self.normalize_action, self._precision).at(
+            moments
+        )
         return *self._head_loss(context.flatten(0, 1), targets), None
 
 

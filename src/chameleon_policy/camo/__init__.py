@@ -1,4 +1,5 @@
-"""Camo in simulation: three manipulation tasks whose decision scenes look the same whatever the answer is.
+"""Camo in simulation: three manipulation tasks whose decision scenes look the same whatever the
+answer is.
 
 import gymnasium as gym
 import chameleon_policy.camo
@@ -15,7 +16,8 @@ from chameleon_policy.camo.scoring import Score, Summary, score, summarise
 from chameleon_policy.camo.tasks import TASKS, Task, task_named
 
 for _task in TASKS.values():
-    # Without wrappers: the environment checks its own actions and the order of calls, with better messages.
+    # Without wrappers: the environment checks its own actions and the order of calls, with better
+    # messages.
     gym.register(
         id=_task.gym_id,
         entry_point="chameleon_policy.camo.env:CamoEnv",

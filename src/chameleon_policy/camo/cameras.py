@@ -1,7 +1,9 @@
-"""Rendering without a screen: draws the two cameras, and says which package to install where it cannot.
+"""Rendering without a screen: draws the two cameras, and says which package to install where it
+cannot.
 
-MuJoCo's own `Renderer` takes the OpenGL backend that was chosen when `mujoco` was imported, and without a screen the
-default one ends the process. `Cameras` opens its context itself: EGL, else OSMesa, or what MUJOCO_GL says.
+MuJoCo's own `Renderer` takes the OpenGL backend that was chosen when `mujoco` was imported, and
+without a screen the default one ends the process. `Cameras` opens its context itself: EGL, else
+OSMesa, or what MUJOCO_GL says.
 """
 
 from __future__ import annotations
@@ -40,14 +42,20 @@ class Cameras:
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._renderer)
         self._area = mujoco.MjrRect(0, 0, size, size)
         self._scene = mujoco.MjvScene(model, maxgeom=model.ngeom + 10)
-        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION, mujoco.mjtRndFlag.mjRND_SKYBOX):
+        for flag in (
+            mujoco.mjtRndFlag.mjRND_SHADOW,
+            mujoco.mjtRndFlag.mjRND_REFLECTION,
+            mujoco.mjtRndFlag.mjRND_SKYBOX,
+        ):
             self._scene.flags[flag] = 0
         self._option = mujoco.MjvOption()
         self._option.geomgroup[INVISIBLE_GROUP] = 0
         self._camera = mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
 
-    def draw(self, data: mujoco.MjData, *, hands: bool = True, views: Sequence[str] = VIEWS) -> dict[str, Frame]:
+    def draw(
+        self, data: mujoco.MjData, *, hands: bool = True, views: Sequence[str] = VIEWS
+    ) -> dict[str, Frame]:
         """One picture (size, size, 3) per view; `hands` says whether any may be in it."""
         self._option.geomgroup[HAND_GROUP] = hands
         self._context.make_current()
@@ -55,7 +63,9 @@ class Cameras:
         for view in views:
             self._camera.fixedcamid = self._model.camera(view).id
             kinds = mujoco.mjtCatBit.mjCAT_ALL
-            mujoco.mjv_updateScene(self._model, data, self._option, None, self._camera, kinds, self._scene)
+            mujoco.mjv_updateScene(
+                self._model, data, self._option, None, self._camera, kinds, self._scene
+            )
             mujoco.mjr_render(self._area, self._scene, self._renderer)
             pixels = np.empty((self._area.height, self._area.width, 3), np.uint8)
             mujoco.mjr_readPixels(pixels, None, self._area, self._renderer)
@@ -77,18 +87,21 @@ class Cameras:
         self.close()
 
     def __del__(self) -> None:
-        # An environment that nobody closed; at the end of the program the library closes everything itself.
+        # An environment that nobody closed; at the end of the program the library closes everything
+        # itself.
         if getattr(self, "_context", None) is not None and not sys.is_finalizing():
             self.close()
 
 
 def _open_context(size: int) -> Any:
     """An OpenGL context, or an ImportError that names the packages to install."""
-    # The software renderer's own threads only get in one another's way when several environments run.
+    # The software renderer's own threads only get in one another's way when several environments
+    # run.
     os.environ.setdefault("LP_NUM_THREADS", "0")
     with contextlib.suppress(ImportError):
-        # It and the software renderer bring an LLVM each. Loaded behind the renderer (by torch, with the first step of an
-        # optimizer), Triton ends the process with a segmentation fault; in front of it both work.
+        # It and the software renderer bring an LLVM each. Loaded behind the renderer (by torch,
+        # with the first step of an optimizer), Triton ends the process with a segmentation fault;
+        # in front of it both work.
         importlib.import_module("triton")
     backend = os.environ.get("MUJOCO_GL", "").lower().strip() or _installed_backend()
     try:
@@ -109,7 +122,10 @@ def _installed_backend() -> str:
 
 
 def _missing_library(backend: str, error: Exception) -> str:
-    packages = " or ".join(f"`sudo apt-get install {names}` (MUJOCO_GL={name})" for name, (_, names) in LIBRARIES.items())
+    packages = " or ".join(
+        f"`sudo apt-get install {names}` (MUJOCO_GL={name})"
+        for name, (_, names) in LIBRARIES.items()
+    )
     return (
         f"pictures need an OpenGL library, and {backend!r} could not be opened ({type(error).__name__}: {error}). "
         f"Install one: {packages}. Observations of the mode `state` need no OpenGL"

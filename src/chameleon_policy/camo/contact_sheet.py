@@ -29,9 +29,16 @@ class Column:
 
 
 def contact_sheet(
-    columns: Sequence[Column], title: str, *, subtitle: str = "", rows: Sequence[str] = (), gap: int = 6
+    columns: Sequence[Column],
+    title: str,
+    *,
+    subtitle: str = "",
+    rows: Sequence[str] = (),
+    gap: int = 6,
 ) -> Frame:
-    """Moments side by side, each with its heading in the colour of its phase; `rows` names the pictures of a column."""
+    """Moments side by side, each with its heading in the colour of its phase; `rows` names the
+    pictures of a column.
+    """
     height, width = columns[0].frames[0].shape[:2]
     gap, text = 6, max(11, width // 13)
     margin, head, label = 2 * gap, int(4.6 * text), int(2.6 * text)
@@ -50,7 +57,9 @@ def contact_sheet(
     for number, name in enumerate(rows):
         box = Image.new("RGB", (height, side), PAPER)
         ImageDraw.Draw(box).text((height // 2, 0), name, FAINT, _font(text), anchor="ma")
-        sheet.paste(box.rotate(90, expand=True), (margin - gap, head + label + number * (height + gap)))
+        sheet.paste(
+            box.rotate(90, expand=True), (margin - gap, head + label + number * (height + gap))
+        )
     for number, column in enumerate(columns):
         left = margin + side + number * (width + gap)
         colour = PHASE_COLOURS.get(column.heading, INK)
@@ -64,7 +73,9 @@ def contact_sheet(
 
 
 def captioned(frame: Frame, left: str, right: str, colour: tuple[int, int, int] = INK) -> Frame:
-    """A frame with a strip above it: a word on a coloured ground at the left, a clock at the right."""
+    """A frame with a strip above it: a word on a coloured ground at the left, a clock at the
+    right.
+    """
     height, width = frame.shape[:2]
     strip = max(18, height // 14)
     strip += (strip + height) % 2  # videos need even sizes

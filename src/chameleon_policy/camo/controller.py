@@ -1,7 +1,8 @@
 """From an absolute tool pose to joint targets: checks, documented clamps, damped least squares.
 
-An action has ten numbers: position (3, metres, base frame), rotation (6, the first two columns of the tool's rotation
-matrix) and gripper (1: 1 is open, 0 is closed). Proprioception has the same ten, as measured.
+An action has ten numbers: position (3, metres, base frame), rotation (6, the first two columns of
+the tool's rotation matrix) and gripper (1: 1 is open, 0 is closed). Proprioception has the same
+ten, as measured.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ ACTION_NAMES = ("x", "y", "z", "r11", "r21", "r31", "r12", "r22", "r32", "grippe
 WORKSPACE_LOW, WORKSPACE_HIGH = np.array([0.25, -0.36, 0.008]), np.array([0.74, 0.36, 0.50])
 """Positions outside are moved to the nearest point inside."""
 LARGEST_TILT = 1.4
-"""The tool points at most this far (rad) away from straight down; a larger tilt is turned back to it."""
+"""The tool points at most this far (rad) away from straight down; a larger tilt is turned back to
+it.
+"""
 JOINT_STEP = 0.42
 """Largest joint motion in one control step (rad): the UR5e's 180 degrees a second."""
 WAITING_BALL, WAITING_TILT = 0.03, 0.15
-"""Before the decision the tool stays this close (m, rad) to the decision pose, as beside a person it must."""
+"""Before the decision the tool stays this close (m, rad) to the decision pose, as beside a person
+it must.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,9 @@ def pose_to_action(pose: Pose, gripper: float) -> Array:
 def read_action(action: npt.ArrayLike) -> Command:
     """Check an action and move it into the workspace.
 
-    Refused with a ValueError: another shape than (10,), numbers that are not finite, six rotation numbers without a frame.
-    Clamped: positions outside the workspace, tilts beyond `LARGEST_TILT`, gripper outside 0..1. Rotations that are not
-    orthonormal are made so by Gram-Schmidt.
+    Refused with a ValueError: another shape than (10,), numbers that are not finite, six rotation
+    numbers without a frame. Clamped: positions outside the workspace, tilts beyond `LARGEST_TILT`,
+    gripper outside 0..1. Rotations that are not orthonormal are made so by Gram-Schmidt.
     """
     numbers = np.asarray(action, float)
     if numbers.shape != (len(ACTION_NAMES),):
@@ -61,8 +66,14 @@ def read_action(action: npt.ArrayLike) -> Command:
             f"an action has {len(ACTION_NAMES)} numbers ({', '.join(ACTION_NAMES)}), got an array of shape {numbers.shape}"
         )
     if not np.isfinite(numbers).all():
-        bad = [name for name, number in zip(ACTION_NAMES, numbers, strict=True) if not np.isfinite(number)]
-        raise ValueError(f"an action must be finite, got {', '.join(bad)} = NaN or infinite: {numbers.tolist()}")
+        bad = [
+            name
+            for name, number in zip(ACTION_NAMES, numbers, strict=True)
+            if not np.isfinite(number)
+        ]
+        raise ValueError(
+            f"an action must be finite, got {', '.join(bad)} = NaN or infinite: {numbers.tolist()}"
+        )
     position = np.clip(numbers[:3], WORKSPACE_LOW, WORKSPACE_HIGH)
     rotation, tilted = _limit_turn(rotation_from_six(numbers[3:9]), LARGEST_TILT)
     gripper = float(np.clip(numbers[9], 0.0, 1.0))
@@ -71,7 +82,9 @@ def read_action(action: npt.ArrayLike) -> Command:
 
 
 def keep_waiting(command: Command) -> Command:
-    """The command that is executed before the decision: close to the decision pose, gripper open."""
+    """The command that is executed before the decision: close to the decision pose, gripper
+    open.
+    """
     offset = command.pose.position - DECISION_POSE.position
     distance = float(np.linalg.norm(offset))
     shrink = min(1.0, WAITING_BALL / max(distance, 1e-9))
@@ -97,20 +110,25 @@ def _limit_turn(rotation: Array, limit: float) -> tuple[Array, bool]:
 
 
 class InverseKinematics:
-    """Damped least squares on the joint targets of the last command, so that the arm never jumps to another branch."""
+    """Damped least squares on the joint targets of the last command, so that the arm never jumps to
+    another branch.
+    """
 
     iterations, damping = 12, 1e-3
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self._model = model
-        self._data = mujoco.MjData(model)  # kinematics only: the simulation's own data are never touched
+        # kinematics only: the simulation's own data are never touched
+        self._data = mujoco.MjData(model)
         self._site = model.site("tcp").id
         self._addresses = np.array([model.joint(name).qposadr[0] for name in JOINTS])
         self._dofs = np.array([model.joint(name).dofadr[0] for name in JOINTS])
         self._jacobian = np.zeros((6, model.nv))
         self.joints = DECISION_JOINTS.copy()
         self.falls_short = False
-        """Whether the last pose could not be reached in one control step: too far, or against a joint's limit."""
+        """Whether the last pose could not be reached in one control step: too far, or against a
+        joint's limit.
+        """
         self.rest = self.solve(DECISION_POSE, iterations=100)
         """Joint angles of the decision pose."""
 
@@ -119,14 +137,18 @@ class InverseKinematics:
         self.joints = self.rest.copy()
 
     def solve(self, pose: Pose, iterations: int | None = None) -> Array:
-        """Joint targets for a pose, at most `JOINT_STEP` from the last ones; out of reach, as near as the arm gets."""
+        """Joint targets for a pose, at most `JOINT_STEP` from the last ones; out of reach, as near
+        as the arm gets.
+        """
         start, joints = self.joints, self.joints.copy()
         for _ in range(iterations or self.iterations):
             error = self._error(joints, pose)
             if np.abs(error).max() < 1e-6:
                 break
             jacobian = self._jacobian[:, self._dofs]
-            step = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + self.damping * np.eye(6), error)
+            step = jacobian.T @ np.linalg.solve(
+                jacobian @ jacobian.T + self.damping * np.eye(6), error
+            )
             joints = np.clip(joints + np.clip(step, -0.3, 0.3), -JOINT_LIMIT, JOINT_LIMIT)
         if iterations is None:
             largest = float(np.abs(joints - start).max())
@@ -143,4 +165,9 @@ class InverseKinematics:
         mujoco.mj_comPos(self._model, data)
         mujoco.mj_jacSite(self._model, data, self._jacobian[:3], self._jacobian[3:], self._site)
         rotation = data.site_xmat[self._site].reshape(3, 3)
-        return np.concatenate([pose.position - data.site_xpos[self._site], rotation_vector(pose.rotation @ rotation.T)])
+        return np.concatenate(
+            [
+                pose.position - data.site_xpos[self._site],
+                rotation_vector(pose.rotation @ rotation.T),
+            ]
+        )

@@ -16,7 +16,9 @@ from chameleon_policy.camo.tasks import Answer
 
 @dataclass(frozen=True)
 class Demonstration:
-    """Observations and labels of an episode, step by step, and what the simulator knows about it."""
+    """Observations and labels of an episode, step by step, and what the simulator knows about
+    it.
+    """
 
     observations: list[dict[str, Any]]
     actions: npt.NDArray[np.float32]
@@ -27,7 +29,12 @@ class Demonstration:
 
 
 def demonstrate(
-    env: CamoEnv, seed: int, z: Answer | None = None, *, noise: float = 1.0, wrong_choice: Answer | None = None
+    env: CamoEnv,
+    seed: int,
+    z: Answer | None = None,
+    *,
+    noise: float = 1.0,
+    wrong_choice: Answer | None = None,
 ) -> Demonstration:
     """Play one episode with the task's expert."""
     observation, info = env.reset(seed=seed, options={"z": z})
@@ -39,7 +46,9 @@ def demonstrate(
         actions.append(step.action)
         observation, _, terminated, truncated, info = env.step(step.executed)
         over = terminated or truncated
-    return Demonstration(observations, np.asarray(actions, np.float32), info["score"], annotate(env))
+    return Demonstration(
+        observations, np.asarray(actions, np.float32), info["score"], annotate(env)
+    )
 
 
 def annotate(env: CamoEnv) -> dict[str, Any]:

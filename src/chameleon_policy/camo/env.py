@@ -1,9 +1,10 @@
 """The Gymnasium environment of every Camo task.
 
-An episode: evidence (a hand shows z), retention (nothing happens), decision (t_d: hands gone, arm at the decision pose),
-execution. The arm obeys from the first step on, but until t_d it stays within three centimetres of the decision pose with
-its gripper open. At a decision arm and objects are put exactly where they belong: for one seed, frames and proprioception
-are then the same for every z and every policy, to the last bit. What was seen must be remembered: the arm is no notepad.
+An episode: evidence (a hand shows z), retention (nothing happens), decision (t_d: hands gone, arm
+at the decision pose), execution. The arm obeys from the first step on, but until t_d it stays
+within three centimetres of the decision pose with its gripper open. At a decision arm and objects
+are put exactly where they belong: for one seed, frames and proprioception are then the same for
+every z and every policy, to the last bit. What was seen must be remembered: the arm is no notepad.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from chameleon_policy.camo.world import CONTROL_HZ, World
 Mode = Literal["rgb", "state"]
 Phase = Literal["evidence", "retention", "decision", "execution"]
 SLOT_NAMES = ("present", "x", "y", "z", "axis_x", "axis_y", "axis_z")
-"""Numbers of an object slot: whether it is seen, its position, its own z axis (a hand: the direction of its forearm)."""
+"""Numbers of an object slot: whether it is seen, its position, its own z axis (a hand: the
+direction of its forearm).
+"""
 REACH = 1.5
 
 
@@ -58,16 +61,29 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         **difficulty: Any,
     ) -> None:
         if observation not in get_args(Mode):
-            raise ValueError(f"observation must be one of {', '.join(get_args(Mode))}, got {observation!r}")
+            raise ValueError(
+                f"observation must be one of {', '.join(get_args(Mode))}, got {observation!r}"
+            )
         if nuisance not in LEVELS:
             raise ValueError(f"nuisance must be one of {', '.join(LEVELS)}, got {nuisance!r}")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode must be rgb_array or None, got {render_mode!r}")
-        if not isinstance(image_size, int) or isinstance(image_size, bool) or not 16 <= image_size <= LARGEST_IMAGE:
-            raise ValueError(f"image_size must be a whole number between 16 and {LARGEST_IMAGE}, got {image_size!r}")
+        if (
+            not isinstance(image_size, int)
+            or isinstance(image_size, bool)
+            or not 16 <= image_size <= LARGEST_IMAGE
+        ):
+            raise ValueError(
+                f"image_size must be a whole number between 16 and {LARGEST_IMAGE}, got {image_size!r}"
+            )
         self._retention_range = check_span("retention_steps", retention_steps, 0, 100_000)
         self.task = make_task(task, difficulty)
-        self.mode, self.image_size, self.nuisance, self.render_mode = observation, image_size, nuisance, render_mode
+        self.mode, self.image_size, self.nuisance, self.render_mode = (
+            observation,
+            image_size,
+            nuisance,
+            render_mode,
+        )
 
         spec = new_scene(self.task.name)
         add_robot(spec)
@@ -76,31 +92,42 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         self._looks = Nuisance(self.world.model)
         self._cameras: dict[int, Cameras] = {}
         if self.mode == "rgb":
-            self._cameras_of(image_size)  # a missing OpenGL library is better found now than in the first reset
+            # a missing OpenGL library is better found now than in the first reset
+            self._cameras_of(image_size)
         self._over = True
         self.action_space = gym.spaces.Box(
-            np.array([*WORKSPACE_LOW, *[-1] * 6, 0], np.float32), np.array([*WORKSPACE_HIGH, *[1] * 7], np.float32)
+            np.array([*WORKSPACE_LOW, *[-1] * 6, 0], np.float32),
+            np.array([*WORKSPACE_HIGH, *[1] * 7], np.float32),
         )
         self.observation_space = self._make_observation_space()
 
-    # Gymnasium's two verbs ------------------------------------------------------------------------------------------
+    # Gymnasium's two verbs
+    # ------------------------------------------------------------------------------------------
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A new episode. The seed makes all of it; `options={"z": ...}` chooses the answer and changes nothing else."""
+        """A new episode. The seed makes all of it; `options={"z": ...}` chooses the answer and
+        changes nothing else.
+        """
         if seed is not None and (not isinstance(seed, (int, np.integer)) or seed < 0):
             raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
         super().reset(seed=seed)
-        # Without a seed, episodes come from the training range: nobody trains on evaluation seeds by accident.
-        self.seed = TRAINING_SEEDS[int(self.np_random.integers(len(TRAINING_SEEDS)))] if seed is None else int(seed)
+        # Without a seed, episodes come from the training range: nobody trains on evaluation seeds
+        # by accident.
+        self.seed = (
+            TRAINING_SEEDS[int(self.np_random.integers(len(TRAINING_SEEDS)))]
+            if seed is None
+            else int(seed)
+        )
         self.z = self._answer((options or {}).get("z"))
         self._looks.apply(self.nuisance, stream(self.seed, "nuisance"))
         self.world.free()
         self.world.reset(self.task.layout(stream(self.seed, "layout")))
         homes = self.world.settle()
         self.world.reset(homes)
-        self._start = self.world.state()  # the scene to which every decision of this episode returns
+        # the scene to which every decision of this episode returns
+        self._start = self.world.state()
 
         rng = stream(self.seed, "script")
         retention = int(rng.integers(self._retention_range[0], self._retention_range[1] + 1))
@@ -116,10 +143,16 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         self._follow_script()
         return self._observation(), self._info(clamped=False)
 
-    def step(self, action: npt.ArrayLike) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """One control step (1/7.5 s) towards an absolute tool pose; `controller.py` has the ten numbers and their limits."""
+    def step(
+        self, action: npt.ArrayLike
+    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """One control step (1/7.5 s) towards an absolute tool pose; `controller.py` has the ten
+        numbers and their limits.
+        """
         if self._over:
-            raise gym.error.ResetNeeded("the episode is over, or has not begun: call reset() before step()")
+            raise gym.error.ResetNeeded(
+                "the episode is over, or has not begun: call reset() before step()"
+            )
         command = read_action(action)
         if not self.decisions:
             command = keep_waiting(command)
@@ -130,7 +163,9 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         else:
             self._follow_script()
         terminated = bool(self.decisions) and self.task.finished(self.step_index)
-        truncated = not terminated and self.step_index >= self.decision_step + self.task.execution_steps
+        truncated = (
+            not terminated and self.step_index >= self.decision_step + self.task.execution_steps
+        )
         if self.world.diverged:
             self.task.note("diverged")
             terminated, truncated = True, False
@@ -140,10 +175,13 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         info = self._info(clamped=command.clamped or self.world.kinematics.falls_short)
         return self._observation(), float(info["is_success"]), terminated, truncated, info
 
-    # Looking ----------------------------------------------------------------------------------------------------------
+    # Looking
+    # ----------------------------------------------------------------------------------------------------------
 
     def frames(self, size: int | None = None) -> dict[str, Frame]:
-        """What the cameras see now, in either observation mode; `size` other than the environment's costs a renderer."""
+        """What the cameras see now, in either observation mode; `size` other than the environment's
+        costs a renderer.
+        """
         hands = any(self.world.hand(name).position[0] < AWAY[0] for name in self.task.hands)
         return self._cameras_of(size or self.image_size).draw(self.world.data, hands=hands)
 
@@ -183,10 +221,13 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         """The measured tool pose and gripper, in the numbers of an action."""
         return pose_to_action(self.world.tool(), self.world.gripper()).astype(np.float32)
 
-    # The course of an episode --------------------------------------------------------------------------------------
+    # The course of an episode
+    # --------------------------------------------------------------------------------------
 
     def _follow_script(self) -> None:
-        """Put hands and objects where the script has them; the decision is due when retention is over."""
+        """Put hands and objects where the script has them; the decision is due when retention is
+        over.
+        """
         deciding = self.step_index >= self.decision_step
         if deciding:
             self.world.restore(self._start)
@@ -206,7 +247,8 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         before = len(self.events)
         self.task.observe(self.world, self.step_index)
         if any(event.kind == "decision" for event in self.events[before:]):
-            # The scene is in order again: from nearly the same to exactly the same, so that only memory can tell.
+            # The scene is in order again: from nearly the same to exactly the same, so that only
+            # memory can tell.
             self.world.restore(self._start)
             self.decisions.append(self.step_index)
 
@@ -217,10 +259,13 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         plain = z.tolist() if isinstance(z, (np.ndarray, np.generic)) else z
         plain = tuple(plain) if isinstance(plain, list) else plain
         if plain not in answers:
-            raise ValueError(f"{self.task.name} has no answer z = {z!r}; it has {describe_answers(answers)}")
+            raise ValueError(
+                f"{self.task.name} has no answer z = {z!r}; it has {describe_answers(answers)}"
+            )
         return answers[answers.index(plain)]
 
-    # Observations ----------------------------------------------------------------------------------------------------
+    # Observations
+    # ----------------------------------------------------------------------------------------------------
 
     def _observation(self) -> dict[str, Any]:
         if self.mode == "rgb":
@@ -228,20 +273,29 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         return {"objects": self._slots(), "proprioception": self.proprioception()}
 
     def _slots(self) -> npt.NDArray[np.float32]:
-        """One row per object: candidates from left to right, then other objects, then hands; what cannot be seen is zero."""
+        """One row per object: candidates from left to right, then other objects, then hands; what
+        cannot be seen is zero.
+        """
         hidden = self.task.hidden(self.world)
         slots = []
         for group in (self.task.candidates, self.task.others):
-            rows = [np.zeros(len(SLOT_NAMES)) if name in hidden else _slot(self.world.pose(name), 2) for name in group]
+            rows = [
+                np.zeros(len(SLOT_NAMES)) if name in hidden else _slot(self.world.pose(name), 2)
+                for name in group
+            ]
             slots += sorted(rows, key=lambda row: row[2])
         hands = [self.world.hand(name) for name in self.task.hands]
-        rows = [_slot(pose, 0) if pose.position[0] < VISIBLE_X else np.zeros(len(SLOT_NAMES)) for pose in hands]
+        rows = [
+            _slot(pose, 0) if pose.position[0] < VISIBLE_X else np.zeros(len(SLOT_NAMES))
+            for pose in hands
+        ]
         slots += sorted(rows, key=lambda row: row[2])
         return np.asarray(slots, np.float32)
 
     def _make_observation_space(self) -> gym.spaces.Dict:
         proprioception = gym.spaces.Box(
-            np.array([*[-REACH] * 3, *[-1.001] * 6, 0], np.float32), np.array([*[REACH] * 3, *[1.001] * 6, 1], np.float32)
+            np.array([*[-REACH] * 3, *[-1.001] * 6, 0], np.float32),
+            np.array([*[REACH] * 3, *[1.001] * 6, 1], np.float32),
         )
         if self.mode == "rgb":
             picture = gym.spaces.Box(0, 255, (self.image_size, self.image_size, 3), np.uint8)
@@ -250,17 +304,26 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         count = len(self.task.objects) + len(self.task.hands)
         low = np.tile(np.array([0, *[-REACH] * 3, *[-1.001] * 3], np.float32), (count, 1))
         high = np.tile(np.array([1, *[REACH] * 3, *[1.001] * 3], np.float32), (count, 1))
-        return gym.spaces.Dict({"objects": gym.spaces.Box(low, high), "proprioception": proprioception})
+        return gym.spaces.Dict(
+            {"objects": gym.spaces.Box(low, high), "proprioception": proprioception}
+        )
 
     def _info(self, *, clamped: bool) -> dict[str, Any]:
         """Privileged: nothing in here may reach a policy."""
         result = self.score() if self._over else None
         return {
-            "phase": self.phase, "decision": self.phase == "decision", "decisions": tuple(self.decisions),
-            "step": self.step_index, "z": self.z, "seed": self.seed, "difficulty": dict(self.difficulty),
+            "phase": self.phase,
+            "decision": self.phase == "decision",
+            "decisions": tuple(self.decisions),
+            "step": self.step_index,
+            "z": self.z,
+            "seed": self.seed,
+            "difficulty": dict(self.difficulty),
             "instruction": self.task.instruction,
-            "clamped": clamped, "is_success": bool(result and result.success), "score": result,
-        }  # fmt: skip
+            "clamped": clamped,
+            "is_success": bool(result and result.success),
+            "score": result,
+        }
 
 
 def _slot(pose: Pose, axis: int) -> npt.NDArray[np.float64]:

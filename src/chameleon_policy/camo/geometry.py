@@ -1,4 +1,6 @@
-"""Poses and rotations: positions in metres, rotation matrices whose columns are the axes of the rotated frame."""
+"""Poses and rotations: positions in metres, rotation matrices whose columns are the axes of the
+rotated frame.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pose:
-    """A position (3,) and a rotation (3, 3), in the frame of the robot's base, which is the world's."""
+    """A position (3,) and a rotation (3, 3), in the frame of the robot's base, which is the
+    world's.
+    """
 
     position: Array
     rotation: Array
@@ -23,16 +27,24 @@ class Pose:
 
 
 def rotation_about(axis: npt.ArrayLike, angle: float) -> Array:
-    """The rotation by `angle` radians about `axis` (Rodrigues' formula); the axis need not be a unit vector."""
+    """The rotation by `angle` radians about `axis` (Rodrigues' formula); the axis need not be a
+    unit vector.
+    """
     x, y, z = np.asarray(axis, float) / np.linalg.norm(axis)
     cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
     return np.asarray(np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross)
 
 
 def rotation_vector(rotation: Array) -> Array:
-    """Axis times angle (3,) of a rotation matrix; the inverse of `rotation_about`, angles up to pi."""
+    """Axis times angle (3,) of a rotation matrix; the inverse of `rotation_about`, angles up to
+    pi.
+    """
     sine = 0.5 * np.array(
-        [rotation[2, 1] - rotation[1, 2], rotation[0, 2] - rotation[2, 0], rotation[1, 0] - rotation[0, 1]]
+        [
+            rotation[2, 1] - rotation[1, 2],
+            rotation[0, 2] - rotation[2, 0],
+            rotation[1, 0] - rotation[0, 1],
+        ]
     )
     cosine = 0.5 * (np.trace(rotation) - 1)
     length = float(np.linalg.norm(sine))
@@ -47,7 +59,9 @@ def rotation_vector(rotation: Array) -> Array:
 
 
 def rotation_to_six(rotation: Array) -> Array:
-    """The first two columns, one after the other: the continuous 6D representation of Zhou et al. (2019)."""
+    """The first two columns, one after the other: the continuous 6D representation of Zhou et al.
+    (2019).
+    """
     return np.concatenate([rotation[:, 0], rotation[:, 1]])
 
 
@@ -59,12 +73,16 @@ def rotation_from_six(six: Array) -> Array:
     first, second = six[:3], six[3:]
     length = np.linalg.norm(first)
     if length < 1e-3:
-        raise ValueError(f"the first three of the six rotation numbers are almost zero: {six.tolist()}")
+        raise ValueError(
+            f"the first three of the six rotation numbers are almost zero: {six.tolist()}"
+        )
     x = first / length
     rest = second - x * (x @ second)
     length = np.linalg.norm(rest)
     if length < 1e-3:
-        raise ValueError(f"the two columns of the rotation are parallel or the second is almost zero: {six.tolist()}")
+        raise ValueError(
+            f"the two columns of the rotation are parallel or the second is almost zero: {six.tolist()}"
+        )
     y = rest / length
     return np.column_stack([x, y, np.cross(x, y)])
 
@@ -91,6 +109,8 @@ def rotation_from_quaternion(quat: Array) -> Array:
 
 
 def minimum_jerk(fraction: npt.ArrayLike) -> Array:
-    """Progress 0..1 of a point-to-point motion of a human hand (Flash and Hogan, 1985) at a fraction of its duration."""
+    """Progress 0..1 of a point-to-point motion of a human hand (Flash and Hogan, 1985) at a
+    fraction of its duration.
+    """
     u = np.clip(np.asarray(fraction, float), 0.0, 1.0)
     return np.asarray(u**3 * (10 - 15 * u + 6 * u**2))

@@ -1,8 +1,10 @@
-"""The human: hands with forearms that carry objects around, and the choreography that says what they do when.
+"""The human: hands with forearms that carry objects around, and the choreography that says what
+they do when.
 
-A hand is a mocap body without contacts. Its origin is the grip point between thumb and fingers; the forearm leads from
-there in the direction of +x, to the person who sits opposite the robot. Before the decision, whatever a hand holds moves
-with it exactly, so that objects stand afterwards where the choreography says, to the last bit.
+A hand is a mocap body without contacts. Its origin is the grip point between thumb and fingers; the
+forearm leads from there in the direction of +x, to the person who sits opposite the robot. Before
+the decision, whatever a hand holds moves with it exactly, so that objects stand afterwards where
+the choreography says, to the last bit.
 """
 
 from __future__ import annotations
@@ -28,22 +30,31 @@ VISIBLE_X = 1.0
 UPRIGHT_GRIP = np.eye(3)
 """Thumb and fingers around something that stands."""
 LEFT_GRIP, RIGHT_GRIP = rotation_about((0, 0, 1), -1.05), rotation_about((0, 0, 1), 1.05)
-"""The same with the forearm coming from the left or the right of the third view, so that it does not hide what is held."""
+"""The same with the forearm coming from the left or the right of the third view, so that it does
+not hide what is held.
+"""
 FLAT_GRIP = rotation_about((1, 0, 0), -np.pi / 2)
 """Thumb above, fingers below the rim of something flat."""
 
 
 def add_hand(spec: mujoco.MjSpec, name: str, *, mirrored: bool = False) -> None:
-    """A right hand, or its mirror image: palm, four fingers and a thumb in a relaxed grip, forearm with sleeve and cuff."""
+    """A right hand, or its mirror image: palm, four fingers and a thumb in a relaxed grip, forearm
+    with sleeve and cuff.
+    """
     side = -1.0 if mirrored else 1.0
     body = spec.worldbody.add_body(name=name, mocap=True, pos=AWAY)
 
     def limb(start: Triple, end: Triple, radius: float, rgba: Colour = SKIN) -> None:
         mirror = np.array([1, side, 1])
         body.add_geom(
-            type=CAPSULE, fromto=(*(mirror * start), *(mirror * end)), size=(radius, 0, 0), rgba=rgba, contype=0,
-            conaffinity=0, group=HAND_GROUP,
-        )  # fmt: skip
+            type=CAPSULE,
+            fromto=(*(mirror * start), *(mirror * end)),
+            size=(radius, 0, 0),
+            rgba=rgba,
+            contype=0,
+            conaffinity=0,
+            group=HAND_GROUP,
+        )
 
     # The palm stands upright beside the grip point, the back of the hand turned outwards (+y).
     body.add_geom(
@@ -71,12 +82,16 @@ def add_hand(spec: mujoco.MjSpec, name: str, *, mirrored: bool = False) -> None:
 
 def vary_grip(rng: np.random.Generator) -> Array:
     """A rotation to put in front of a grip: nobody holds their forearm the same way twice."""
-    return rotation_about((0, 0, 1), rng.uniform(-0.15, 0.15)) @ rotation_about((0, 1, 0), rng.uniform(-0.12, 0.06))
+    return rotation_about((0, 0, 1), rng.uniform(-0.15, 0.15)) @ rotation_about(
+        (0, 1, 0), rng.uniform(-0.12, 0.06)
+    )
 
 
 @dataclass(frozen=True)
 class Script:
-    """What happens before the decision: one pose per control step for every hand and every object that moves."""
+    """What happens before the decision: one pose per control step for every hand and every object
+    that moves.
+    """
 
     hands: dict[str, list[Pose]]
     objects: dict[str, list[Pose]]
@@ -90,7 +105,9 @@ class Script:
 
 
 class Choreography:
-    """Writes a `Script`, move by move. Durations must not depend on the answer: all answers decide at the same step."""
+    """Writes a `Script`, move by move. Durations must not depend on the answer: all answers decide
+    at the same step.
+    """
 
     def __init__(self, hands: dict[str, Pose], objects: dict[str, Pose]) -> None:
         self._hands = {name: [pose] for name, pose in hands.items()}
@@ -109,7 +126,9 @@ class Choreography:
         carry: dict[str, tuple[str, ...]] | None = None,
         arc: dict[str, Array] | None = None,
     ) -> None:
-        """Move hands to poses with minimum jerk, each by way of an arc (offset at half way), with what they `carry`."""
+        """Move hands to poses with minimum jerk, each by way of an arc (offset at half way), with
+        what they `carry`.
+        """
         starts = {name: self.where(name) for name in moves}
         held = {name: self.where(name) for load in (carry or {}).values() for name in load}
         for progress in minimum_jerk(np.arange(1, steps + 1) / steps):
@@ -117,7 +136,9 @@ class Choreography:
             for name, end in moves.items():
                 bow = 4 * progress * (1 - progress) * (arc or {}).get(name, np.zeros(3))
                 position = (1 - progress) * starts[name].position + progress * end.position + bow
-                self._hands[name][-1] = Pose(position, end.rotation if progress > 0.3 else starts[name].rotation)
+                self._hands[name][-1] = Pose(
+                    position, end.rotation if progress > 0.3 else starts[name].rotation
+                )
             for hand, load in (carry or {}).items():
                 shift = self._hands[hand][-1].position - starts[hand].position
                 for name in load:

@@ -1,7 +1,7 @@
 """Recordings of Camo in the mirror: what is on the left is on the right, and the answers with it.
 
-Table, cameras and gripper are symmetric about the plane y = 0, so the mirror image of an episode is an episode, but for the
-arm above the elbow, the light and which hand is the left one.
+Table, cameras and gripper are symmetric about the plane y = 0, so the mirror image of an episode is
+an episode, but for the arm above the elbow, the light and which hand is the left one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ def check_mirror(recording: Episodes) -> None:
     """ValueError if it is not known what the mirror image of a recording is."""
     instead = "give --no-mirror"
     if not recording.views or recording.object_slots or recording.state_size != len(ACTION_NAMES):
-        raise ValueError(f"{recording.source}: only recordings of Camo with pictures have a mirror image; {instead}")
+        raise ValueError(
+            f"{recording.source}: only recordings of Camo with pictures have a mirror image; {instead}"
+        )
     if not all(recording._decisions(index)[1] for index in range(len(recording))):
         raise ValueError(
             f"{recording.source} is no recording of Camo: what its numbers become in a mirror is not known; {instead}"

@@ -21,7 +21,9 @@ LEVELS = get_args(Level)
 
 @dataclass(frozen=True)
 class Spread:
-    """How far things vary: relative for light, absolute for hue (a full circle is 1), metres, radians, degrees."""
+    """How far things vary: relative for light, absolute for hue (a full circle is 1), metres,
+    radians, degrees.
+    """
 
     light: float
     direction: float
@@ -71,11 +73,15 @@ class Nuisance:
             reach = spread.camera_position * (1.0 if model.cam_bodyid[camera] == 0 else 0.25)
             model.cam_pos[camera] += reach * rng.uniform(-1, 1, 3)
             turn = rotation_about(rng.normal(size=3), spread.camera_turn * rng.uniform(0, 1))
-            model.cam_quat[camera] = quaternion(rotation_from_quaternion(model.cam_quat[camera]) @ turn)
+            model.cam_quat[camera] = quaternion(
+                rotation_from_quaternion(model.cam_quat[camera]) @ turn
+            )
             model.cam_fovy[camera] += spread.fovy * rng.uniform(-1, 1)
 
 
-def _vary(rgb: np.ndarray, turn: float, tone: float, rng: np.random.Generator) -> tuple[float, float, float]:
+def _vary(
+    rgb: np.ndarray, turn: float, tone: float, rng: np.random.Generator
+) -> tuple[float, float, float]:
     hue, saturation, value = colorsys.rgb_to_hsv(*map(float, rgb))
     hue = (hue + turn * rng.uniform(-1, 1)) % 1.0
     saturation = float(np.clip(saturation * (1 + tone * rng.uniform(-1, 1)), 0, 1))

@@ -1,4 +1,6 @@
-"""Watching: an expert plays one episode for people, as a video of both cameras and a contact sheet."""
+"""Watching: an expert plays one episode for people, as a video of both cameras and a contact
+sheet.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ import numpy.typing as npt
 from PIL import Image
 
 from chameleon_policy.camo.cameras import VIEWS, Frame
-from chameleon_policy.camo.contact_sheet import PHASE_COLOURS, Column, captioned, contact_sheet, shrink
+from chameleon_policy.camo.contact_sheet import (
+    PHASE_COLOURS,
+    Column,
+    captioned,
+    contact_sheet,
+    shrink,
+)
 from chameleon_policy.camo.env import CamoEnv, describe_answers
 from chameleon_policy.camo.experts import make_expert
 from chameleon_policy.camo.scene import LARGEST_IMAGE
@@ -47,40 +55,63 @@ def parse_answer(task: Task, text: str | None) -> Answer | None:
     places = text.strip("()").replace(" ", "").split(",")
     if not all(place.isdecimal() for place in places):
         answers = describe_answers(task.answers)
-        raise ValueError(f"--z must be a place like 1, or places like 0,2,2, got {text!r}; {task.name} has {answers}")
+        raise ValueError(
+            f"--z must be a place like 1, or places like 0,2,2, got {text!r}; {task.name} has {answers}"
+        )
     answer = int(places[0]) if len(places) == 1 else tuple(map(int, places))
     if answer not in task.answers:
-        raise ValueError(f"{task.name} has no answer z = {answer}; it has {describe_answers(task.answers)}")
+        raise ValueError(
+            f"{task.name} has no answer z = {answer}; it has {describe_answers(task.answers)}"
+        )
     return answer
 
 
 def check_output(path: Path, size: int) -> Path:
-    """Make sure that a video can be written there, before anything is simulated; returns the path for the contact sheet."""
+    """Make sure that a video can be written there, before anything is simulated; returns the path
+    for the contact sheet.
+    """
     if path.suffix != ".mp4":
         raise ValueError(f"the video must be an .mp4 file, got {path}")
     if not 32 <= size <= LARGEST_IMAGE // SHARPNESS or size % 2:
-        raise ValueError(f"size must be even and between 32 and {LARGEST_IMAGE // SHARPNESS}, got {size}")
+        raise ValueError(
+            f"size must be even and between 32 and {LARGEST_IMAGE // SHARPNESS}, got {size}"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     except OSError as error:
-        raise ValueError(f"cannot write to {path}: {error.strerror or error}. Choose another --out") from error
+        raise ValueError(
+            f"cannot write to {path}: {error.strerror or error}. Choose another --out"
+        ) from error
     return path.with_suffix(".png")
 
 
 def watch_episode(
-    env: CamoEnv, seed: int, z: Answer | None, size: int, *, progress: Callable[[int], object] = lambda step: None
+    env: CamoEnv,
+    seed: int,
+    z: Answer | None,
+    size: int,
+    *,
+    progress: Callable[[int], object] = lambda step: None,
 ) -> tuple[list[Moment], Score]:
     """Every control step of an expert's episode in pictures of this size."""
     env.reset(seed=seed, options={"z": z})
     expert = make_expert(env)
-    return watch_actions(env, (expert.act().executed for _ in itertools.count()), size, progress=progress), env.score()
+    return watch_actions(
+        env, (expert.act().executed for _ in itertools.count()), size, progress=progress
+    ), env.score()
 
 
 def watch_actions(
-    env: CamoEnv, actions: Iterable[npt.ArrayLike], size: int, *, progress: Callable[[int], object] = lambda step: None
+    env: CamoEnv,
+    actions: Iterable[npt.ArrayLike],
+    size: int,
+    *,
+    progress: Callable[[int], object] = lambda step: None,
 ) -> list[Moment]:
-    """Every control step of an episode that has been reset, in pictures of this size; ends with it or with the actions."""
+    """Every control step of an episode that has been reset, in pictures of this size; ends with it
+    or with the actions.
+    """
     moments = [_moment(env, size)]
     for action in actions:
         _, _, terminated, truncated, _ = env.step(action)
@@ -92,7 +123,9 @@ def watch_actions(
 
 
 def _moment(env: CamoEnv, size: int) -> Moment:
-    frames = {view: shrink(frame, SHARPNESS) for view, frame in env.frames(size * SHARPNESS).items()}
+    frames = {
+        view: shrink(frame, SHARPNESS) for view, frame in env.frames(size * SHARPNESS).items()
+    }
     return Moment(env.step_index, env.phase, frames)
 
 
@@ -112,7 +145,9 @@ def save_clip(moments: list[Moment], path: Path) -> None:
 
 def save_sheet(moments: list[Moment], env: CamoEnv, path: Path, columns: int = 10) -> None:
     """A contact sheet: evidence, retention, every decision, execution."""
-    answer = f"z = {env.z}" + "".join(f", {name.replace('_', ' ')} {number}" for name, number in env.difficulty.items())
+    answer = f"z = {env.z}" + "".join(
+        f", {name.replace('_', ' ')} {number}" for name, number in env.difficulty.items()
+    )
     sheet = contact_sheet(
         [
             Column([moment.frames[view] for view in VIEWS], moment.phase, moment.clock)
@@ -126,12 +161,16 @@ def save_sheet(moments: list[Moment], env: CamoEnv, path: Path, columns: int = 1
 
 
 def _choose(moments: list[Moment], highlights: tuple[int, ...], columns: int) -> list[Moment]:
-    """Moments that tell the story: what the evidence was, the retention, every decision, and what followed each of them."""
+    """Moments that tell the story: what the evidence was, the retention, every decision, and what
+    followed each of them.
+    """
     decisions = [moment.step for moment in moments if moment.phase == "decision"]
     retention = [moment.step for moment in moments if moment.phase == "retention"][:1]
     evidence = _spread(list(highlights), min(len(highlights), 4))
     ends = [*decisions[1:], moments[-1].step]
-    each = max(1, (columns - len(evidence) - len(retention) - len(decisions)) // max(1, len(decisions)))
+    each = max(
+        1, (columns - len(evidence) - len(retention) - len(decisions)) // max(1, len(decisions))
+    )
     execution: list[int] = []
     for decision, end in zip(decisions, ends, strict=True):
         last = len(execution) // each == len(decisions) - 1 and each > 1

@@ -1,4 +1,5 @@
-"""Scores: M, D and SR of an episode from its events, rates with intervals over many episodes (Eq. 19 of the paper).
+"""Scores: M, D and SR of an episode from its events, rates with intervals over many episodes (Eq.
+19 of the paper).
 
 M is a scorable manipulation, whatever was chosen; D says that the choice agrees with the history; a task's `judge` reads
 both off the events. MSR = P(M), DSR = P(D | M), SR = P(M and D).
@@ -24,7 +25,9 @@ SUCCESS = "success"
 
 @dataclass(frozen=True)
 class Verdict:
-    """A task's reading of an event log: what was chosen if the manipulation counts, else None and why not."""
+    """A task's reading of an event log: what was chosen if the manipulation counts, else None and
+    why not.
+    """
 
     choice: Answer | None
     reason: str = ""
@@ -78,9 +81,13 @@ class Summary:
         """For JSON."""
         adjusted = self.adjusted_dsr
         return {
-            "msr": self.msr.as_dict(), "dsr": self.dsr.as_dict(), "sr": self.sr.as_dict(), "chance": self.chance,
-            "adjusted_dsr": None if math.isnan(adjusted) else adjusted, "reasons": self.reasons,
-        }  # fmt: skip
+            "msr": self.msr.as_dict(),
+            "dsr": self.dsr.as_dict(),
+            "sr": self.sr.as_dict(),
+            "chance": self.chance,
+            "adjusted_dsr": None if math.isnan(adjusted) else adjusted,
+            "reasons": self.reasons,
+        }
 
 
 def summarise(scores: Iterable[Score], chance: float) -> Summary:

@@ -1,4 +1,6 @@
-"""Low-polygon shapes made in code: they render faster than MuJoCo's own cylinders and look like crockery."""
+"""Low-polygon shapes made in code: they render faster than MuJoCo's own cylinders and look like
+crockery.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,20 @@ import numpy as np
 SEGMENTS = 20
 
 
-def add_turned_mesh(spec: mujoco.MjSpec, name: str, profile: Sequence[tuple[float, float]], segments: int = SEGMENTS) -> str:
-    """A surface of revolution about z through (radius, height) points, as from a potter's wheel; returns its name.
+def add_turned_mesh(
+    spec: mujoco.MjSpec, name: str, profile: Sequence[tuple[float, float]], segments: int = SEGMENTS
+) -> str:
+    """A surface of revolution about z through (radius, height) points, as from a potter's wheel;
+    returns its name.
 
-    The outside lies to the left of the profile's direction of travel: draw it upwards on the outside, downwards inside.
+    The outside lies to the left of the profile's direction of travel: draw it upwards on the
+    outside, downwards inside.
     """
     angles = 2 * np.pi * np.arange(segments) / segments
-    rings = [np.column_stack([r * np.cos(angles), r * np.sin(angles), np.full(segments, z)]) for r, z in profile]
+    rings = [
+        np.column_stack([r * np.cos(angles), r * np.sin(angles), np.full(segments, z)])
+        for r, z in profile
+    ]
     faces = []
     for lower in range(len(profile) - 1):
         for here in range(segments):
@@ -30,6 +39,7 @@ def add_turned_mesh(spec: mujoco.MjSpec, name: str, profile: Sequence[tuple[floa
     mesh = spec.add_mesh(name=name)
     mesh.uservert = np.concatenate(rings).ravel()
     mesh.userface = np.asarray(faces).ravel()
-    # A thin surface has no volume to take an inertia from; bodies get theirs from their solid geoms.
+    # A thin surface has no volume to take an inertia from; bodies get theirs from their solid
+    # geoms.
     mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL
     return name

@@ -1,4 +1,5 @@
-"""Can a policy act at all? Here it is told the answer of the next decision, beside its proprioception.
+"""Can a policy act at all? Here it is told the answer of the next decision, beside its
+proprioception.
 
 What it then fails at is not its memory. For looking into a training; no benchmark.
 """
@@ -22,8 +23,12 @@ KEY = "answer"
 
 
 def told(answers: Sequence[int], decisions: int) -> npt.NDArray[np.float32]:
-    """The answer that is due after so many decisions have come: three numbers, a one at its place."""
-    due: npt.NDArray[np.float32] = (np.arange(CHOICES) == answers[max(0, decisions - 1)]).astype(np.float32)
+    """The answer that is due after so many decisions have come: three numbers, a one at its
+    place.
+    """
+    due: npt.NDArray[np.float32] = (np.arange(CHOICES) == answers[max(0, decisions - 1)]).astype(
+        np.float32
+    )
     return due
 
 
@@ -35,7 +40,8 @@ class ToldEnv(CamoEnv):
         pose = spaces["proprioception"]
         assert isinstance(pose, gym.spaces.Box)
         low, high = (
-            np.concatenate([end, np.full(CHOICES, rest, np.float32)]) for end, rest in ((pose.low, 0), (pose.high, 1))
+            np.concatenate([end, np.full(CHOICES, rest, np.float32)])
+            for end, rest in ((pose.low, 0), (pose.high, 1))
         )
         return gym.spaces.Dict({**spaces, "proprioception": gym.spaces.Box(low, high)})
 
@@ -51,10 +57,16 @@ class ToldEpisodes(Episodes):
 
     def __init__(self, recording: Episodes) -> None:
         if not all(recording._decisions(index)[1] for index in range(len(recording))):
-            raise ValueError(f"{recording.source} is no recording of Camo: there are no answers to tell")
+            raise ValueError(
+                f"{recording.source} is no recording of Camo: there are no answers to tell"
+            )
         layout = replace(recording.layout, state={**recording.layout.state, KEY: CHOICES})
         super().__init__(
-            recording.source, layout, lengths=recording.lengths, instructions=recording.instructions, fps=recording.fps
+            recording.source,
+            layout,
+            lengths=recording.lengths,
+            instructions=recording.instructions,
+            fps=recording.fps,
         )
         self._recording = recording
 
@@ -62,7 +74,12 @@ class ToldEpisodes(Episodes):
         if key != KEY:
             return self._recording._array(index, key)
         steps, answers = self._decisions(index)
-        return np.stack([told(answers, sum(step <= now for step in steps)) for now in range(self.lengths[index])])
+        return np.stack(
+            [
+                told(answers, sum(step <= now for step in steps))
+                for now in range(self.lengths[index])
+            ]
+        )
 
     def _place(self, index: int, key: str) -> str:
         return str(self.source) if key == KEY else self._recording._place(index, key)

@@ -1,7 +1,8 @@
 """The simulated world: a compiled scene with the robot in it, and plain questions about it.
 
-Two regimes. While the hands act, every object is `pinned`: weightless, without contacts, exactly where the script puts it.
-From the decision on it is free: contacts and gravity act, and nothing but physics moves it.
+Two regimes. While the hands act, every object is `pinned`: weightless, without contacts, exactly
+where the script puts it. From the decision on it is free: contacts and gravity act, and nothing but
+physics moves it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from chameleon_policy.camo.robot import JOINTS, OPENING
 SUBSTEPS = 64
 """Physics steps in one control step: 64 / 480 s, which is 7.5 Hz."""
 RAMP = 8
-"""A joint target is approached in this many equal parts of a control step, so that the servos see no jumps."""
+"""A joint target is approached in this many equal parts of a control step, so that the servos see
+no jumps.
+"""
 CONTROL_HZ = 7.5
 FINGERS = ("left_finger", "right_finger")
 
@@ -50,7 +53,9 @@ class World:
         self._object_bodies = np.array(sorted(self._owner))
 
     def reset(self, homes: dict[str, Pose]) -> None:
-        """The arm at its decision pose, gripper open, objects where they are told, everything at rest."""
+        """The arm at its decision pose, gripper open, objects where they are told, everything at
+        rest.
+        """
         mujoco.mj_resetData(self.model, self.data)
         self.kinematics.reset()
         self.data.qpos[self._arm] = self.kinematics.rest
@@ -91,7 +96,9 @@ class World:
     def hand(self, name: str) -> Pose:
         """Where a hand is."""
         index = int(self.model.body_mocapid[self.model.body(name).id])
-        return Pose(self.data.mocap_pos[index].copy(), rotation_from_quaternion(self.data.mocap_quat[index]))
+        return Pose(
+            self.data.mocap_pos[index].copy(), rotation_from_quaternion(self.data.mocap_quat[index])
+        )
 
     def refresh(self) -> None:
         """Bring everything derived (frames, contacts) up to date after placing things."""
@@ -110,14 +117,19 @@ class World:
     @property
     def diverged(self) -> bool:
         """Whether MuJoCo had to reset an unstable simulation."""
-        bad = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
+        bad = (
+            mujoco.mjtWarning.mjWARN_BADQPOS,
+            mujoco.mjtWarning.mjWARN_BADQVEL,
+            mujoco.mjtWarning.mjWARN_BADQACC,
+        )
         return any(self.data.warning[kind].number for kind in bad)
 
     def pose(self, name: str) -> Pose:
         """Where an object is."""
         address = self._qpos[name]
         return Pose(
-            self.data.qpos[address : address + 3].copy(), rotation_from_quaternion(self.data.qpos[address + 3 : address + 7])
+            self.data.qpos[address : address + 3].copy(),
+            rotation_from_quaternion(self.data.qpos[address + 3 : address + 7]),
         )
 
     def position(self, name: str) -> Array:
@@ -130,7 +142,10 @@ class World:
 
     def tool(self) -> Pose:
         """The measured pose of the tool centre point."""
-        return Pose(self.data.site_xpos[self._tcp].copy(), self.data.site_xmat[self._tcp].reshape(3, 3).copy())
+        return Pose(
+            self.data.site_xpos[self._tcp].copy(),
+            self.data.site_xmat[self._tcp].reshape(3, 3).copy(),
+        )
 
     def gripper(self) -> float:
         """Measured opening: 1 is open, 0 is closed."""
@@ -141,11 +156,15 @@ class World:
         model, pairs = self.model, set()
         for contact in self.data.contact[: self.data.ncon]:
             if contact.exclude == 0:
-                pairs.add(frozenset(self._name(int(model.geom_bodyid[geom])) for geom in contact.geom))
+                pairs.add(
+                    frozenset(self._name(int(model.geom_bodyid[geom])) for geom in contact.geom)
+                )
         return pairs
 
     def state(self) -> Array:
-        """The whole physical state, including what the solver remembers: equal states have equal futures."""
+        """The whole physical state, including what the solver remembers: equal states have equal
+        futures.
+        """
         kind = mujoco.mjtState.mjSTATE_INTEGRATION
         state = np.empty(mujoco.mj_stateSize(self.model, kind))
         mujoco.mj_getState(self.model, self.data, state, kind)
@@ -154,7 +173,9 @@ class World:
     def restore(self, state: Array) -> None:
         """Go back to a state."""
         joints = len(JOINTS)
-        mujoco.mj_setState(self.model, self.data, state[:-joints], mujoco.mjtState.mjSTATE_INTEGRATION)
+        mujoco.mj_setState(
+            self.model, self.data, state[:-joints], mujoco.mjtState.mjSTATE_INTEGRATION
+        )
         self.kinematics.joints = state[-joints:].copy()
         mujoco.mj_forward(self.model, self.data)
 

@@ -1,4 +1,5 @@
-"""The command `chameleon`: one module per subcommand, whose function `main` tyro turns into options.
+"""The command `chameleon`: one module per subcommand, whose function `main` tyro turns into
+options.
 
 Only the module of the command that was typed is imported: recording does not wait for torch, and
 training does not need MuJoCo.

@@ -34,6 +34,8 @@ def main(
     """
     place = "cpu" if device == "auto" else device
     with Console(stderr=True).status(f"exporting {run} ..."):
-        report = export_policy(run, out, steps=steps, batch_size=batch_size, onnx=onnx, device=place)
+        report = export_policy(
+            run, out, steps=steps, batch_size=batch_size, onnx=onnx, device=place
+        )
     Console().print(export_table(report))
     print(f"Written: {out}. How to run it: docs/export.md")

@@ -47,12 +47,16 @@ class Dials:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The same as arguments of an environment or a recording; a task's own dials in `difficulty`."""
+        """The same as arguments of an environment or a recording; a task's own dials in
+        `difficulty`.
+        """
         turned = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
         return {
             "nuisance": self.nuisance,
             "retention_steps": span("retention_steps", self.retention_steps),
-            "difficulty": {name: span(name, text) for name, text in turned.items() if text is not None},
+            "difficulty": {
+                name: span(name, text) for name, text in turned.items() if text is not None
+            },
         }
 
 

@@ -55,5 +55,9 @@ def main(
         except FileExistsError:
             raise
         except OSError as error:
-            raise ValueError(f"{error}; put that right, and the same command goes on with {out}") from error
-    print(f"{episodes} demonstrations of {task} in {out}. Look at them: chameleon data inspect {out}")
+            raise ValueError(
+                f"{error}; put that right, and the same command goes on with {out}"
+            ) from error
+    print(
+        f"{episodes} demonstrations of {task} in {out}. Look at them: chameleon data inspect {out}"
+    )

@@ -39,7 +39,10 @@ def main(
     """
     if rerun is not None:
         with needs("rerun"):
-            from chameleon_policy.report.theatre.rerun_recording import check_recording, save_recording
+            from chameleon_policy.report.theatre.rerun_recording import (
+                check_recording,
+                save_recording,
+            )
         check_recording(rerun)
     if not runs:
         raise ValueError("name at least one run, such as: chameleon report camo-small")

@@ -33,5 +33,7 @@ def main(
         device: Where to train (default: a GPU if there is one).
     """
     folder = out or Path("runs") / f"reproduce-{config.name}"
-    reproduce(config, folder, progress_bar, Console(), command=typed(), device=device, workers=workers)
+    reproduce(
+        config, folder, progress_bar, Console(), command=typed(), device=device, workers=workers
+    )
     print(f"Scores of every episode: {folder}/scores.json. Policy: {folder}/policy")

@@ -47,60 +47,90 @@ def main(
     token_file: Path | None = None,
     dials: FlatDials = DEFAULT_DIALS,
 ) -> None:
-    """Control a robot at a fixed rate from a policy server: the memory gets every tick, chunks come beside it.
+    """Control a robot at a fixed rate from a policy server: the memory gets every tick, chunks come
+    beside it.
 
     The robot is stopped when the connection is lost, when the server falls behind, and on Ctrl-C.
 
     Args:
-        server: Where `chameleon serve` listens, like ws://127.0.0.1:8765.
-        robot: camo-sim, or lerobot:FILE with the configuration of any robot of LeRobot (docs/robot.md).
-        task: For camo-sim: clean-plate, shell-game or seasonings.
-        instruction: For a robot of LeRobot: the task in words.
-        episodes: Episodes, one after another.
-        rate: Ticks per second: what the policy's demonstrations were recorded with (default for camo-sim: 7.5, its own time;
+        server: Where `chameleon serve` listens, like ws://127.0.0.1:8765. robot: camo-sim, or
+        lerobot:FILE with the configuration of any robot of LeRobot (docs/robot.md). task: For
+        camo-sim: clean-plate, shell-game or seasonings. instruction: For a robot of LeRobot: the
+        task in words. episodes: Episodes, one after another. rate: Ticks per second: what the
+        policy's demonstrations were recorded with (default for camo-sim: 7.5, its own time;
             it may be run faster).
-        seconds: Longest episode; a simulated one ends of itself.
-        steps: Sampling steps of a chunk (default: the policy's own).
-        executed: Ticks from one chunk to the next (default: as the policy says, half of a chunk).
-        blend: Ticks over which a new chunk takes over from the last one.
-        patience: Seconds for which a tick waits for a chunk that is due, before it goes on with the last one.
-        timeout: Seconds by which the memory may fall behind before the robot is stopped.
-        limits: JSON file with limits of the actions' numbers (docs/robot.md; camo-sim has some of its own).
-        record: Folder for what was seen and done, as a LeRobot dataset.
-        json_file: File for delays and, of a simulation, scores.
-        first_seed: Seed of the first episode: of the policy's noise and, for camo-sim, of the scene.
-        token_file: File with the server's token (default: the variable CHAMELEON_TOKEN).
-        dials: Looks and difficulty of camo-sim.
+        seconds: Longest episode; a simulated one ends of itself. steps: Sampling steps of a chunk
+        (default: the policy's own). executed: Ticks from one chunk to the next (default: as the
+        policy says, half of a chunk). blend: Ticks over which a new chunk takes over from the last
+        one. patience: Seconds for which a tick waits for a chunk that is due, before it goes on
+        with the last one. timeout: Seconds by which the memory may fall behind before the robot is
+        stopped. limits: JSON file with limits of the actions' numbers (docs/robot.md; camo-sim has
+        some of its own). record: Folder for what was seen and done, as a LeRobot dataset.
+        json_file: File for delays and, of a simulation, scores. first_seed: Seed of the first
+        episode: of the policy's noise and, for camo-sim, of the scene. token_file: File with the
+        server's token (default: the variable CHAMELEON_TOKEN). dials: Looks and difficulty of
+        camo-sim.
     """
     with Client(server, token=find_token(token_file)) as client:
         metadata = client.metadata
         loop = loop_settings(
-            metadata, robot, rate=rate, executed=executed, blend=blend, steps=steps, patience=patience, timeout=timeout,
+            metadata,
+            robot,
+            rate=rate,
+            executed=executed,
+            blend=blend,
+            steps=steps,
+            patience=patience,
+            timeout=timeout,
             seconds=seconds,
-        )  # fmt: skip
+        )
         body = open_robot(
-            robot, metadata, task=task, instruction=instruction, first_seed=first_seed, **dials.settings,
-        )  # fmt: skip
+            robot,
+            metadata,
+            task=task,
+            instruction=instruction,
+            first_seed=first_seed,
+            **dials.settings,
+        )
         with closing(body), StopRequest() as stop:
-            allowed = body.limits if limits is None else Limits.read(limits, body.action_names, body.limits)
+            allowed = (
+                body.limits
+                if limits is None
+                else Limits.read(limits, body.action_names, body.limits)
+            )
             recording = None if record is None else RobotRecording(record, body, loop.rate)
             try:
                 with progress_bar(f"running {robot}", episodes) as advance:
                     done = run_episodes(
-                        body, client, loop, allowed, episodes=episodes, first_seed=first_seed, recording=recording,
-                        interrupted=lambda: stop.signal is not None, progress=advance,
-                    )  # fmt: skip
+                        body,
+                        client,
+                        loop,
+                        allowed,
+                        episodes=episodes,
+                        first_seed=first_seed,
+                        recording=recording,
+                        interrupted=lambda: stop.signal is not None,
+                        progress=advance,
+                    )
             except ServerError as error:
                 raise ValueError(f"{server}: {error}") from error
             finally:
                 if recording is not None and (recorded := recording.finish()):
-                    print(f"{recorded} episodes in {record}. Look at them: chameleon data inspect {record}")
+                    print(
+                        f"{recorded} episodes in {record}. Look at them: chameleon data inspect {record}"
+                    )
     if done.evaluation is not None:
         Console().print(evaluation_table(done.evaluation, metadata.policy))
     result = done.as_dict()
-    Console().print(loop_table(result["loop"], f"{robot} at {loop.rate:g} Hz, {metadata.policy} on {server}"))
+    Console().print(
+        loop_table(result["loop"], f"{robot} at {loop.rate:g} Hz, {metadata.policy} on {server}")
+    )
     if json_file is not None:
-        given = {"robot": robot, "policy": metadata.policy, "steps": steps or metadata.sampling_steps}
+        given = {
+            "robot": robot,
+            "policy": metadata.policy,
+            "steps": steps or metadata.sampling_steps,
+        }
         seeds = list(range(first_seed, first_seed + len(done.timings)))
         write_result(json_file, {**asdict(loop), **given, **result}, command=typed(), seeds=seeds)
         print(f"Delays and scores: {json_file}")

@@ -57,7 +57,9 @@ def defaults(arguments: Sequence[str]) -> Any:
     typed = given(arguments, "--recipe", "--steps", "--start-from", *DECIDED)
     if "--start-from" in typed and typed.keys() & set(DECIDED):
         options = ", ".join(option for option in DECIDED if option in typed)
-        raise ValueError(f"--start-from decides {', '.join(DECIDED)} of the policy; leave out {options}")
+        raise ValueError(
+            f"--start-from decides {', '.join(DECIDED)} of the policy; leave out {options}"
+        )
     recipe = RECIPES.get(typed.get("--recipe"))  # type: ignore[call-overload]
     if recipe is None:
         return tyro.MISSING_NONPROP
@@ -78,7 +80,9 @@ def given(arguments: Sequence[str], *options: str) -> dict[str, str]:
     return vars(parser.parse_known_args(arguments)[0])
 
 
-def run(config: RunConfig, out: Path, log: tuple[Logger, ...], device: Device, workers: int) -> None:
+def run(
+    config: RunConfig, out: Path, log: tuple[Logger, ...], device: Device, workers: int
+) -> None:
     """Train, and exit with the status that says how it ended."""
     watch: WatchMaker | None = None
     if config.training.watch_times and config.training.watch_episodes:

@@ -1,4 +1,6 @@
-"""What HDF5 files and zarr replay buffers share: named arrays, of which conventions say what they are."""
+"""What HDF5 files and zarr replay buffers share: named arrays, of which conventions say what they
+are.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from chameleon_policy.data.episodes import Episodes, Keys, Layout, check_key
 
 STATE_CONVENTIONS = (
     # robomimic, two arms and one
-    tuple(f"robot{arm}_{part}" for arm in (0, 1) for part in ("eef_pos", "eef_quat", "gripper_qpos")),
+    tuple(
+        f"robot{arm}_{part}" for arm in (0, 1) for part in ("eef_pos", "eef_quat", "gripper_qpos")
+    ),
     ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos"),
     # LIBERO
     ("ee_states", "gripper_states"),
@@ -48,13 +52,19 @@ def choose_layout(source: Path, arrays: Mapping[str, Stored], keys: Keys, action
         keys: The user's choice.
         action: Key of the actions, by convention.
     """
-    numbers = {key: array for key, array in arrays.items() if array.dtype.kind in "fiub" and 1 <= len(array.shape) <= 3}
+    numbers = {
+        key: array
+        for key, array in arrays.items()
+        if array.dtype.kind in "fiub" and 1 <= len(array.shape) <= 3
+    }
     vectors = {key: (*array.shape, 1)[1] for key, array in numbers.items() if len(array.shape) < 3}
     pictures = {key: array.shape[1:3] for key, array in arrays.items() if _holds_pictures(array)}
 
     action = keys.action or action
     check_key(action, vectors, source, "action")
-    state = keys.state or next((known for known in STATE_CONVENTIONS if all(key in vectors for key in known)), None)
+    state = keys.state or next(
+        (known for known in STATE_CONVENTIONS if all(key in vectors for key in known)), None
+    )
     if state is None:
         low_dimensional = ", ".join(key for key in vectors if key != action) or "none"
         usual = "; ".join(" + ".join(known) for known in STATE_CONVENTIONS[1:])
@@ -102,7 +112,9 @@ class ArrayEpisodes(Episodes):
         where = f"{self._place(index, key)}, episode {index}"
         if not np.isfinite(stored).all():
             step = int(np.argwhere(~np.isfinite(stored))[0][0])
-            raise ValueError(f"{where}: a pixel at time step {step} is no finite number; expected 0 to 255, or 0 to 1")
+            raise ValueError(
+                f"{where}: a pixel at time step {step} is no finite number; expected 0 to 255, or 0 to 1"
+            )
         factor = self._factors[key]
         lowest, highest = float(stored.min(initial=0)), float(stored.max(initial=0))
         if lowest < 0 or highest * factor > 255.5:
@@ -110,17 +122,22 @@ class ArrayEpisodes(Episodes):
                 f"{where}: expected pixels from 0 to {255 / factor:g}, as in the first episode, got {lowest:g} to "
                 f"{highest:g}; store pictures as uint8"
             )
-        pixels: np.ndarray = np.rint(stored * stored.dtype.type(factor)).clip(0, 255).astype(np.uint8)
+        pixels: np.ndarray = (
+            np.rint(stored * stored.dtype.type(factor)).clip(0, 255).astype(np.uint8)
+        )
         return pixels
 
     @cached_property
     def _factors(self) -> dict[str, float]:
         """Key of pictures -> 255 if their pixels go from 0 to 1, and 1 if they go from 0 to 255.
 
-        The first episode that is not black decides for all: an episode by itself could just be dark.
+        The first episode that is not black decides for all: an episode by itself could just be
+        dark.
         """
         factors = {}
         for key in self.layout.view_keys.values():
             brightest = (self._stored(index, key).max(initial=0) for index in range(len(self)))
-            factors[key] = 255.0 if next((value for value in brightest if value > 0), 255) <= 1 else 1.0
+            factors[key] = (
+                255.0 if next((value for value in brightest if value > 0), 255) <= 1 else 1.0
+            )
         return factors

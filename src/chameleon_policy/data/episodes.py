@@ -1,8 +1,9 @@
-"""Whole episodes in memory, from whatever format they are stored in: the reading side of training data.
+"""Whole episodes in memory, from whatever format they are stored in: the reading side of training
+data.
 
-`open_episodes` finds out what lies at a path and announces it (views, sizes, lengths) without decoding anything;
-`Episodes.read` gives one episode; `load_episodes` gives all. A format only says where its arrays lie: what an episode must
-fulfil is checked here, once for all formats.
+`open_episodes` finds out what lies at a path and announces it (views, sizes, lengths) without
+decoding anything; `Episodes.read` gives one episode; `load_episodes` gives all. A format only says
+where its arrays lie: what an episode must fulfil is checked here, once for all formats.
 """
 
 from __future__ import annotations
@@ -61,9 +62,13 @@ class Keys:
     def __post_init__(self) -> None:
         for name, chosen in (("state", self.state), ("views", self.views)):
             if chosen is not None and (isinstance(chosen, str) or len(set(chosen)) != len(chosen)):
-                raise ValueError(f"Keys.{name} must be a tuple of different keys, such as ('a', 'b'); got {chosen!r}")
+                raise ValueError(
+                    f"Keys.{name} must be a tuple of different keys, such as ('a', 'b'); got {chosen!r}"
+                )
         if self.state == ():
-            raise ValueError("Keys.state must name at least one key, or be None for the format's convention; got ()")
+            raise ValueError(
+                "Keys.state must name at least one key, or be None for the format's convention; got ()"
+            )
 
 
 DEFAULT_KEYS = Keys()
@@ -85,13 +90,23 @@ class Layout:
 
 
 class Episodes(ABC):
-    """The episodes of a dataset, announced but not yet read. `read` may be called by several threads at once."""
+    """The episodes of a dataset, announced but not yet read. `read` may be called by several
+    threads at once.
+    """
 
     def __init__(
-        self, source: Path, layout: Layout, *, lengths: Sequence[int], instructions: Sequence[str], fps: float | None = None
+        self,
+        source: Path,
+        layout: Layout,
+        *,
+        lengths: Sequence[int],
+        instructions: Sequence[str],
+        fps: float | None = None,
     ) -> None:
         if not lengths:
-            raise ValueError(f"{source} holds no episodes; expected at least one. Record some, or copy the dataset again")
+            raise ValueError(
+                f"{source} holds no episodes; expected at least one. Record some, or copy the dataset again"
+            )
         for index, length in enumerate(lengths):
             if length < 1:
                 raise ValueError(
@@ -142,7 +157,10 @@ class Episodes(ABC):
         return EpisodeArrays(
             state=np.concatenate(state, axis=1),
             actions=self._numbers(index, layout.action[0], (layout.action[1],)),
-            images={view: self._pictures(index, layout.view_keys[view], size) for view, size in layout.views.items()},
+            images={
+                view: self._pictures(index, layout.view_keys[view], size)
+                for view, size in layout.views.items()
+            },
             objects=self._numbers(index, *layout.objects) if layout.objects else None,
             instruction=self.instructions[index],
             decision_steps=decision_steps,
@@ -206,9 +224,9 @@ def load_episodes(
     """All episodes, in order, held in memory.
 
     Args:
-        episodes: What to load.
-        workers: Threads; decoders of video and of compressed arrays run beside each other.
-        progress: Called with the number of episodes that are loaded, at the beginning and after each one.
+        episodes: What to load. workers: Threads; decoders of video and of compressed arrays run
+        beside each other. progress: Called with the number of episodes that are loaded, at the
+        beginning and after each one.
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
@@ -253,8 +271,12 @@ def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
         from chameleon_policy.data.zarr_episodes import ZarrEpisodes
 
         return ZarrEpisodes(path, keys)
-    # Without meta/info.json the recording is unfinished, and the LeRobot reader tells how to go on with it.
-    if any((path / name).exists() for name in ("meta/info.json", "meta/episodes", "camo/recording.json")):
+    # Without meta/info.json the recording is unfinished, and the LeRobot reader tells how to go on
+    # with it.
+    if any(
+        (path / name).exists()
+        for name in ("meta/info.json", "meta/episodes", "camo/recording.json")
+    ):
         for module in ("pyarrow", "av", "PIL"):
             import_extra(module, "camo")
         from chameleon_policy.data.lerobot_episodes import LeRobotEpisodes
@@ -262,7 +284,11 @@ def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
         return LeRobotEpisodes(path, keys)
     if path.is_dir():
         names = sorted(entry.name for entry in path.iterdir())
-        found = f"a folder with {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "an empty folder"
+        found = (
+            f"a folder with {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+            if names
+            else "an empty folder"
+        )
     else:
         found = f"a file that ends in {path.suffix!r}"
     raise ValueError(f"{path}: expected {FORMATS}; found {found}. Give the path of one dataset")
@@ -270,7 +296,9 @@ def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
 
 def _is_zarr(path: Path) -> bool:
     marks = (".zgroup", "zarr.json", "meta/episode_ends")
-    return path.is_dir() and (path.suffix.lower() == ".zarr" or any((path / mark).exists() for mark in marks))
+    return path.is_dir() and (
+        path.suffix.lower() == ".zarr" or any((path / mark).exists() for mark in marks)
+    )
 
 
 def import_extra(module: str, extra: str) -> Any:
@@ -278,7 +306,9 @@ def import_extra(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ImportError(f"reading this dataset needs {module}: pip install 'chameleon-policy[{extra}]'") from error
+        raise ImportError(
+            f"reading this dataset needs {module}: pip install 'chameleon-policy[{extra}]'"
+        ) from error
 
 
 def check_key(key: str, available: Collection[str], source: Path, what: str) -> None:
@@ -286,4 +316,6 @@ def check_key(key: str, available: Collection[str], source: Path, what: str) -> 
     if key not in available:
         close = difflib.get_close_matches(key, available, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise ValueError(f"{source} has no {what} {key!r}{hint} Available: {', '.join(available) or 'none'}")
+        raise ValueError(
+            f"{source} has no {what} {key!r}{hint} Available: {', '.join(available) or 'none'}"
+        )

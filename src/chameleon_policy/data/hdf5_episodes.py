@@ -1,4 +1,6 @@
-"""Episodes in robomimic's HDF5 files, which LIBERO uses too: data/demo_<i>/actions and data/demo_<i>/obs/<key>."""
+"""Episodes in robomimic's HDF5 files, which LIBERO uses too: data/demo_<i>/actions and
+data/demo_<i>/obs/<key>.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +27,34 @@ class Hdf5Episodes(ArrayEpisodes):
         with _reading(path) as file:
             if "data" not in file:
                 found = ", ".join(file) or "nothing"
-                raise ValueError(f"{path}: expected robomimic's group data/ with demo_0, demo_1, ...; found {found}")
+                raise ValueError(
+                    f"{path}: expected robomimic's group data/ with demo_0, demo_1, ...; found {found}"
+                )
             data = file["data"]
             numbers = sorted(int(match[1]) for name in data if (match := _DEMO.fullmatch(name)))
             if not numbers:
-                raise ValueError(f"{path} holds no episodes; expected data/demo_0, found: {', '.join(data) or 'nothing'}")
+                raise ValueError(
+                    f"{path} holds no episodes; expected data/demo_0, found: {', '.join(data) or 'nothing'}"
+                )
             self._demos = [f"data/demo_{number}" for number in numbers]
             self._inside = _arrays(file[self._demos[0]])
             first = {key: file[f"{self._demos[0]}/{place}"] for key, place in self._inside.items()}
             layout = choose_layout(path, first, keys, ACTIONS)
             action = self._inside[layout.action[0]]
             lengths = [_member(path, file, f"{demo}/{action}").shape[0] for demo in self._demos]
-            instruction = "".join(_attribute(path, data, "problem_info").get("language_instruction") or "")
+            instruction = "".join(
+                _attribute(path, data, "problem_info").get("language_instruction") or ""
+            )
             fps = (_attribute(path, data, "env_args").get("env_kwargs") or {}).get("control_freq")
-        super().__init__(path, layout, lengths=lengths, instructions=[instruction] * len(lengths), fps=fps)
+        super().__init__(
+            path, layout, lengths=lengths, instructions=[instruction] * len(lengths), fps=fps
+        )
 
     def _stored(self, index: int, key: str) -> np.ndarray:
         with _reading(self.source) as file:
-            values: np.ndarray = _member(self.source, file, f"{self._demos[index]}/{self._inside[key]}")[()]
+            values: np.ndarray = _member(
+                self.source, file, f"{self._demos[index]}/{self._inside[key]}"
+            )[()]
             return values
 
     def _place(self, index: int, key: str) -> str:
@@ -51,7 +63,9 @@ class Hdf5Episodes(ArrayEpisodes):
 
 def _arrays(demo: Any) -> dict[str, str]:
     """Key -> place in the demonstration, for the observations and what lies beside them."""
-    observations = {key: f"obs/{key}" for key in demo.get("obs", {}) if getattr(demo["obs"][key], "shape", ())}
+    observations = {
+        key: f"obs/{key}" for key in demo.get("obs", {}) if getattr(demo["obs"][key], "shape", ())
+    }
     return {key: key for key in demo if getattr(demo[key], "shape", ())} | observations
 
 
@@ -76,7 +90,9 @@ def _attribute(path: Path, data: Any, name: str) -> dict[str, Any]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
-    """The file, open for reading. It is opened anew each time, so that episodes can be sent to other processes."""
+    """The file, open for reading. It is opened anew each time, so that episodes can be sent to
+    other processes.
+    """
     h5py = import_extra("h5py", "hdf5")
     try:
         with h5py.File(path, "r") as file:

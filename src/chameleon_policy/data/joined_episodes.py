@@ -60,7 +60,12 @@ class JoinedEpisodes(Episodes):
 
 def _described(episodes: Episodes) -> str:
     layout = episodes.layout
-    views = ", ".join(f"{name} {height} x {width}" for name, (height, width) in layout.views.items()) or "no views"
+    views = (
+        ", ".join(f"{name} {height} x {width}" for name, (height, width) in layout.views.items())
+        or "no views"
+    )
     objects = f", {layout.objects[1][0]} object slots" if layout.objects else ""
     state = " and ".join(f"{key} of {size}" for key, size in layout.state.items())
-    return f"{views}{objects}, {state}, {layout.action[0]} of {layout.action[1]} at {episodes.fps} fps"
+    return (
+        f"{views}{objects}, {state}, {layout.action[0]} of {layout.action[1]} at {episodes.fps} fps"
+    )

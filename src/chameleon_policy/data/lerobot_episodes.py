@@ -1,4 +1,6 @@
-"""Episodes of LeRobot v3.0 datasets, ours and other people's; of Camo recordings also the moments of decision."""
+"""Episodes of LeRobot v3.0 datasets, ours and other people's; of Camo recordings also the moments
+of decision.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _SLOT = re.compile(r"slot(\d+)\.(.+)")
 
 
 class LeRobotEpisodes(Episodes):
-    """The episodes of a dataset. Where one has several tasks, its instruction is the first of them."""
+    """The episodes of a dataset. Where one has several tasks, its instruction is the first of
+    them.
+    """
 
     def __init__(self, path: Path, keys: Keys = DEFAULT_KEYS) -> None:
         self.dataset = RecordedDataset(path)
@@ -59,7 +63,9 @@ class LeRobotEpisodes(Episodes):
         )
 
     def _named_views(self) -> dict[str, str]:
-        """View -> feature: `observation.images.third` is `third`, `observation.image` is `image`, unless that is taken."""
+        """View -> feature: `observation.images.third` is `third`, `observation.image` is `image`,
+        unless that is taken.
+        """
         features = {view: self.dataset.view_key(view) for view in self.dataset.schema.views}
         last = [view.rpartition(".")[2] for view in features]
         return {
@@ -68,9 +74,13 @@ class LeRobotEpisodes(Episodes):
         }
 
     def _check_files(self) -> None:
-        """Say at once, rather than in the middle of loading, that the videos of a view are not there."""
+        """Say at once, rather than in the middle of loading, that the videos of a view are not
+        there.
+        """
         for view, key in self.layout.view_keys.items():
-            for path in dict.fromkeys(self.dataset.file_of(index, key) for index in range(len(self))):
+            for path in dict.fromkeys(
+                self.dataset.file_of(index, key) for index in range(len(self))
+            ):
                 if not path.is_file():
                     others = tuple(name for name in self.views if name != view)
                     raise FileNotFoundError(
@@ -91,7 +101,9 @@ class LeRobotEpisodes(Episodes):
 
 
 def _slots(names: tuple[str, ...]) -> tuple[int, int]:
-    """(count, size) of object slots, from names such as slot0.x, slot0.y, slot1.x, slot1.y; other names are one slot."""
+    """(count, size) of object slots, from names such as slot0.x, slot0.y, slot1.x, slot1.y; other
+    names are one slot.
+    """
     found = [_SLOT.fullmatch(name) for name in names]
     if all(found):
         parts = [(int(match[1]), match[2]) for match in found if match]
@@ -102,16 +114,26 @@ def _slots(names: tuple[str, ...]) -> tuple[int, int]:
     return 1, len(names)
 
 
-def _decisions(path: Path, lengths: tuple[int, ...]) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Episode -> time steps of its decisions and their answers, where a dataset is a recording of Camo."""
+def _decisions(
+    path: Path, lengths: tuple[int, ...]
+) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Episode -> time steps of its decisions and their answers, where a dataset is a recording of
+    Camo.
+    """
     table = path / CAMO_TABLE
     if not table.is_file():
         return {}
     try:
-        rows = pq.read_table(table, columns=["episode_index", "decision_steps", "z"], partitioning=None).to_pylist()
+        rows = pq.read_table(
+            table, columns=["episode_index", "decision_steps", "z"], partitioning=None
+        ).to_pylist()
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{table} is damaged ({error}); record or copy the dataset again") from error
-    decisions = {row["episode_index"]: (tuple(row["decision_steps"]), tuple(row["z"])) for row in rows}
+        raise ValueError(
+            f"{table} is damaged ({error}); record or copy the dataset again"
+        ) from error
+    decisions = {
+        row["episode_index"]: (tuple(row["decision_steps"]), tuple(row["z"])) for row in rows
+    }
     if decisions.keys() != set(range(len(lengths))):
         raise ValueError(
             f"{table}: expected the episodes 0 to {len(lengths) - 1}, got {len(rows)} rows; record or copy the dataset again"

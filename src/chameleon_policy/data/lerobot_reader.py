@@ -16,7 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 
-from chameleon_policy.data.schema import CODEBASE_VERSION, IMAGE_PREFIX, INFO_PATH, STATS_PATH, Schema
+from chameleon_policy.data.schema import (
+    CODEBASE_VERSION,
+    IMAGE_PREFIX,
+    INFO_PATH,
+    STATS_PATH,
+    Schema,
+)
 from chameleon_policy.data.video import decode_video
 
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
@@ -30,7 +36,9 @@ class Episode:
     length: int
     instruction: str
     row: Mapping[str, Any]
-    """The episode's row of meta/episodes, less the statistics: in which files it lies, and where."""
+    """The episode's row of meta/episodes, less the statistics: in which files it lies, and
+    where.
+    """
 
 
 class RecordedDataset:
@@ -56,14 +64,22 @@ class RecordedDataset:
         try:
             self.info: dict[str, Any] = json.loads(info_path.read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
-            raise ValueError(f"{info_path} is damaged: {error}; record or copy the dataset again") from error
+            raise ValueError(
+                f"{info_path} is damaged: {error}; record or copy the dataset again"
+            ) from error
         version = self.info.get("codebase_version")
         if version != CODEBASE_VERSION:
             raise ValueError(
                 f"{self.path} has codebase_version {version!r}, expected {CODEBASE_VERSION!r}; lerobot has converters: "
                 "python -m lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id=..."
             )
-        missing = {"features", "fps", "total_episodes", "total_frames", "data_path"} - self.info.keys()
+        missing = {
+            "features",
+            "fps",
+            "total_episodes",
+            "total_frames",
+            "data_path",
+        } - self.info.keys()
         if missing:
             raise ValueError(
                 f"{info_path} is damaged: it lacks {', '.join(sorted(missing))}; record or copy the dataset again"
@@ -75,7 +91,9 @@ class RecordedDataset:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"} | {"_cached": {}}
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"} | {
+            "_cached": {}
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
@@ -92,13 +110,18 @@ class RecordedDataset:
         """Feature -> name (min, max, mean, std, count, q01, ...) -> array, from meta/stats.json."""
         path = self._existing(self.path / STATS_PATH, "the statistics")
         content = json.loads(path.read_text(encoding="utf-8"))
-        return {key: {name: np.array(value) for name, value in values.items()} for key, values in content.items()}
+        return {
+            key: {name: np.array(value) for name, value in values.items()}
+            for key, values in content.items()
+        }
 
     def vectors(self, episode: int, keys: Collection[str] | None = None) -> dict[str, np.ndarray]:
         """Feature -> (T, d) float32, for every vector of the dataset, or for some."""
         for key in keys or ():
             if key not in self.schema.vectors:
-                raise ValueError(f"{self.path} has no vector {key!r}; available: {', '.join(self.schema.vectors) or 'none'}")
+                raise ValueError(
+                    f"{self.path} has no vector {key!r}; available: {', '.join(self.schema.vectors) or 'none'}"
+                )
         rows = self._rows(episode, tuple(self.schema.vectors))
         chosen = self.schema.vectors if keys is None else keys
         return {key: self._numbers(rows[key], episode, key) for key in chosen}
@@ -107,15 +130,21 @@ class RecordedDataset:
         """Frames of a view, (T, H, W, 3) uint8."""
         found = self._episode(episode)
         if view not in self.schema.views:
-            raise ValueError(f"{self.path} has no view {view!r}; available: {', '.join(self.schema.views) or 'none'}")
+            raise ValueError(
+                f"{self.path} has no view {view!r}; available: {', '.join(self.schema.views) or 'none'}"
+            )
         key = self.view_key(view)
         if self.info["features"][key]["dtype"] == "image":
             pictures = self._rows(episode, (key,))[key].to_pylist()
-            return np.stack([self._picture(stored, episode, key, step) for step, stored in enumerate(pictures)])
+            return np.stack(
+                [self._picture(stored, episode, key, step) for step, stored in enumerate(pictures)]
+            )
         path = self._existing(self.file_of(episode, key), f"{key} of episode {episode}")
         rate = self.schema.rate
         try:
-            return decode_video(path, rate, round(found.row[f"videos/{key}/from_timestamp"] * rate), found.length)
+            return decode_video(
+                path, rate, round(found.row[f"videos/{key}/from_timestamp"] * rate), found.length
+            )
         except ValueError as error:
             raise ValueError(f"{key} of episode {episode} cannot be read: {error}") from error
 
@@ -138,7 +167,9 @@ class RecordedDataset:
 
     def _episode(self, index: int) -> Episode:
         if not 0 <= index < len(self.episodes):
-            raise IndexError(f"{self.path} has the episodes 0 to {len(self.episodes) - 1}, got {index}")
+            raise IndexError(
+                f"{self.path} has the episodes 0 to {len(self.episodes) - 1}, got {index}"
+            )
         return self.episodes[index]
 
     def _existing(self, path: Path, what: str) -> Path:
@@ -163,7 +194,12 @@ class RecordedDataset:
                 "run the record command again"
             )
         return [
-            Episode(index=row["episode_index"], length=row["length"], instruction=(row["tasks"] or [""])[0], row=row)
+            Episode(
+                index=row["episode_index"],
+                length=row["length"],
+                instruction=(row["tasks"] or [""])[0],
+                row=row,
+            )
             for row in rows
         ]
 
@@ -175,11 +211,15 @@ class RecordedDataset:
             last, table = self._cached.get(columns, (None, None))
             if last != path:
                 what = ", ".join(columns)
-                table = _read_table(self._existing(path, what), what, [*columns, "index", "episode_index"])
+                table = _read_table(
+                    self._existing(path, what), what, [*columns, "index", "episode_index"]
+                )
                 self._cached[columns] = path, table
         assert table is not None
         if "dataset_from_index" not in found.row:
-            raise ValueError(f"{self.path}: meta/episodes lacks the column dataset_from_index; copy the dataset again")
+            raise ValueError(
+                f"{self.path}: meta/episodes lacks the column dataset_from_index; copy the dataset again"
+            )
         first = int(np.searchsorted(table["index"].to_numpy(), found.row["dataset_from_index"]))
         rows = table.slice(first, found.length)
         if len(rows) != found.length or set(rows["episode_index"].to_pylist()) != {episode}:
@@ -204,19 +244,31 @@ class RecordedDataset:
         with np.errstate(over="ignore"):
             return np.asarray(flat).astype(np.float32).reshape(len(column), size)
 
-    def _picture(self, stored: Mapping[str, Any] | None, episode: int, key: str, step: int) -> np.ndarray:
+    def _picture(
+        self, stored: Mapping[str, Any] | None, episode: int, key: str, step: int
+    ) -> np.ndarray:
         """A picture that lies in the data table as the bytes of a PNG or JPEG file."""
         where = f"{self.file_of(episode, key)}, episode {episode}, {key}, time step {step}"
         content = (stored or {}).get("bytes")
         if content is None:
-            raise ValueError(f"{where}: expected the bytes of a picture, got {stored}; copy the dataset again")
+            raise ValueError(
+                f"{where}: expected the bytes of a picture, got {stored}; copy the dataset again"
+            )
         try:
             picture = Image.open(io.BytesIO(content))
             if picture.mode not in ("RGB", "RGBA", "L", "P"):
-                raise ValueError(f"{where}: expected a colour picture, got one in pillow's mode {picture.mode!r}")
+                raise ValueError(
+                    f"{where}: expected a colour picture, got one in pillow's mode {picture.mode!r}"
+                )
             return np.asarray(picture.convert("RGB"))
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:  # pillow's word for a broken PNG is SyntaxError
-            raise ValueError(f"{where}: the picture is damaged ({error}); copy the dataset again") from error
+        except (
+            UnidentifiedImageError,
+            OSError,
+            SyntaxError,
+        ) as error:  # pillow's word for a broken PNG is SyntaxError
+            raise ValueError(
+                f"{where}: the picture is damaged ({error}); copy the dataset again"
+            ) from error
 
 
 def _read_table(path: Path, what: str, columns: list[str] | None = None) -> pa.Table:
@@ -233,4 +285,6 @@ def _read_table(path: Path, what: str, columns: list[str] | None = None) -> pa.T
         # `partitioning=None`: folders such as chunk-000 are no partitions of the table.
         return pq.read_table(path, columns=columns, partitioning=None)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} is damaged ({error}); it holds {what}. Record or copy the dataset again") from error
+        raise ValueError(
+            f"{path} is damaged ({error}); it holds {what}. Record or copy the dataset again"
+        ) from error

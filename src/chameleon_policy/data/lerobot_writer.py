@@ -1,4 +1,6 @@
-"""Assembles recorded parts into a LeRobot v3.0 dataset: tables with pyarrow, videos joined by copying their packets."""
+"""Assembles recorded parts into a LeRobot v3.0 dataset: tables with pyarrow, videos joined by
+copying their packets.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,10 @@ class FileLimits:
     data_mb: float = 100
     video_mb: float = 200
     video_seconds: float = 1000
-    """lerobot looks for a frame's time in float32, within 0.1 ms. From 1,024 s into a file on, float32 steps by 0.12 ms, and
-    in episodes of minutes some frames are not found. info.json has no field for this limit."""
+    """lerobot looks for a frame's time in float32, within 0.1 ms. From 1,024 s into a file on,
+    float32 steps by 0.12 ms, and in episodes of minutes some frames are not found. info.json has no
+    field for this limit.
+    """
     files_per_chunk: int = 1000
 
 
@@ -48,19 +52,25 @@ DEFAULT_LIMITS = FileLimits()
 
 
 def assemble(
-    parts: Path, out: Path, schema: Schema, episodes: Sequence[int], *, limits: FileLimits = DEFAULT_LIMITS
+    parts: Path,
+    out: Path,
+    schema: Schema,
+    episodes: Sequence[int],
+    *,
+    limits: FileLimits = DEFAULT_LIMITS,
 ) -> None:
-    """Merge parts into a LeRobot v3.0 dataset. Running it again replaces what an earlier, perhaps interrupted, run wrote.
+    """Merge parts into a LeRobot v3.0 dataset. Running it again replaces what an earlier, perhaps
+    interrupted, run wrote.
 
-    meta/info.json is removed first and written last: its presence means that the dataset is complete. Other files in
-    `out` are left alone. The numbers of all vectors are held in memory, the frames are not.
+    meta/info.json is removed first and written last: its presence means that the dataset is
+    complete. Other files in `out` are left alone. The numbers of all vectors are held in memory,
+    the frames are not.
 
     Args:
-        parts: Folder that `write_part` wrote into.
-        out: Folder of the dataset.
-        schema: What each frame holds; every part must have been recorded with it.
-        episodes: Indices of the parts, in the order in which they become episodes 0, 1, 2, ... of the dataset.
-        limits: When a second data or video file is begun.
+        parts: Folder that `write_part` wrote into. out: Folder of the dataset. schema: What each
+        frame holds; every part must have been recorded with it. episodes: Indices of the parts, in
+        the order in which they become episodes 0, 1, 2, ... of the dataset. limits: When a second
+        data or video file is begun.
     """
     _check_episodes(parts, episodes)
     loaded = [read_part(parts, index, schema) for index in episodes]
@@ -78,7 +88,10 @@ def assemble(
     _write_episodes(out, rows)
     _write_tasks(out, task_indices)
     _write_json(out / STATS_PATH, _listed(_dataset_statistics(loaded, columns, schema)))
-    _write_json(out / INFO_PATH, _info(out, schema, limits, len(loaded), len(columns["index"]), len(task_indices)))
+    _write_json(
+        out / INFO_PATH,
+        _info(out, schema, limits, len(loaded), len(columns["index"]), len(task_indices)),
+    )
 
 
 def _check_episodes(parts: Path, episodes: Sequence[int]) -> None:
@@ -97,14 +110,18 @@ def _check_episodes(parts: Path, episodes: Sequence[int]) -> None:
 
 
 def _remove_earlier(out: Path) -> None:
-    """Delete an earlier dataset in `out`, by the names of the layout, so that nothing else in the folder is touched."""
+    """Delete an earlier dataset in `out`, by the names of the layout, so that nothing else in the
+    folder is touched.
+    """
     (out / INFO_PATH).unlink(missing_ok=True)
     for pattern in ("data/chunk-*", "videos/*/chunk-*", "meta/episodes/chunk-*"):
         for folder in out.glob(pattern):
             shutil.rmtree(folder)
 
 
-def _columns(loaded: list[Part], task_indices: dict[str, int], schema: Schema) -> dict[str, np.ndarray]:
+def _columns(
+    loaded: list[Part], task_indices: dict[str, int], schema: Schema
+) -> dict[str, np.ndarray]:
     """Every column of the data table over the whole dataset: (frames, d)."""
     lengths = [part.length for part in loaded]
     frame_index = np.concatenate([np.arange(length) for length in lengths])
@@ -115,16 +132,26 @@ def _columns(loaded: list[Part], task_indices: dict[str, int], schema: Schema) -
         "index": np.arange(len(frame_index)),
         "task_index": np.repeat([task_indices[part.instruction] for part in loaded], lengths),
     }
-    vectors = {key: np.concatenate([part.vectors[key] for part in loaded]) for key in schema.vectors}
-    return vectors | {key: indices[key].astype(dtype)[:, None] for key, dtype in INDEX_FEATURES.items()}
+    vectors = {
+        key: np.concatenate([part.vectors[key] for part in loaded]) for key in schema.vectors
+    }
+    return vectors | {
+        key: indices[key].astype(dtype)[:, None] for key, dtype in INDEX_FEATURES.items()
+    }
 
 
-def _episode_row(number: int, part: Part, columns: dict[str, np.ndarray], schema: Schema) -> dict[str, Any]:
-    """One row of meta/episodes, less the places in the files, which `_write_data` and `_write_videos` fill in."""
+def _episode_row(
+    number: int, part: Part, columns: dict[str, np.ndarray], schema: Schema
+) -> dict[str, Any]:
+    """One row of meta/episodes, less the places in the files, which `_write_data` and
+    `_write_videos` fill in.
+    """
     first = int(np.searchsorted(columns["episode_index"][:, 0], number))
     rows = slice(first, first + part.length)
     statistics = {key: vector_statistics(values[rows]) for key, values in columns.items()}
-    statistics |= {image_key(view): image_statistics(*part.histograms[view]) for view in schema.views}
+    statistics |= {
+        image_key(view): image_statistics(*part.histograms[view]) for view in schema.views
+    }
     return {
         "episode_index": number,
         "tasks": [part.instruction],
@@ -133,12 +160,18 @@ def _episode_row(number: int, part: Part, columns: dict[str, np.ndarray], schema
         "dataset_to_index": rows.stop,
         "meta/episodes/chunk_index": 0,
         "meta/episodes/file_index": 0,
-        **{f"stats/{key}/{name}": v.tolist() for key, values in statistics.items() for name, v in values.items()},
+        **{
+            f"stats/{key}/{name}": v.tolist()
+            for key, values in statistics.items()
+            for name, v in values.items()
+        },
     }
 
 
 def _files(sizes: Sequence[tuple[float, ...]], limits: tuple[float, ...]) -> list[list[int]]:
-    """Episodes of each file, in order; no file of two or more episodes exceeds a limit in the sum of their sizes."""
+    """Episodes of each file, in order; no file of two or more episodes exceeds a limit in the sum
+    of their sizes.
+    """
     files: list[list[int]] = []
     filled: list[float] = []
     for episode, size in enumerate(sizes):
@@ -155,10 +188,14 @@ def _place(file_number: int, limits: FileLimits) -> dict[str, int]:
     return {"chunk_index": chunk_index, "file_index": file_index}
 
 
-def _write_data(out: Path, columns: dict[str, np.ndarray], rows: list[dict[str, Any]], limits: FileLimits) -> None:
+def _write_data(
+    out: Path, columns: dict[str, np.ndarray], rows: list[dict[str, Any]], limits: FileLimits
+) -> None:
     table = pa.table({key: _arrow(values) for key, values in columns.items()})
     slices = [table.slice(row["dataset_from_index"], row["length"]) for row in rows]
-    for number, episodes in enumerate(_files([(part.nbytes / MEGABYTE,) for part in slices], (limits.data_mb,))):
+    for number, episodes in enumerate(
+        _files([(part.nbytes / MEGABYTE,) for part in slices], (limits.data_mb,))
+    ):
         place = _place(number, limits)
         path = out / DATA_PATH.format(**place)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,16 +206,27 @@ def _write_data(out: Path, columns: dict[str, np.ndarray], rows: list[dict[str, 
 
 
 def _arrow(values: np.ndarray) -> pa.Array:
-    """A column (T, d): lists of fixed length, or plain numbers if d is 1, which is how LeRobot stores shape (1,)."""
+    """A column (T, d): lists of fixed length, or plain numbers if d is 1, which is how LeRobot
+    stores shape (1,).
+    """
     flat = pa.array(np.ascontiguousarray(values).ravel())
-    return flat if values.shape[1] == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+    return (
+        flat if values.shape[1] == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+    )
 
 
 def _write_videos(
-    out: Path, view: str, loaded: list[Part], rows: list[dict[str, Any]], schema: Schema, limits: FileLimits
+    out: Path,
+    view: str,
+    loaded: list[Part],
+    rows: list[dict[str, Any]],
+    schema: Schema,
+    limits: FileLimits,
 ) -> None:
     key = image_key(view)
-    sizes = [(part.video(view).stat().st_size / MEGABYTE, part.length / schema.fps) for part in loaded]
+    sizes = [
+        (part.video(view).stat().st_size / MEGABYTE, part.length / schema.fps) for part in loaded
+    ]
     for number, episodes in enumerate(_files(sizes, (limits.video_mb, limits.video_seconds))):
         place = _place(number, limits)
         path = out / VIDEO_PATH.format(video_key=key, **place)
@@ -187,8 +235,13 @@ def _write_videos(
         first = 0
         for episode in episodes:
             last = first + loaded[episode].length
-            times = {"from_timestamp": float(first / schema.rate), "to_timestamp": float(last / schema.rate)}
-            rows[episode] |= {f"videos/{key}/{name}": value for name, value in (place | times).items()}
+            times = {
+                "from_timestamp": float(first / schema.rate),
+                "to_timestamp": float(last / schema.rate),
+            }
+            rows[episode] |= {
+                f"videos/{key}/{name}": value for name, value in (place | times).items()
+            }
             first = last
 
 
@@ -199,39 +252,71 @@ def _write_episodes(out: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _write_tasks(out: Path, task_indices: dict[str, int]) -> None:
-    """The table of tasks as pandas would write it, without pandas: lerobot expects the text as the index of the frame."""
+    """The table of tasks as pandas would write it, without pandas: lerobot expects the text as the
+    index of the frame.
+    """
     number, text = "task_index", "__index_level_0__"
     described = {
         "index_columns": [text],
         "column_indexes": [
-            {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object", "metadata": None}
+            {
+                "name": None,
+                "field_name": None,
+                "pandas_type": "unicode",
+                "numpy_type": "object",
+                "metadata": None,
+            }
         ],
         "columns": [
-            {"name": number, "field_name": number, "pandas_type": "int64", "numpy_type": "int64", "metadata": None},
-            {"name": None, "field_name": text, "pandas_type": "unicode", "numpy_type": "object", "metadata": None},
+            {
+                "name": number,
+                "field_name": number,
+                "pandas_type": "int64",
+                "numpy_type": "int64",
+                "metadata": None,
+            },
+            {
+                "name": None,
+                "field_name": text,
+                "pandas_type": "unicode",
+                "numpy_type": "object",
+                "metadata": None,
+            },
         ],
         "creator": {"library": "pyarrow", "version": pa.__version__},
         "pandas_version": "2.0.0",
     }
-    table = pa.table({number: pa.array(list(task_indices.values()), pa.int64()), text: list(task_indices)})
-    pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(described)}), out / TASKS_PATH)
+    table = pa.table(
+        {number: pa.array(list(task_indices.values()), pa.int64()), text: list(task_indices)}
+    )
+    pq.write_table(
+        table.replace_schema_metadata({"pandas": json.dumps(described)}), out / TASKS_PATH
+    )
 
 
-def _dataset_statistics(loaded: list[Part], columns: dict[str, np.ndarray], schema: Schema) -> dict[str, FeatureStatistics]:
+def _dataset_statistics(
+    loaded: list[Part], columns: dict[str, np.ndarray], schema: Schema
+) -> dict[str, FeatureStatistics]:
     statistics = {key: vector_statistics(values) for key, values in columns.items()}
     for view in schema.views:
         histograms = [part.histograms[view] for part in loaded]
         statistics[image_key(view)] = image_statistics(
-            np.sum([histogram for histogram, _ in histograms], axis=0), sum(count for _, count in histograms)
+            np.sum([histogram for histogram, _ in histograms], axis=0),
+            sum(count for _, count in histograms),
         )
     return statistics
 
 
 def _listed(statistics: dict[str, FeatureStatistics]) -> dict[str, dict[str, Any]]:
-    return {key: {name: value.tolist() for name, value in values.items()} for key, values in statistics.items()}
+    return {
+        key: {name: value.tolist() for name, value in values.items()}
+        for key, values in statistics.items()
+    }
 
 
-def _info(out: Path, schema: Schema, limits: FileLimits, episodes: int, frames: int, tasks: int) -> dict[str, Any]:
+def _info(
+    out: Path, schema: Schema, limits: FileLimits, episodes: int, frames: int, tasks: int
+) -> dict[str, Any]:
     # An integer where possible: lerobot's own datasets hold one, and some of its tools count on it.
     fps = int(schema.fps) if float(schema.fps).is_integer() else schema.fps
     features: dict[str, Any] = {}

@@ -1,4 +1,5 @@
-"""Episodes on their way into a dataset: one folder each, written whole or not at all, by any number of processes.
+"""Episodes on their way into a dataset: one folder each, written whole or not at all, by any number
+of processes.
 
 parts/episode-000007/part.json       schema, length, instruction, number of sampled frames per view
                      arrays.npz      the vectors, and the image histograms for the statistics
@@ -61,7 +62,8 @@ def write_part(
     vectors: Mapping[str, np.ndarray],
     instruction: str,
 ) -> None:
-    """Write one episode as a part. A part that exists is complete: the folder gets its name when all of it is on disk.
+    """Write one episode as a part. A part that exists is complete: the folder gets its name when
+    all of it is on disk.
 
     Several processes may write parts of different indices at the same time.
 
@@ -91,8 +93,15 @@ def write_part(
         arrays[f"histogram/{view}"], sampled[view] = image_histogram(frames[view])
     with (unfinished / "arrays.npz").open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its option allow_pickle
-    facts = {"length": length, "instruction": instruction, "sampled_frames": sampled, "schema": schema.to_json()}
-    (unfinished / "part.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False), encoding="utf-8")
+    facts = {
+        "length": length,
+        "instruction": instruction,
+        "sampled_frames": sampled,
+        "schema": schema.to_json(),
+    }
+    (unfinished / "part.json").write_text(
+        json.dumps(facts, indent=2, ensure_ascii=False), encoding="utf-8"
+    )
 
     # Without this a power cut could leave a complete name over empty files.
     for path in unfinished.iterdir():
@@ -118,12 +127,19 @@ def read_part(parts: Path, index: int, schema: Schema) -> Part:
             length=facts["length"],
             instruction=facts["instruction"],
             vectors={key: arrays[f"vector/{key}"] for key in schema.vectors},
-            histograms={view: (arrays[f"histogram/{view}"], facts["sampled_frames"][view]) for view in schema.views},
+            histograms={
+                view: (arrays[f"histogram/{view}"], facts["sampled_frames"][view])
+                for view in schema.views
+            },
         )
 
 
 def _check(
-    index: int, schema: Schema, frames: Mapping[str, np.ndarray], vectors: Mapping[str, np.ndarray], instruction: str
+    index: int,
+    schema: Schema,
+    frames: Mapping[str, np.ndarray],
+    vectors: Mapping[str, np.ndarray],
+    instruction: str,
 ) -> int:
     """Number of frames of an episode that agrees with the schema."""
     where = f"episode {index}"
@@ -131,23 +147,34 @@ def _check(
         raise ValueError(f"the index of an episode counts from 0, got {index}")
     if not instruction.strip():
         raise ValueError(f"{where}: expected an instruction in words, got {instruction!r}")
-    for what, expected, came in (("views", schema.views, frames), ("vectors", schema.vectors, vectors)):
+    for what, expected, came in (
+        ("views", schema.views, frames),
+        ("vectors", schema.vectors, vectors),
+    ):
         if expected.keys() != came.keys():
             raise ValueError(f"{where}: expected the {what} {sorted(expected)}, got {sorted(came)}")
     for key, values in vectors.items():
         size = len(schema.vectors[key])
         if values.ndim != 2 or values.shape[1] != size or values.dtype != np.float32:
-            raise ValueError(f"{where}, {key}: expected (T, {size}) float32, got {values.shape} {values.dtype}")
+            raise ValueError(
+                f"{where}, {key}: expected (T, {size}) float32, got {values.shape} {values.dtype}"
+            )
         if not np.isfinite(values).all():
             row, column = np.argwhere(~np.isfinite(values))[0]
             name = schema.vectors[key][column]
-            raise ValueError(f"{where}, {key}: {name!r} is {values[row, column]} in frame {row}; expected finite numbers")
+            raise ValueError(
+                f"{where}, {key}: {name!r} is {values[row, column]} in frame {row}; expected finite numbers"
+            )
     for view, pixels in frames.items():
         height, width = schema.views[view]
         if pixels.ndim != 4 or pixels.shape[1:] != (height, width, 3) or pixels.dtype != np.uint8:
-            raise ValueError(f"{where}, {view}: expected (T, {height}, {width}, 3) uint8, got {pixels.shape} {pixels.dtype}")
+            raise ValueError(
+                f"{where}, {view}: expected (T, {height}, {width}, 3) uint8, got {pixels.shape} {pixels.dtype}"
+            )
     lengths = {key: len(values) for key, values in (*vectors.items(), *frames.items())}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         listing = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        raise ValueError(f"{where}: expected the same number of frames, at least 1, in every array; got {listing}")
+        raise ValueError(
+            f"{where}: expected the same number of frames, at least 1, in every array; got {listing}"
+        )
     return next(iter(lengths.values()))

@@ -1,4 +1,6 @@
-"""What every frame of a dataset holds, and the layout of a LeRobot v3.0 dataset that writer and reader share."""
+"""What every frame of a dataset holds, and the layout of a LeRobot v3.0 dataset that writer and
+reader share.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +47,21 @@ class Schema:
     """Control steps per second; need not be an integer."""
     robot_type: str
     views: Mapping[str, tuple[int, int]]
-    """View -> (height, width) of its frames: `third` is the feature `observation.images.third`. May be empty."""
+    """View -> (height, width) of its frames: `third` is the feature `observation.images.third`. May
+    be empty.
+    """
     vectors: Mapping[str, tuple[str, ...]]
     """Feature -> names of its elements: `observation.state`, `action`, ..."""
     recorded: bool = field(default=False, compare=False, repr=False)
-    """Whether a dataset with it exists already: that is read as it is, while a new one is held to what can be written."""
+    """Whether a dataset with it exists already: that is read as it is, while a new one is held to
+    what can be written.
+    """
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.fps) and self.fps > 0):
-            raise ValueError(f"Schema.fps must be a positive number of frames per second, got {self.fps}")
+            raise ValueError(
+                f"Schema.fps must be a positive number of frames per second, got {self.fps}"
+            )
         if not self.robot_type:
             raise ValueError("Schema.robot_type must name the robot, got an empty string")
         if not self.recorded:
@@ -68,14 +76,20 @@ class Schema:
                     f"got {tuple(size)}; render or crop to an even size"
                 )
         if not self.vectors:
-            raise ValueError("Schema.vectors must name at least one feature, for example 'action'; got none")
+            raise ValueError(
+                "Schema.vectors must name at least one feature, for example 'action'; got none"
+            )
         for key, names in self.vectors.items():
             self._check_name("vector", key)
             if key in INDEX_FEATURES or key.startswith(IMAGE_PREFIX):
                 taken = ", ".join(INDEX_FEATURES)
-                raise ValueError(f"vector {key!r} has a reserved name: {taken} and {IMAGE_PREFIX}* are LeRobot's own")
+                raise ValueError(
+                    f"vector {key!r} has a reserved name: {taken} and {IMAGE_PREFIX}* are LeRobot's own"
+                )
             if isinstance(names, str) or not names or len(set(names)) != len(names):
-                raise ValueError(f"vector {key!r} needs one distinct name per element, got {names!r}")
+                raise ValueError(
+                    f"vector {key!r} needs one distinct name per element, got {names!r}"
+                )
 
     @staticmethod
     def _check_name(what: str, name: str) -> None:
@@ -100,7 +114,9 @@ class Schema:
 
     @classmethod
     def from_info(cls, info: Mapping[str, Any]) -> Schema:
-        """The schema of a dataset, from its meta/info.json; features of other kinds than ours are left out."""
+        """The schema of a dataset, from its meta/info.json; features of other kinds than ours are
+        left out.
+        """
         views, vectors = {}, {}
         for key, feature in info["features"].items():
             shape = tuple(feature["shape"])
@@ -108,14 +124,22 @@ class Schema:
                 size = _picture_size(feature)
                 if size is not None:
                     views[key.removeprefix(IMAGE_PREFIX)] = size
-            elif feature["dtype"] in ("float32", "float64") and len(shape) == 1 and key not in INDEX_FEATURES:
+            elif (
+                feature["dtype"] in ("float32", "float64")
+                and len(shape) == 1
+                and key not in INDEX_FEATURES
+            ):
                 vectors[key] = _element_names(feature.get("names"), shape[0])
         robot_type = info.get("robot_type") or "unknown"
-        return cls(fps=info["fps"], robot_type=robot_type, views=views, vectors=vectors, recorded=True)
+        return cls(
+            fps=info["fps"], robot_type=robot_type, views=views, vectors=vectors, recorded=True
+        )
 
 
 def _picture_size(feature: Mapping[str, Any]) -> tuple[int, int] | None:
-    """(height, width) of a video or image feature; None for depth maps and whatever else is not RGB."""
+    """(height, width) of a video or image feature; None for depth maps and whatever else is not
+    RGB.
+    """
     shape, names = tuple(feature["shape"]), feature.get("names")
     facts = feature.get("info") or feature.get("video_info") or {}
     if len(shape) != 3 or facts.get("video.is_depth_map"):
@@ -128,7 +152,9 @@ def _picture_size(feature: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _element_names(names: Any, size: int) -> tuple[str, ...]:
-    """Names of a vector's elements; datasets of others hold a list, a dict with one list, or nothing."""
+    """Names of a vector's elements; datasets of others hold a list, a dict with one list, or
+    nothing.
+    """
     if isinstance(names, dict):
         names = [name for part in names.values() if isinstance(part, list) for name in part]
     if isinstance(names, list) and len(set(map(str, names))) == size:

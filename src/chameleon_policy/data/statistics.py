@@ -1,4 +1,6 @@
-"""Statistics in LeRobot's form: feature -> {min, max, mean, std, count, q01, q10, q50, q90, q99} as arrays."""
+"""Statistics in LeRobot's form: feature -> {min, max, mean, std, count, q01, q10, q50, q90, q99} as
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ FeatureStatistics = dict[str, np.ndarray]
 
 
 def vector_statistics(values: np.ndarray) -> FeatureStatistics:
-    """Statistics (d,) of rows (T, d); min and max keep the type of the values, the others are float64."""
+    """Statistics (d,) of rows (T, d); min and max keep the type of the values, the others are
+    float64.
+    """
     wide = values.astype(np.float64)
     quantiles = np.quantile(wide, list(QUANTILES.values()), axis=0)
     return {
@@ -25,19 +29,24 @@ def vector_statistics(values: np.ndarray) -> FeatureStatistics:
 
 
 def image_histogram(frames: np.ndarray) -> tuple[np.ndarray, int]:
-    """How often each value occurs per channel, (3, 256), in up to 100 frames spread over the episode, and their number.
+    """How often each value occurs per channel, (3, 256), in up to 100 frames spread over the
+    episode, and their number.
 
-    Histograms of episodes add up, so the statistics of the whole dataset are those of all its sampled pixels, not
-    averages of the episodes' statistics.
+    Histograms of episodes add up, so the statistics of the whole dataset are those of all its
+    sampled pixels, not averages of the episodes' statistics.
     """
-    chosen = np.unique(np.linspace(0, len(frames) - 1, min(len(frames), SAMPLED_FRAMES)).round().astype(int))
+    chosen = np.unique(
+        np.linspace(0, len(frames) - 1, min(len(frames), SAMPLED_FRAMES)).round().astype(int)
+    )
     sampled = frames[chosen]
     counts = [np.bincount(sampled[..., channel].ravel(), minlength=256) for channel in range(3)]
     return np.stack(counts).astype(np.int64), len(chosen)
 
 
 def image_statistics(histogram: np.ndarray, count: int) -> FeatureStatistics:
-    """Statistics (3, 1, 1), in 0..1, of the pixels in a histogram (3, 256) made of `count` frames."""
+    """Statistics (3, 1, 1), in 0..1, of the pixels in a histogram (3, 256) made of `count`
+    frames.
+    """
     levels = np.arange(256) / 255
     share = histogram / histogram.sum(axis=1, keepdims=True)
     mean = share @ levels
@@ -53,4 +62,6 @@ def image_statistics(histogram: np.ndarray, count: int) -> FeatureStatistics:
         "std": np.sqrt(variance),
         **quantiles,
     }
-    return {name: value.reshape(3, 1, 1) for name, value in per_channel.items()} | {"count": np.array([count])}
+    return {name: value.reshape(3, 1, 1) for name, value in per_channel.items()} | {
+        "count": np.array([count])
+    }

@@ -1,4 +1,6 @@
-"""H.264 videos whose frame n stands at the time n / fps: encoding, joining without re-encoding, and decoding."""
+"""H.264 videos whose frame n stands at the time n / fps: encoding, joining without re-encoding, and
+decoding.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,13 @@ import numpy as np
 from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 
 KEY_FRAME_EVERY = 4
-# No B-frames: packets are stored in the order of display, so that episodes can be joined by shifting their times.
+# No B-frames: packets are stored in the order of display, so that episodes can be joined by
+# shifting their times.
 ENCODER_OPTIONS = {"crf": "18", "preset": "fast", "bf": "0", "g": str(KEY_FRAME_EVERY)}
 # H.273 code point of the BT.601 matrix; written into the stream, so that no decoder has to guess.
 BT601 = 6
-# Colours are converted by as many threads as there are cores from av 17 on: for small pictures ten times slower than by one.
+# Colours are converted by as many threads as there are cores from av 17 on: for small pictures ten
+# times slower than by one.
 ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 
@@ -35,7 +39,11 @@ def encode_video(path: Path, frames: np.ndarray, rate: Fraction) -> None:
         for number, pixels in enumerate(frames):
             rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
             frame = converter.reformat(
-                rgb, format="yuv420p", dst_colorspace=Colorspace.ITU601, dst_color_range=ColorRange.MPEG, **ONE_THREAD
+                rgb,
+                format="yuv420p",
+                dst_colorspace=Colorspace.ITU601,
+                dst_color_range=ColorRange.MPEG,
+                **ONE_THREAD,
             )
             frame.pts, frame.time_base = number, 1 / rate
             container.mux(stream.encode(frame))
@@ -43,8 +51,11 @@ def encode_video(path: Path, frames: np.ndarray, rate: Fraction) -> None:
 
 
 def join_videos(paths: Sequence[Path], out: Path, rate: Fraction) -> None:
-    """Join videos by `encode_video` into one, copying their packets; frame n of the whole stands at n / fps."""
-    # An MP4's clock ticks an integer number of times per second: `numerator` ticks, of which a frame lasts `denominator`.
+    """Join videos by `encode_video` into one, copying their packets; frame n of the whole stands at
+    n / fps.
+    """
+    # An MP4's clock ticks an integer number of times per second: `numerator` ticks, of which a
+    # frame lasts `denominator`.
     tick, ticks_per_frame = Fraction(1, rate.numerator), rate.denominator
     number = 0
     with av.open(str(out), "w", format="mp4", options={"movflags": "faststart"}) as container:
@@ -79,7 +90,9 @@ def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndar
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
-                raise ValueError(f"{path} is damaged: it holds no video; record or copy the dataset again")
+                raise ValueError(
+                    f"{path} is damaged: it holds no video; record or copy the dataset again"
+                )
             stream = container.streams.video[0]
             assert stream.time_base is not None
             # Episodes are read by several threads at once: one each.
@@ -87,15 +100,21 @@ def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndar
             container.seek(round(first / rate / stream.time_base), stream=stream, backward=True)
             for frame in container.decode(stream):
                 if frame.pts is None:
-                    raise ValueError(f"{path}: a frame has no time stamp; expected frame n at n / {float(rate):g} seconds")
+                    raise ValueError(
+                        f"{path}: a frame has no time stamp; expected frame n at n / {float(rate):g} seconds"
+                    )
                 number = round(frame.pts * stream.time_base * rate)
                 if number < first:
                     continue
                 if number != first + done:
-                    raise ValueError(f"{path}: expected frame {first + done}, got frame {number}; the video is damaged")
+                    raise ValueError(
+                        f"{path}: expected frame {first + done}, got frame {number}; the video is damaged"
+                    )
                 # The decoder paints over what is missing in a file that was cut short.
                 if frame.is_corrupt:
-                    raise ValueError(f"{path}: frame {number} is damaged; record or copy the dataset again")
+                    raise ValueError(
+                        f"{path}: frame {number} is damaged; record or copy the dataset again"
+                    )
                 if done == 0:
                     frames = np.empty((length, frame.height, frame.width, 3), np.uint8)
                 frames[done] = converter.reformat(frame, format="rgb24", **ONE_THREAD).to_ndarray()
@@ -103,7 +122,9 @@ def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndar
                 if done == length:
                     return frames
     except av.FFmpegError as error:
-        raise ValueError(f"{path} is damaged ({error}); record or copy the dataset again") from error
+        raise ValueError(
+            f"{path} is damaged ({error}); record or copy the dataset again"
+        ) from error
     raise ValueError(
         f"{path}: expected {length} frames from frame {first} on, got {done}; the file is cut short: record again"
     )

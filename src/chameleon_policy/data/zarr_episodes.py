@@ -1,4 +1,6 @@
-"""Episodes in Diffusion Policy's replay buffers: data/<key> holds all episodes on end, meta/episode_ends where each ends."""
+"""Episodes in Diffusion Policy's replay buffers: data/<key> holds all episodes on end,
+meta/episode_ends where each ends.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,23 @@ class ZarrEpisodes(ArrayEpisodes):
     def __init__(self, path: Path, keys: Keys = DEFAULT_KEYS) -> None:
         zarr = import_extra("zarr", "zarr")
         try:
-            group = zarr.open_group(zarr.storage.ZipStore(path, mode="r") if path.is_file() else path, mode="r")
+            group = zarr.open_group(
+                zarr.storage.ZipStore(path, mode="r") if path.is_file() else path, mode="r"
+            )
             parts = {name: name in group for name in ("data", EPISODE_ENDS)}
             found = sorted(group)
             arrays = dict(group["data"].arrays()) if parts["data"] else {}
-            ends = np.asarray(group[EPISODE_ENDS][:], dtype=np.int64) if parts[EPISODE_ENDS] else np.zeros(0, np.int64)
-        except Exception as error:  # a codec, a zip file and damaged metadata each have exceptions of their own
-            raise ValueError(f"{path} is damaged, or no replay buffer ({error}); copy it again") from error
+            ends = (
+                np.asarray(group[EPISODE_ENDS][:], dtype=np.int64)
+                if parts[EPISODE_ENDS]
+                else np.zeros(0, np.int64)
+            )
+        except (
+            Exception
+        ) as error:  # a codec, a zip file and damaged metadata each have exceptions of their own
+            raise ValueError(
+                f"{path} is damaged, or no replay buffer ({error}); copy it again"
+            ) from error
         for name, there in parts.items():
             if not there:
                 raise ValueError(
@@ -67,12 +79,18 @@ class ZarrEpisodes(ArrayEpisodes):
     def _blosc_chunks(self, key: str, first: int, last: int) -> Iterator[Path]:
         """The files of some rows of an array, if each is one block of blosc."""
         array = self._arrays[key]
-        compressed = bool(array.compressors) and type(array.compressors[-1]).__name__ in ("Blosc", "BloscCodec")
+        compressed = bool(array.compressors) and type(array.compressors[-1]).__name__ in (
+            "Blosc",
+            "BloscCodec",
+        )
         # The members of a zip file have checksums; the inside of a shard is not a file.
         if not compressed or array.shards is not None or self.source.is_file():
             return
         rows = range(first // array.chunks[0], (last - 1) // array.chunks[0] + 1)
-        others = [range(-(-size // chunk)) for size, chunk in zip(array.shape[1:], array.chunks[1:], strict=True)]
+        others = [
+            range(-(-size // chunk))
+            for size, chunk in zip(array.shape[1:], array.chunks[1:], strict=True)
+        ]
         for place in itertools.product(rows, *others):
             path = self.source / "data" / key / array.metadata.encode_chunk_key(place)
             if path.is_file():  # a chunk that holds nothing but the fill value need not exist
@@ -83,7 +101,9 @@ class ZarrEpisodes(ArrayEpisodes):
 
 
 def _check_blosc(path: Path) -> None:
-    """Refuse a block that was cut short. The decoder trusts the size in its header, and may read on in foreign memory."""
+    """Refuse a block that was cut short. The decoder trusts the size in its header, and may read on
+    in foreign memory.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         header = file.read(16)

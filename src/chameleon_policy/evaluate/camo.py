@@ -1,4 +1,6 @@
-"""Scores of a policy on a Camo task, with intervals, reasons, and broken down by answer and by difficulty."""
+"""Scores of a policy on a Camo task, with intervals, reasons, and broken down by answer and by
+difficulty.
+"""
 
 from __future__ import annotations
 
@@ -49,19 +51,29 @@ class Evaluation:
                 dial: {value: summary.as_dict() for value, summary in values.items()}
                 for dial, values in self.by_difficulty().items()
             },
-            "control_steps": {"shortest": min(lengths), "longest": max(lengths), "all": sum(lengths)},
+            "control_steps": {
+                "shortest": min(lengths),
+                "longest": max(lengths),
+                "all": sum(lengths),
+            },
             "rollouts": [
                 {
-                    "seed": played.seed, "z": played.z, **asdict(played.score), **played.difficulty,
+                    "seed": played.seed,
+                    "z": played.z,
+                    **asdict(played.score),
+                    **played.difficulty,
                     "control_steps": played.length,
                 }
                 for played in (rollout.played for rollout in self.rollouts)
             ],
-        }  # fmt: skip
+        }
 
     def _grouped(self, key: Callable[[Rollout], Any]) -> dict[str, Summary]:
         values = sorted({key(rollout) for rollout in self.rollouts})
-        return {str(value): self._summary([each for each in self.rollouts if key(each) == value]) for value in values}
+        return {
+            str(value): self._summary([each for each in self.rollouts if key(each) == value])
+            for value in values
+        }
 
     def _summary(self, rollouts: Sequence[Rollout]) -> Summary:
         task = task_named(self.settings.task)()
@@ -80,14 +92,24 @@ def evaluate(
     training_seeds: bool = False,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Evaluation:
-    """Play an episode for every seed. Training seeds are refused, unless it is said that they are meant."""
+    """Play an episode for every seed. Training seeds are refused, unless it is said that they are
+    meant.
+    """
     if not seeds:
         raise ValueError("expected at least one episode, got none")
     if not training_seeds:
         refuse_training_seeds(seeds)
     with EnvPool(settings, parallel, min(workers, len(seeds))) as pool:
         instruction = embed_instruction(policy.features, settings.task)
-        rollouts = roll_out(policy, pool, seeds, steps=steps, executed=executed, instruction=instruction, progress=progress)
+        rollouts = roll_out(
+            policy,
+            pool,
+            seeds,
+            steps=steps,
+            executed=executed,
+            instruction=instruction,
+            progress=progress,
+        )
     return Evaluation(settings, rollouts)
 
 

@@ -26,16 +26,25 @@ def training_of(run: Path | str) -> dict[str, Any] | None:
         return None
     settings, lines = json.loads(path.read_text()), read_metrics(Path(run) / METRICS)
     trained = [line for line in lines if "loss" in line]
-    return {**{name: settings.get(name) for name in ("method", "training", "data", "git_revision")}, "last": trained[-1:]}
+    return {
+        **{name: settings.get(name) for name in ("method", "training", "data", "git_revision")},
+        "last": trained[-1:],
+    }
 
 
 def sampling_steps_of(policy: Policy) -> int | None:
-    """Sampling steps of a chunk, unless it is told otherwise; None where there are none (an expert)."""
+    """Sampling steps of a chunk, unless it is told otherwise; None where there are none (an
+    expert).
+    """
     return policy.config.sampling_steps if isinstance(policy, VisuomotorPolicy) else None
 
 
-def load_for_evaluation(run: Path | str, task: str, device: Device = "auto", **dials: Any) -> tuple[Policy, CamoSettings]:
-    """The policy of a run (or a saved policy, or an expert) and the environment that shows what it expects to see."""
+def load_for_evaluation(
+    run: Path | str, task: str, device: Device = "auto", **dials: Any
+) -> tuple[Policy, CamoSettings]:
+    """The policy of a run (or a saved policy, or an expert) and the environment that shows what it
+    expects to see.
+    """
     if str(run) in EXPERTS:
         return OraclePolicy(), CamoSettings(task=task, observation="state", kind=str(run), **dials)  # type: ignore[arg-type]
     check_device(device)

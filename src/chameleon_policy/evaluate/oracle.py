@@ -1,7 +1,8 @@
-"""The experts as policies, to test the evaluation itself: what they score is the most, and the least, that it can find.
+"""The experts as policies, to test the evaluation itself: what they score is the most, and the
+least, that it can find.
 
-Its environment (`oracle_env.py`) shows what the expert would do in place of proprioception; the oracle does just that.
-Batching, memory states, chunks and processes are those of every policy.
+Its environment (`oracle_env.py`) shows what the expert would do in place of proprioception; the
+oracle does just that. Batching, memory states, chunks and processes are those of every policy.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class OraclePolicy:
     method = "oracle"
     device = torch.device("cpu")
     executed = 1
-    features = Features(objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=1)
+    features = Features(
+        objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=1
+    )
 
     def initial_state(self, batch_size: int = 1) -> LastAction:
         """Nothing told yet."""
@@ -53,6 +56,8 @@ class OraclePolicy:
         """It has none."""
         return state
 
-    def act(self, state: LastAction, *, steps: int | None = None, source: Tensor | None = None) -> Tensor:
+    def act(
+        self, state: LastAction, *, steps: int | None = None, source: Tensor | None = None
+    ) -> Tensor:
         """Obey: chunks of one action."""
         return state.action.unsqueeze(1)

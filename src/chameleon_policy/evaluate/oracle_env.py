@@ -43,4 +43,6 @@ class GuessingEnv(OracleEnv):
 
     def choice(self) -> Answer | None:
         """Any answer, equally likely."""
-        return self.task.answers[int(np.random.default_rng([self.seed, 1]).integers(len(self.task.answers)))]
+        return self.task.answers[
+            int(np.random.default_rng([self.seed, 1]).integers(len(self.task.answers)))
+        ]

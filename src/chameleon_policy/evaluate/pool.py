@@ -1,4 +1,6 @@
-"""Environments in worker processes, stepped together: one message to each worker and back per control step."""
+"""Environments in worker processes, stepped together: one message to each worker and back per
+control step.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Played:
     difficulty: dict[str, int]
     length: int
     choices: tuple[int | None, ...] = ()
-    """The candidate that was taken after each decision that came, also where the manipulation does not count."""
+    """The candidate that was taken after each decision that came, also where the manipulation does
+    not count.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +77,18 @@ class EnvPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def advance(self, order: Order) -> dict[int, Tick]:
-        """Begin episodes and take control steps; returns what every slot in the order shows then."""
+        """Begin episodes and take control steps; returns what every slot in the order shows
+        then.
+        """
         if not self._pipes:
             return self._here.advance(order)
         shares: list[dict[int, Begin | np.ndarray]] = [{} for _ in self._pipes]
@@ -90,7 +101,9 @@ class EnvPool:
                 pipe.send(share)
             answers = [pipe.recv() for pipe, _ in busy]
         except (EOFError, OSError) as error:
-            raise OSError("an evaluation process died (killed, or out of memory?); run the evaluation again") from error
+            raise OSError(
+                "an evaluation process died (killed, or out of memory?); run the evaluation again"
+            ) from error
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -145,7 +158,8 @@ def _played(env: CamoEnv) -> Played:
 
 
 def _serve(pipe: Connection, settings: CamoSettings) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # for the parent, which may want to save; then its end of the pipe closes
+    # for the parent, which may want to save; then its end of the pipe closes
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     environments = _Environments(settings)
     while True:

@@ -1,8 +1,9 @@
-"""Closed-loop rollouts: one batched policy, many environments, the memory ticked on every control step.
+"""Closed-loop rollouts: one batched policy, many environments, the memory ticked on every control
+step.
 
-Reproducible: the noise of every chunk follows from the episode's seed, and the policy always computes a batch of the same
-size, since the last bits of a result depend on it and a closed loop amplifies them. Another `parallel`, or other hardware,
-is another run.
+Reproducible: the noise of every chunk follows from the episode's seed, and the policy always
+computes a batch of the same size, since the last bits of a result depend on it and a closed loop
+amplifies them. Another `parallel`, or other hardware, is another run.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Policy(Protocol):
         """Actions of a chunk to carry out before the next one is due."""
 
     def initial_state(self, batch_size: int = 1) -> Any:
-        """Memory before the first observation; it can be indexed, and `put` replaces some of its episodes."""
+        """Memory before the first observation; it can be indexed, and `put` replaces some of its
+        episodes.
+        """
 
     def observe(self, observation: Observation, state: Any) -> Any:
         """Memory after one control step."""
@@ -68,14 +71,18 @@ def roll_out(
     answers: Sequence[Answer] | None = None,
     progress: Callable[[int], object] = lambda done: None,
 ) -> list[Rollout]:
-    """Play the episodes of these seeds, with these answers or those that the seeds decide; results in their order.
+    """Play the episodes of these seeds, with these answers or those that the seeds decide; results
+    in their order.
 
-    `executed` actions of every chunk are carried out (default: as many as the policy says). A chunk that was planned before
-    a decision is dropped there: what is done then must come from what is known then.
+    `executed` actions of every chunk are carried out (default: as many as the policy says). A chunk
+    that was planned before a decision is dropped there: what is done then must come from what is
+    known then.
     """
     executed = policy.executed if executed is None else executed
     if not 1 <= executed <= policy.features.horizon:
-        raise ValueError(f"expected 1 to {policy.features.horizon} actions of a chunk to be executed, got {executed}")
+        raise ValueError(
+            f"expected 1 to {policy.features.horizon} actions of a chunk to be executed, got {executed}"
+        )
     waiting, slots = list(enumerate(seeds)), [_Slot(policy.features) for _ in range(pool.slots)]
     results: dict[int, Rollout] = {}
     state = policy.initial_state(len(slots))
@@ -91,7 +98,10 @@ def roll_out(
         playing = [place for place, slot in enumerate(slots) if slot.episode is not None]
         if not playing:
             return [results[episode] for episode in range(len(seeds))]
-        order = {place: begun[place] if place in begun else slots[place].next_action() for place in playing}
+        order = {
+            place: begun[place] if place in begun else slots[place].next_action()
+            for place in playing
+        }
         ticks = pool.advance(order)
         decided = [place for place, tick in ticks.items() if tick.decision and tick.played is None]
         if decided:
@@ -103,7 +113,9 @@ def roll_out(
                 progress(len(results))
         seen = slots[playing[0]].observation  # stands in for slots that were never used
         assert seen is not None
-        state = policy.observe(_stack([slot.observation or seen for slot in slots], instruction, policy.device), state)
+        state = policy.observe(
+            _stack([slot.observation or seen for slot in slots], instruction, policy.device), state
+        )
         due = [place for place, slot in enumerate(slots) if slot.needs_a_plan]
         if due:
             noise = torch.stack([slot.noise() for slot in slots]).to(policy.device)
@@ -129,7 +141,11 @@ class _Slot:
 
     def noise(self) -> Tensor:
         """The next noise of this episode; nothing is drawn if no chunk is due."""
-        return torch.randn(self._shape, generator=self._generator) if self.needs_a_plan else torch.zeros(self._shape)
+        return (
+            torch.randn(self._shape, generator=self._generator)
+            if self.needs_a_plan
+            else torch.zeros(self._shape)
+        )
 
     @property
     def needs_a_plan(self) -> bool:
@@ -151,7 +167,9 @@ class _Slot:
         return finished
 
 
-def _stack(observations: Sequence[dict[str, Any]], instruction: Tensor | None, device: torch.device) -> Observation:
+def _stack(
+    observations: Sequence[dict[str, Any]], instruction: Tensor | None, device: torch.device
+) -> Observation:
     """Observations of a Camo environment as one batch; an idle slot repeats its last one."""
 
     def stacked(arrays: list[np.ndarray]) -> Tensor:
@@ -160,7 +178,12 @@ def _stack(observations: Sequence[dict[str, Any]], instruction: Tensor | None, d
     first = observations[0]
     return Observation(
         proprioception=stacked([each["proprioception"] for each in observations]),
-        images={view: stacked([each["images"][view] for each in observations]) for view in first.get("images", {})},
+        images={
+            view: stacked([each["images"][view] for each in observations])
+            for view in first.get("images", {})
+        },
         objects=stacked([each["objects"] for each in observations]) if "objects" in first else None,
-        instruction=None if instruction is None else instruction.to(device).expand(len(observations), -1),
+        instruction=None
+        if instruction is None
+        else instruction.to(device).expand(len(observations), -1),
     )

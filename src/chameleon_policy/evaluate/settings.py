@@ -1,4 +1,6 @@
-"""Which episodes a policy is asked to play: the task, its dials, and observations of the kind it was made for."""
+"""Which episodes a policy is asked to play: the task, its dials, and observations of the kind it
+was made for.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,11 @@ if TYPE_CHECKING:  # the processes of the environments start without torch
 
 Kind = Literal["policy", "told", "oracle", "guess"]
 ENVIRONMENTS: dict[Kind, type[CamoEnv]] = {
-    "policy": CamoEnv, "told": ToldEnv, "oracle": OracleEnv, "guess": GuessingEnv
-}  # fmt: skip
+    "policy": CamoEnv,
+    "told": ToldEnv,
+    "oracle": OracleEnv,
+    "guess": GuessingEnv,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,9 @@ class CamoSettings:
     difficulty: dict[str, Span] = field(default_factory=dict)
     kind: Kind = "policy"
     until_choice: int | None = None
-    """End with the choice after this decision, counted from 0, and show nothing before it; for memories that are edited."""
+    """End with the choice after this decision, counted from 0, and show nothing before it; for
+    memories that are edited.
+    """
 
     def make_env(self) -> CamoEnv:
         """A new environment."""
@@ -47,9 +54,13 @@ class CamoSettings:
             difficulty = {**difficulty, "until_choice": self.until_choice}
         kind = ENVIRONMENTS[self.kind] if self.until_choice is None else ChoosingEnv
         return kind(
-            self.task, observation=self.observation, image_size=self.image_size, retention_steps=self.retention_steps,
-            nuisance=self.nuisance, **difficulty,
-        )  # fmt: skip
+            self.task,
+            observation=self.observation,
+            image_size=self.image_size,
+            retention_steps=self.retention_steps,
+            nuisance=self.nuisance,
+            **difficulty,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """In JSON's types."""
@@ -59,7 +70,9 @@ class CamoSettings:
 
 
 def observation_of(features: Features, task: str) -> dict[str, Any]:
-    """What the environment must show to a policy with these features, or a ValueError if it was made for something else."""
+    """What the environment must show to a policy with these features, or a ValueError if it was
+    made for something else.
+    """
     kind = task_named(task)
     told = features.proprioception == 10 + CHOICES
     if features.action != 10 or not (told or features.proprioception == 10):
@@ -69,17 +82,30 @@ def observation_of(features: Features, task: str) -> dict[str, Any]:
         )
     if features.objects is not None:
         slots = len(kind.candidates) + len(kind.others) + len(kind.hands)
-        if features.views or (features.objects.count, features.objects.size) != (slots, len(SLOT_NAMES)):
+        if features.views or (features.objects.count, features.objects.size) != (
+            slots,
+            len(SLOT_NAMES),
+        ):
             raise ValueError(
                 f"{task} has {slots} object slots of {len(SLOT_NAMES)} numbers; this policy has {features.objects.count} of "
                 f"{features.objects.size}: it was trained on another task"
             )
         return {"observation": "state", "kind": "told" if told else "policy"}
     sizes = {(view.height, view.width) for view in features.views}
-    if {view.name for view in features.views} != set(VIEWS) or len(sizes) != 1 or len(set(next(iter(sizes)))) != 1:
+    if (
+        {view.name for view in features.views} != set(VIEWS)
+        or len(sizes) != 1
+        or len(set(next(iter(sizes)))) != 1
+    ):
         shown = ", ".join(f"{view.name} {view.height} x {view.width}" for view in features.views)
-        raise ValueError(f"Camo has the square views {' and '.join(VIEWS)}; this policy has {shown}")
-    return {"observation": "rgb", "image_size": features.views[0].height, "kind": "told" if told else "policy"}
+        raise ValueError(
+            f"Camo has the square views {' and '.join(VIEWS)}; this policy has {shown}"
+        )
+    return {
+        "observation": "rgb",
+        "image_size": features.views[0].height,
+        "kind": "told" if told else "policy",
+    }
 
 
 def settings_of_recording(dataset: Path) -> CamoSettings:
@@ -95,4 +121,6 @@ def settings_of_recording(dataset: Path) -> CamoSettings:
         recorded = json.loads(path.read_text())
         return CamoSettings(**{name: recorded[name] for name in names})
     except (json.JSONDecodeError, KeyError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); record or copy the dataset again") from error
+        raise ValueError(
+            f"{path} is damaged ({error!r}); record or copy the dataset again"
+        ) from error

@@ -1,4 +1,6 @@
-"""Videos of rollouts: an episode is its seed and its actions, so it is drawn afterwards, and only if somebody looks."""
+"""Videos of rollouts: an episode is its seed and its actions, so it is drawn afterwards, and only
+if somebody looks.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def replay(settings: CamoSettings, rollout: Rollout, size: int) -> list[Moment]:
     try:
         env.reset(seed=rollout.played.seed)
         moments = watch_actions(env, rollout.actions, size)
-        assert env.score() == rollout.played.score, "the same seed and actions must give the same episode"
+        assert env.score() == rollout.played.score, (
+            "the same seed and actions must give the same episode"
+        )
         return moments
     finally:
         env.close()

@@ -1,6 +1,7 @@
 """Closed-loop scores on training seeds, taken while a policy is being trained.
 
-A loss can be small while the policy reads its own jitter as evidence. If DSR is at chance even here, it does not remember.
+A loss can be small while the policy reads its own jitter as evidence. If DSR is at chance even
+here, it does not remember.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ SAMPLING_STEPS = 8
 """Euler steps of a chunk: enough to watch."""
 
 
-def watch_training_seeds(datasets: Sequence[Path], episodes: int, workers: int, policy: VisuomotorPolicy) -> Watch:
-    """Scores a policy on the first episodes that recordings were made from, in the environments they were made in.
+def watch_training_seeds(
+    datasets: Sequence[Path], episodes: int, workers: int, policy: VisuomotorPolicy
+) -> Watch:
+    """Scores a policy on the first episodes that recordings were made from, in the environments
+    they were made in.
 
     With several recordings the names of the figures end in those of their folders.
     """
     settings = [settings_of_recording(dataset) for dataset in datasets]
     for each in settings:
         observation_of(policy.features, each.task)  # better refused now than at the first look
-    tables = [pq.read_table(dataset / TABLE, columns=["seed"], partitioning=None) for dataset in datasets]
+    tables = [
+        pq.read_table(dataset / TABLE, columns=["seed"], partitioning=None) for dataset in datasets
+    ]
     seeds = [table["seed"].to_pylist()[:episodes] for table in tables]
 
     ambiguous = len({dataset.name for dataset in datasets}) < len(datasets)

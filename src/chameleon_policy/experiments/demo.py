@@ -1,7 +1,9 @@
-"""`chameleon demo`: demonstrations, a policy with memory and its twin without, both scored in closed loop, on one page.
+"""`chameleon demo`: demonstrations, a policy with memory and its twin without, both scored in
+closed loop, on one page.
 
-Everything is made here and now, on a CPU: nothing is downloaded. What is already in the folder is kept, so that the same
-command goes on after an interruption. At the end the policy that comes with the package plays all three tasks from pictures.
+Everything is made here and now, on a CPU: nothing is downloaded. What is already in the folder is
+kept, so that the same command goes on after an interruption. At the end the policy that comes with
+the package plays all three tasks from pictures.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class DemoConfig:
     def __post_init__(self) -> None:
         for name in ("episodes", "shipped_episodes"):
             if getattr(self, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+                raise ValueError(
+                    f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"
+                )
 
 
 def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command: str) -> Path:
@@ -63,10 +67,14 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
     started = time.perf_counter()
     seeds = evaluation_seeds(FIRST_SEED, config.episodes)
     console.rule("1. Demonstrations")
-    recording = Recording(task=TASK, episodes=config.demonstrations, seed=config.seed, observation="state")
+    recording = Recording(
+        task=TASK, episodes=config.demonstrations, seed=config.seed, observation="state"
+    )
     record_once(recording, out / "data", bar, workers=2)
     evaluations: dict[str, Evaluation] = {}
-    for number, (method, minutes) in enumerate({"chameleon": config.minutes, "no-memory": config.twin_minutes}.items()):
+    for number, (method, minutes) in enumerate(
+        {"chameleon": config.minutes, "no-memory": config.twin_minutes}.items()
+    ):
         console.rule(f"{number + 2}. Training {NAMES[method]}")
         run = RunConfig.by_recipe(
             "camo-state",
@@ -78,22 +86,38 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
         train_once(run, out / method, console, device="cpu")
     console.rule("4. Closed loop")
     for method in NAMES:
-        evaluations[method] = play(out / method, TASK, seeds, bar, device="cpu", steps=SAMPLING_STEPS)
+        evaluations[method] = play(
+            out / method, TASK, seeds, bar, device="cpu", steps=SAMPLING_STEPS
+        )
         console.print(evaluation_table(evaluations[method], NAMES[method]))
     metrics = {method: read_metrics(out / method / METRICS) for method in NAMES}
     contenders = [
-        Contender(NAMES[method], evaluation.summary, metrics[method], _clips(evaluation, out / "clips" / method))
+        Contender(
+            NAMES[method],
+            evaluation.summary,
+            metrics[method],
+            _clips(evaluation, out / "clips" / method),
+        )
         for method, evaluation in evaluations.items()
     ]
     console.rule("5. The policy that comes with the package")
     few = evaluation_seeds(FIRST_SEED, config.shipped_episodes)
-    shipped = {task: play(SHIPPED_POLICY, task, few, bar, device="cpu", parallel=min(len(few), 36)) for task in TASKS}
-    showings = [_showing(task, evaluation, out / "clips" / SHIPPED_POLICY.name) for task, evaluation in shipped.items()]
+    shipped = {
+        task: play(SHIPPED_POLICY, task, few, bar, device="cpu", parallel=min(len(few), 36))
+        for task in TASKS
+    }
+    showings = [
+        _showing(task, evaluation, out / "clips" / SHIPPED_POLICY.name)
+        for task, evaluation in shipped.items()
+    ]
     for showing in showings:
         console.print(f"{showing.task}: {showing.right} of {showing.episodes} right")
     minutes = (time.perf_counter() - started) / 60
     result: dict[str, Any] = {
-        method: {"training": {name: metrics[method][-1][name] for name in ("step", "seconds")}, **evaluation.as_dict()}
+        method: {
+            "training": {name: metrics[method][-1][name] for name in ("step", "seconds")},
+            **evaluation.as_dict(),
+        }
         for method, evaluation in evaluations.items()
     }
     result |= {"minutes": minutes, "demonstrations": config.demonstrations}
@@ -112,18 +136,25 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
 
 
 def _showing(task: str, evaluation: Evaluation, folder: Path) -> Showing:
-    """What the page says of a task: how many episodes were right, and the first episode, whatever came of it."""
+    """What the page says of a task: how many episodes were right, and the first episode, whatever
+    came of it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     first = evaluation.rollouts[0]
     path = folder / f"{task}.mp4"
     save_clip(replay(evaluation.settings, first, CLIP_SIZE), path)
-    clip = Clip(path, f"Seed {first.played.seed}, z = {first.played.z}. {first.played.score.reason.capitalize()}.")
+    clip = Clip(
+        path,
+        f"Seed {first.played.seed}, z = {first.played.z}. {first.played.score.reason.capitalize()}.",
+    )
     right = sum(rollout.played.score.success for rollout in evaluation.rollouts)
     return Showing(task, task_named(task).instruction, right, len(evaluation.rollouts), clip)
 
 
 def _clips(evaluation: Evaluation, folder: Path) -> list[Clip]:
-    """Two episodes that tell the story: successes and wrong choices before mishaps, different answers if possible."""
+    """Two episodes that tell the story: successes and wrong choices before mishaps, different
+    answers if possible.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     telling = sorted(evaluation.rollouts, key=lambda rollout: not rollout.played.score.manipulation)
     first = telling[0]
@@ -133,5 +164,10 @@ def _clips(evaluation: Evaluation, folder: Path) -> list[Clip]:
         played = rollout.played
         path = folder / f"{played.seed}.mp4"
         save_clip(replay(evaluation.settings, rollout, CLIP_SIZE), path)
-        clips.append(Clip(path, f"Seed {played.seed}: plate {played.z} was used. {played.score.reason.capitalize()}."))
+        clips.append(
+            Clip(
+                path,
+                f"Seed {played.seed}: plate {played.z} was used. {played.score.reason.capitalize()}.",
+            )
+        )
     return clips

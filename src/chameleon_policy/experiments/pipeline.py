@@ -19,7 +19,9 @@ from chameleon_policy.exit_codes import STOPPED
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
 
-def train_once(run: RunConfig, out: Path, console: Console, *, device: Device, workers: int = 2) -> None:
+def train_once(
+    run: RunConfig, out: Path, console: Console, *, device: Device, workers: int = 2
+) -> None:
     """Train, unless the run's budget is spent; SystemExit if a signal asked to stop."""
     try:
         signal = train(run, out, device=device, workers=workers, console=console)
@@ -31,8 +33,12 @@ def train_once(run: RunConfig, out: Path, console: Console, *, device: Device, w
         raise SystemExit(STOPPED + signal)
 
 
-def play(policy: Path, task: str, seeds: Sequence[int], bar: Bar, *, device: Device, **options: Any) -> Evaluation:
-    """Load a policy and play one episode of the task for every seed; options are those of `evaluate`."""
+def play(
+    policy: Path, task: str, seeds: Sequence[int], bar: Bar, *, device: Device, **options: Any
+) -> Evaluation:
+    """Load a policy and play one episode of the task for every seed; options are those of
+    `evaluate`.
+    """
     loaded, settings = load_for_evaluation(policy, task, device)
     with bar(f"{policy.name} plays {task}", len(seeds)) as advance:
         return evaluate(loaded, settings, seeds, progress=advance, **options)

@@ -1,7 +1,8 @@
 """`chameleon reproduce`: from nothing to scores, and those beside the ones that are published.
 
-Demonstrations, one policy for all tasks that are asked for, trained by the recipe, rollouts on held-out seeds. What is
-already in the folder is kept, so that the same command goes on after an interruption.
+Demonstrations, one policy for all tasks that are asked for, trained by the recipe, rollouts on
+held-out seeds. What is already in the folder is kept, so that the same command goes on after an
+interruption.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ HELD_OUT = 60
 RATES = ("msr", "dsr", "sr")
 SCORES = "scores.json"
 EULER_STEPS = 8
-"""Of a chunk. The paper has 50; the nano policy scores the same with 1 to 50 (docs/results/euler-steps.json)."""
+"""Of a chunk. The paper has 50; the nano policy scores the same with 1 to 50
+(docs/results/euler-steps.json).
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,21 +84,40 @@ class Reproduction:
 
 
 def reproduce(
-    config: Reproduction, out: Path, bar: Bar, console: Console, *, command: str, device: Device, workers: int
+    config: Reproduction,
+    out: Path,
+    bar: Bar,
+    console: Console,
+    *,
+    command: str,
+    device: Device,
+    workers: int,
 ) -> dict[str, Any]:
-    """Record, train, evaluate and compare; returns the scores, which also stand in out/scores.json."""
+    """Record, train, evaluate and compare; returns the scores, which also stand in
+    out/scores.json.
+    """
     # Everything that can be refused is made before the long work.
     run = RunConfig.by_recipe(
         "camo",
         data=tuple(out / "data" / task for task in config.tasks),
         held_out=tuple(out / "held-out" / task for task in config.tasks),
-        training={"minutes": config.minutes, "seed": config.seed, "watch_times": LOOKS, "watch_episodes": 0},
+        training={
+            "minutes": config.minutes,
+            "seed": config.seed,
+            "watch_times": LOOKS,
+            "watch_episodes": 0,
+        },
         preset=config.preset,
     )
     check_device(device)
     recordings = {
-        out / name / task: Recording(task=task, episodes=episodes, seed=seed, image_size=config.image_size)
-        for name, episodes, seed in (("data", config.demonstrations, config.seed), ("held-out", HELD_OUT, config.seed + 1))
+        out / name / task: Recording(
+            task=task, episodes=episodes, seed=seed, image_size=config.image_size
+        )
+        for name, episodes, seed in (
+            ("data", config.demonstrations, config.seed),
+            ("held-out", HELD_OUT, config.seed + 1),
+        )
         for task in config.tasks
     }
     for folder, recording in recordings.items():
@@ -117,22 +139,31 @@ def reproduce(
 
 
 def published(demonstrations: int) -> dict[str, Any] | None:
-    """What is published with the project of a policy from so many demonstrations; None where there is nothing."""
+    """What is published with the project of a policy from so many demonstrations; None where there
+    is nothing.
+    """
     if not PUBLISHED.is_file():
         return None
     headline = json.loads(PUBLISHED.read_text())["result"]
-    found: dict[str, Any] | None = {str(headline["demonstrations"]): headline, **headline["tracks"]}.get(str(demonstrations))
+    found: dict[str, Any] | None = {
+        str(headline["demonstrations"]): headline,
+        **headline["tracks"],
+    }.get(str(demonstrations))
     return found
 
 
 def _export(out: Path) -> None:
-    """The policy as it would be shipped, and as it is scored: in half the space, with few Euler steps."""
+    """The policy as it would be shipped, and as it is scored: in half the space, with few Euler
+    steps.
+    """
     policy = load_policy(out / "run" / POLICY).bfloat16()
     policy.config = replace(policy.config, sampling_steps=EULER_STEPS)
     policy.save_pretrained(out / "policy")
 
 
-def _score(policy: Path, task: str, seeds: list[int], bar: Bar, device: Device, workers: int) -> dict[str, Any]:
+def _score(
+    policy: Path, task: str, seeds: list[int], bar: Bar, device: Device, workers: int
+) -> dict[str, Any]:
     started = time.perf_counter()
     evaluation = play(policy, task, seeds, bar, device=device, workers=workers)
     wall_seconds = time.perf_counter() - started
@@ -146,7 +177,11 @@ def _scored_before(path: Path, training: dict[str, Any], episodes: int) -> dict[
     before = json.loads(path.read_text())["result"]
     same = {**before, "tasks": {}} == training
     way = {"episodes": episodes, "euler_steps": EULER_STEPS}
-    return {task: scores for task, scores in before["tasks"].items() if same and way.items() <= scores.items()}
+    return {
+        task: scores
+        for task, scores in before["tasks"].items()
+        if same and way.items() <= scores.items()
+    }
 
 
 def _training(config: Reproduction, out: Path) -> dict[str, Any]:
@@ -169,18 +204,25 @@ def _training(config: Reproduction, out: Path) -> dict[str, Any]:
 def _frames_of_a_step(config: Reproduction, out: Path) -> float:
     """On average, of the demonstrations as they were recorded."""
     training = json.loads((out / "run" / RUN_SETTINGS).read_text())["training"]
-    info = {task: json.loads((out / "data" / task / INFO_PATH).read_text()) for task in config.tasks}
+    info = {
+        task: json.loads((out / "data" / task / INFO_PATH).read_text()) for task in config.tasks
+    }
     lengths = {task: each["total_frames"] / each["total_episodes"] for task, each in info.items()}
     episodes = [task for task, each in info.items() for _ in range(each["total_episodes"])]
     if training["equal_frames"]:
-        episodes = [episodes[number] for number in equal_frames([lengths[task] for task in episodes], episodes)]
+        episodes = [
+            episodes[number]
+            for number in equal_frames([lengths[task] for task in episodes], episodes)
+        ]
     return float(training["batch"] * sum(lengths[task] for task in episodes) / len(episodes))
 
 
 def _comparison(task: str, here: dict[str, Any], there: dict[str, Any] | None) -> Table:
     table = Table(title=f"{task}, {here['demonstrations']} demonstrations")
     for column in ("", "made with", "MSR %", "DSR %", "SR %"):
-        table.add_column(column, justify="right" if "%" in column else "left", no_wrap=column != "made with")
+        table.add_column(
+            column, justify="right" if "%" in column else "left", no_wrap=column != "made with"
+        )
     for name, result in (("here", here), ("published", there)):
         if result is None or task not in result["tasks"]:
             table.add_row(name, *["-"] * (len(table.columns) - 1))

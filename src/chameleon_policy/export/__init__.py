@@ -4,6 +4,6 @@
     manifest -> runtime                                 from a directory to actions; NumPy, and torch or ONNX Runtime
     check                                               the one beside the other
 
-`chameleon export RUN` calls `exporting.export_policy`. Nothing is imported here, so that whoever runs an export through ONNX
-Runtime does not wait for torch, and need not have it.
+`chameleon export RUN` calls `exporting.export_policy`. Nothing is imported here, so that whoever
+runs an export through ONNX Runtime does not wait for torch, and need not have it.
 """

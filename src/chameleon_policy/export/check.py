@@ -1,4 +1,6 @@
-"""An exported policy beside the policy itself: the same observations and noise, each with its own memory, tick by tick."""
+"""An exported policy beside the policy itself: the same observations and noise, each with its own
+memory, tick by tick.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,20 @@ TICKS = 20
 ACT_EVERY = 4
 SEED = 0
 BATCHES = (1, 3)
-"""Robots that a free batch dimension is tried with; neither is the number that it was traced with."""
+"""Robots that a free batch dimension is tried with; neither is the number that it was traced
+with.
+"""
 TOLERANCE = 1e-4
-"""Largest difference, as a share of the largest value that a tensor takes. docs/export.md has what was measured."""
+"""Largest difference, as a share of the largest value that a tensor takes. docs/export.md has what
+was measured.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """Largest differences to the policy itself over a rollout, as shares of the largest value of the tensor."""
+    """Largest differences to the policy itself over a rollout, as shares of the largest value of
+    the tensor.
+    """
 
     runtime: Runtime
     batch_size: int
@@ -46,9 +54,15 @@ class Errors:
 
 
 def check_export(
-    directory: Path, policy: VisuomotorPolicy, runtimes: tuple[Runtime, ...], steps: int, batch_size: int | None
+    directory: Path,
+    policy: VisuomotorPolicy,
+    runtimes: tuple[Runtime, ...],
+    steps: int,
+    batch_size: int | None,
 ) -> tuple[Errors, ...]:
-    """Compare what lies in the directory with the policy; ValueError if they differ by more than rounding does."""
+    """Compare what lies in the directory with the policy; ValueError if they differ by more than
+    rounding does.
+    """
     found = []
     for runtime in runtimes:
         exported = ExportedPolicy(directory, runtime)
@@ -65,7 +79,9 @@ def check_export(
     return tuple(found)
 
 
-def roll_both(exported: ExportedPolicy, policy: VisuomotorPolicy, runtime: Runtime, steps: int, robots: int) -> Errors:
+def roll_both(
+    exported: ExportedPolicy, policy: VisuomotorPolicy, runtime: Runtime, steps: int, robots: int
+) -> Errors:
     """Both through `TICKS` random observations, with a chunk of actions every few."""
     generator = torch.Generator().manual_seed(SEED)
     state, memory = policy.initial_state(robots), exported.initial_state(robots)
@@ -76,7 +92,9 @@ def roll_both(exported: ExportedPolicy, policy: VisuomotorPolicy, runtime: Runti
         expected = ours.detach().cpu().numpy().astype(np.float64)
         largest[name] = max(largest.get(name, 0.0), float(np.abs(expected).max()))
         # np.maximum keeps NaN, which `max` may lose
-        differences[name] = float(np.maximum(differences.get(name, 0.0), np.abs(theirs - expected).max()))
+        differences[name] = float(
+            np.maximum(differences.get(name, 0.0), np.abs(theirs - expected).max())
+        )
 
     for tick in range(TICKS):
         seen = random_observation(policy, robots, generator)
@@ -85,22 +103,39 @@ def roll_both(exported: ExportedPolicy, policy: VisuomotorPolicy, runtime: Runti
         for name, tensor in state.tensors().items():
             compare(name, memory[name], tensor)
         if tick % ACT_EVERY == 0:
-            noise = torch.randn(robots, policy.features.horizon, policy.features.action, generator=generator)
-            compare("actions", exported.act(memory, noise=noise.numpy()), policy.act(state, steps=steps, source=noise))
+            noise = torch.randn(
+                robots, policy.features.horizon, policy.features.action, generator=generator
+            )
+            compare(
+                "actions",
+                exported.act(memory, noise=noise.numpy()),
+                policy.act(state, steps=steps, source=noise),
+            )
     shares = {name: _share(differences[name], largest[name]) for name in differences}
     carried = [share for name, share in shares.items() if name not in ("working", "actions")]
     return Errors(
-        runtime=runtime, batch_size=robots, memory=float(np.max(carried)), working=shares["working"],
+        runtime=runtime,
+        batch_size=robots,
+        memory=float(np.max(carried)),
+        working=shares["working"],
         actions=shares["actions"],
-    )  # fmt: skip
+    )
 
 
 def described(errors: tuple[Errors, ...]) -> dict[str, Any]:
     """For `policy.json`."""
-    return {"ticks": TICKS, "act_every": ACT_EVERY, "seed": SEED, "tolerance": TOLERANCE, "errors": [*map(asdict, errors)]}
+    return {
+        "ticks": TICKS,
+        "act_every": ACT_EVERY,
+        "seed": SEED,
+        "tolerance": TOLERANCE,
+        "errors": [*map(asdict, errors)],
+    }
 
 
-def random_observation(policy: VisuomotorPolicy, robots: int, generator: torch.Generator) -> Observation:
+def random_observation(
+    policy: VisuomotorPolicy, robots: int, generator: torch.Generator
+) -> Observation:
     """Numbers out of the ranges that the policy was trained with, and pictures of noise."""
     features, statistics = policy.features, policy.statistics
 
@@ -113,18 +148,32 @@ def random_observation(policy: VisuomotorPolicy, robots: int, generator: torch.G
     shapes = {view.name: (robots, view.height, view.width, 3) for view in features.views}
     slots = None if objects is None else within(statistics.objects, objects.count * objects.size)
     return Observation(
-        images={name: torch.randint(256, shape, generator=generator, dtype=torch.uint8) for name, shape in shapes.items()},
+        images={
+            name: torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+            for name, shape in shapes.items()
+        },
         proprioception=within(statistics.proprioception, features.proprioception),
-        objects=None if slots is None or objects is None else slots.view(robots, objects.count, objects.size),
-        instruction=None if language is None else torch.randn(robots, language.width, generator=generator),
+        objects=None
+        if slots is None or objects is None
+        else slots.view(robots, objects.count, objects.size),
+        instruction=None
+        if language is None
+        else torch.randn(robots, language.width, generator=generator),
     )
 
 
 def as_arrays(observation: Observation) -> dict[str, Any]:
     """An observation as `ExportedPolicy.observe` takes it."""
     arrays = {name: tensor.numpy() for name, tensor in observed_tensors(observation).items()}
-    images = {name.removeprefix("images."): array for name, array in arrays.items() if name.startswith("images.")}
-    return {"images": images, **{name: array for name, array in arrays.items() if not name.startswith("images.")}}
+    images = {
+        name.removeprefix("images."): array
+        for name, array in arrays.items()
+        if name.startswith("images.")
+    }
+    return {
+        "images": images,
+        **{name: array for name, array in arrays.items() if not name.startswith("images.")},
+    }
 
 
 def _share(difference: float, largest: float) -> float:

@@ -1,4 +1,6 @@
-"""A directory that appears whole or not at all, and that takes the place of nothing but an export."""
+"""A directory that appears whole or not at all, and that takes the place of nothing but an
+export.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def check_place(out: Path) -> None:
 
 @contextmanager
 def whole_directory(out: Path) -> Iterator[Path]:
-    """A folder beside `out` to write into; at the end of the block it becomes `out`, and after an error it is gone."""
+    """A folder beside `out` to write into; at the end of the block it becomes `out`, and after an
+    error it is gone.
+    """
     check_place(out)
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)

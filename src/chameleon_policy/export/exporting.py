@@ -1,4 +1,6 @@
-"""What `chameleon export` does: trace, write, try what was written beside the policy, and only then keep it."""
+"""What `chameleon export` does: trace, write, try what was written beside the policy, and only then
+keep it.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,17 @@ def export_policy(
     onnx: bool = True,
     device: str = "cpu",
 ) -> ExportReport:
-    """Write the policy of a run, or a saved or shipped one, to the directory `out` as programs for `observe` and `act`.
+    """Write the policy of a run, or a saved or shipped one, to the directory `out` as programs for
+    `observe` and `act`.
 
-    `steps` is the number of sampling steps of a chunk (default: the policy's own), `batch_size` the number of robots
-    (default: any), `device` where the torch programs compute.
+    `steps` is the number of sampling steps of a chunk (default: the policy's own), `batch_size` the
+    number of robots (default: any), `device` where the torch programs compute.
     """
     start = time.monotonic()
     if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size: expected at least 1, or None for any number of robots, got {batch_size}")
+        raise ValueError(
+            f"batch_size: expected at least 1, or None for any number of robots, got {batch_size}"
+        )
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device: {device} was asked for, and torch finds no GPU; use cpu")
     if onnx:
@@ -69,14 +74,25 @@ def export_policy(
         (folder / MANIFEST).write_text(manifest.text())
         files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     return ExportReport(
-        directory=out, method=policy.method, batch_size=batch_size, steps=steps, files=files, errors=errors,
-        no_onnx=manifest.no_onnx, seconds=time.monotonic() - start,
-    )  # fmt: skip
+        directory=out,
+        method=policy.method,
+        batch_size=batch_size,
+        steps=steps,
+        files=files,
+        errors=errors,
+        no_onnx=manifest.no_onnx,
+        seconds=time.monotonic() - start,
+    )
 
 
-def write_programs(policy: VisuomotorPolicy, folder: Path, *, steps: int, batch_size: int | None, onnx: bool) -> Manifest:
+def write_programs(
+    policy: VisuomotorPolicy, folder: Path, *, steps: int, batch_size: int | None, onnx: bool
+) -> Manifest:
     """The programs and their manifest, not yet checked against the policy."""
-    traced = {"observe": trace_observe(policy, batch_size), "act": trace_act(policy, steps, batch_size)}
+    traced = {
+        "observe": trace_observe(policy, batch_size),
+        "act": trace_act(policy, steps, batch_size),
+    }
     no_onnx = None if onnx else "it was exported without them"
     if onnx:
         for name, file in FILES["onnx"].items():
@@ -87,7 +103,8 @@ def write_programs(policy: VisuomotorPolicy, folder: Path, *, steps: int, batch_
         for file in FILES["onnx"].values():
             (folder / file).unlink(missing_ok=True)
     for name, file in FILES["torch"].items():
-        traced[name].program.example_inputs = None  # nobody needs an empty memory and black pictures in the file
+        # nobody needs an empty memory and black pictures in the file
+        traced[name].program.example_inputs = None
         torch.export.save(traced[name].program, folder / file)
     manifest = Manifest(
         method=policy.method,
@@ -117,4 +134,8 @@ def _written(manifest: Manifest) -> tuple[Runtime, ...]:
 
 def _versions(onnx: bool) -> dict[str, str]:
     packages = ("onnx", "onnxscript", "onnxruntime") if onnx else ()
-    return {"chameleon-policy": __version__, "torch": torch.__version__, **{name: version(name) for name in packages}}
+    return {
+        "chameleon-policy": __version__,
+        "torch": torch.__version__,
+        **{name: version(name) for name in packages},
+    }

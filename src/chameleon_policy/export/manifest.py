@@ -1,6 +1,8 @@
-"""`policy.json`: what an exported policy's programs take and give, in which order, and which files belong to it.
+"""`policy.json`: what an exported policy's programs take and give, in which order, and which files
+belong to it.
 
-Read without torch. Everything that a program of your own needs to run the two graphs stands in this file.
+Read without torch. Everything that a program of your own needs to run the two graphs stands in this
+file.
 """
 
 from __future__ import annotations
@@ -69,11 +71,15 @@ class Manifest:
     files: dict[str, str]
     """SHA-256 of each program's file."""
     details: dict[str, Any] = field(default_factory=dict)
-    """For people: features, statistics (already inside the programs), versions, revision, and the check against eager."""
+    """For people: features, statistics (already inside the programs), versions, revision, and the
+    check against eager.
+    """
 
     @property
     def memory(self) -> tuple[TensorSpec, ...]:
-        """The tensors of the memory, by the names that they have as inputs. It begins with zeros."""
+        """The tensors of the memory, by the names that they have as inputs. It begins with
+        zeros.
+        """
         return tuple(
             TensorSpec(name=spec.name.removeprefix(NEXT), shape=spec.shape, dtype=spec.dtype)
             for spec in self.observe.outputs
@@ -86,12 +92,21 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the file."""
-        own = {name: value for name, value in asdict(self).items() if name not in ("observe", "act", "details")}
+        own = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("observe", "act", "details")
+        }
         programs = {"observe": asdict(self.observe), "act": asdict(self.act)}
         memory = {"names": [spec.name for spec in self.memory], "begins_with": "zeros"}
         return {
-            "format": FORMAT, "format_version": FORMAT_VERSION, **own, "programs": programs, "memory": memory, **self.details
-        }  # fmt: skip
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            **own,
+            "programs": programs,
+            "memory": memory,
+            **self.details,
+        }
 
     def text(self) -> str:
         """The content of the file."""
@@ -102,13 +117,19 @@ def read_manifest(directory: Path | str) -> Manifest:
     """What an export says of itself, or an error that says what is wrong with the directory."""
     path = Path(directory) / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"{directory} is no exported policy: {MANIFEST} is missing; write one: chameleon export RUN")
+        raise FileNotFoundError(
+            f"{directory} is no exported policy: {MANIFEST} is missing; write one: chameleon export RUN"
+        )
     try:
         document = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); it may have been cut short: copy it again") from error
+        raise ValueError(
+            f"{path} is not valid JSON ({error}); it may have been cut short: copy it again"
+        ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError(f'{path} does not describe an exported policy (no "format": "{FORMAT}"); use chameleon export RUN')
+        raise ValueError(
+            f'{path} does not describe an exported policy (no "format": "{FORMAT}"); use chameleon export RUN'
+        )
     if document.get("format_version") != FORMAT_VERSION:
         raise ValueError(
             f"{path} has format version {document.get('format_version')}, this package reads {FORMAT_VERSION}; export the "
@@ -121,17 +142,37 @@ def read_manifest(directory: Path | str) -> Manifest:
 
 
 def _parsed(document: dict[str, Any]) -> Manifest:
-    rest = {name: value for name, value in document.items() if name not in ("format", "format_version", "memory")}
+    rest = {
+        name: value
+        for name, value in document.items()
+        if name not in ("format", "format_version", "memory")
+    }
     programs = rest.pop("programs")
     own = {
-        name: rest.pop(name) for name in ("method", "batch_size", "sampling_steps", "executed", "device", "no_onnx", "files")
+        name: rest.pop(name)
+        for name in (
+            "method",
+            "batch_size",
+            "sampling_steps",
+            "executed",
+            "device",
+            "no_onnx",
+            "files",
+        )
     }
-    return Manifest(**own, observe=_signature(programs["observe"]), act=_signature(programs["act"]), details=rest)
+    return Manifest(
+        **own,
+        observe=_signature(programs["observe"]),
+        act=_signature(programs["act"]),
+        details=rest,
+    )
 
 
 def _signature(document: dict[str, Any]) -> Signature:
     def specs(side: str) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in document[side])
+        return tuple(
+            TensorSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in document[side]
+        )
 
     return Signature(inputs=specs("inputs"), outputs=specs("outputs"))
 
@@ -146,7 +187,9 @@ def check_file(directory: Path, name: str, manifest: Manifest) -> Path:
     """The file of that name, if it is the one that the manifest was written with."""
     path = directory / name
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing; copy the whole directory, or export the policy again")
+        raise FileNotFoundError(
+            f"{path} is missing; copy the whole directory, or export the policy again"
+        )
     if digest(path) != manifest.files.get(name):
         raise ValueError(
             f"{path} is not the file that {MANIFEST} beside it was written with (its SHA-256 differs); copy the whole "

@@ -16,7 +16,9 @@ LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 def check_packages() -> None:
-    """ImportError that says what to install if a package is missing that writing or trying an ONNX file needs."""
+    """ImportError that says what to install if a package is missing that writing or trying an ONNX
+    file needs.
+    """
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
@@ -29,11 +31,18 @@ def check_packages() -> None:
 
 def write_onnx(traced: Traced, path: Path) -> str | None:
     """Write one program as one file, weights and all; returns None, or why it cannot be done."""
-    inputs, outputs = ([spec.name for spec in side] for side in (traced.signature.inputs, traced.signature.outputs))
+    inputs, outputs = (
+        [spec.name for spec in side] for side in (traced.signature.inputs, traced.signature.outputs)
+    )
     try:
         with _quiet():
             written = torch.onnx.export(
-                traced.program, (), dynamo=True, verbose=False, input_names=inputs, output_names=outputs
+                traced.program,
+                (),
+                dynamo=True,
+                verbose=False,
+                input_names=inputs,
+                output_names=outputs,
             )
     except torch.onnx.OnnxExporterError as error:
         return f"torch.onnx cannot convert it: {str(error).strip().splitlines()[-1]}"
@@ -44,7 +53,9 @@ def write_onnx(traced: Traced, path: Path) -> str | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks on packages that nobody asked for; what goes wrong is an exception."""
+    """Without the exporter's remarks on packages that nobody asked for; what goes wrong is an
+    exception.
+    """
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [logger.level for logger in loggers]
     try:

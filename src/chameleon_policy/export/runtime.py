@@ -5,9 +5,9 @@
     state = policy.observe(observation, state)            # every control step
     actions = policy.act(state)                           # when a chunk of actions is due
 
-A state is a dictionary of arrays: keep it, copy it, save it with `numpy.savez`. Nothing of the model's code is used, and
-with ONNX Runtime torch is not imported: this file, and `manifest.py`, are also what to read before you write your own in
-another language.
+A state is a dictionary of arrays: keep it, copy it, save it with `numpy.savez`. Nothing of the
+model's code is used, and with ONNX Runtime torch is not imported: this file, and `manifest.py`, are
+also what to read before you write your own in another language.
 """
 
 from __future__ import annotations
@@ -50,13 +50,15 @@ class ExportedPolicy:
         """Load both programs.
 
         Args:
-            directory: What `chameleon export` wrote.
-            runtime: onnx, which needs the package onnxruntime, or torch.
-            threads: Of ONNX Runtime (default: it decides); torch has its own setting, torch.set_num_threads.
-            providers: Where ONNX Runtime computes, in its own words.
+            directory: What `chameleon export` wrote. runtime: onnx, which needs the package
+            onnxruntime, or torch. threads: Of ONNX Runtime (default: it decides); torch has its own
+            setting, torch.set_num_threads. providers: Where ONNX Runtime computes, in its own
+            words.
         """
         if runtime not in get_args(Runtime):
-            raise ValueError(f"runtime: expected one of {', '.join(get_args(Runtime))}, got {runtime!r}")
+            raise ValueError(
+                f"runtime: expected one of {', '.join(get_args(Runtime))}, got {runtime!r}"
+            )
         self.manifest = read_manifest(directory)
         if runtime == "onnx" and self.manifest.no_onnx is not None:
             raise ValueError(
@@ -64,13 +66,23 @@ class ExportedPolicy:
                 f'Use ExportedPolicy({str(directory)!r}, "torch")'
             )
         if runtime == "torch" and threads is not None:
-            raise ValueError("threads: they are ONNX Runtime's; for torch call torch.set_num_threads")
-        paths = {name: check_file(Path(directory), file, self.manifest) for name, file in FILES[runtime].items()}
+            raise ValueError(
+                "threads: they are ONNX Runtime's; for torch call torch.set_num_threads"
+            )
+        paths = {
+            name: check_file(Path(directory), file, self.manifest)
+            for name, file in FILES[runtime].items()
+        }
         signatures = {"observe": self.manifest.observe, "act": self.manifest.act}
         if runtime == "torch":
-            programs = {name: _torch_program(path, self.manifest.device) for name, path in paths.items()}
+            programs = {
+                name: _torch_program(path, self.manifest.device) for name, path in paths.items()
+            }
         else:
-            programs = {name: _onnx_program(path, signatures[name], threads, providers) for name, path in paths.items()}
+            programs = {
+                name: _onnx_program(path, signatures[name], threads, providers)
+                for name, path in paths.items()
+            }
         self._observe, self._act = programs["observe"], programs["act"]
 
     @property
@@ -82,34 +94,48 @@ class ExportedPolicy:
         """The memory before the first observation: zeros."""
         fixed = self.manifest.batch_size
         if not isinstance(batch_size, int) or batch_size < 1 or fixed not in (None, batch_size):
-            wanted = "a whole number of at least 1" if fixed is None else f"{fixed}, which it was exported for"
+            wanted = (
+                "a whole number of at least 1"
+                if fixed is None
+                else f"{fixed}, which it was exported for"
+            )
             raise ValueError(f"batch_size: expected {wanted}, got {batch_size!r}")
-        return {spec.name: np.zeros(spec.sizes(batch_size), spec.dtype) for spec in self.manifest.memory}
+        return {
+            spec.name: np.zeros(spec.sizes(batch_size), spec.dtype) for spec in self.manifest.memory
+        }
 
     def observe(self, observation: Mapping[str, Any], state: State) -> State:
         """Take in one control step and return the memory after it. Call it on EVERY control step.
 
-        `observation` has what Camo's environments show, with a batch dimension in front: {"images": {view: B H W 3 uint8},
-        "proprioception": B P}, and "objects" (B K F) and "instruction" (B W) where the policy was trained with them.
+        `observation` has what Camo's environments show, with a batch dimension in front: {"images":
+        {view: B H W 3 uint8}, "proprioception": B P}, and "objects" (B K F) and "instruction" (B W)
+        where the policy was trained with them.
         """
         batch = self._batch(state)
         seen = _flat(observation)
         expected, given = [spec.name for spec in self.manifest.seen], list(seen)
         if set(expected) != set(given):
-            raise ValueError(f"observation: expected {', '.join(expected)}, got {', '.join(given) or 'nothing'}")
+            raise ValueError(
+                f"observation: expected {', '.join(expected)}, got {', '.join(given) or 'nothing'}"
+            )
         inputs = [_checked(spec, seen[spec.name], batch) for spec in self.manifest.seen]
         outputs = self._observe([*inputs, *(state[spec.name] for spec in self.manifest.memory)])
         return {spec.name: array for spec, array in zip(self.manifest.memory, outputs, strict=True)}
 
-    def act(self, state: State, *, noise: Any = None, rng: np.random.Generator | None = None) -> Array:
+    def act(
+        self, state: State, *, noise: Any = None, rng: np.random.Generator | None = None
+    ) -> Array:
         """The next H actions (B H A) in the robot's units, for the moment that was observed last.
 
-        `noise` (B H A) is where sampling begins: drawn from a standard normal by default, by `rng` if it is given; zeros
-        make it deterministic. A method that draws nothing does not look at it.
+        `noise` (B H A) is where sampling begins: drawn from a standard normal by default, by `rng`
+        if it is given; zeros make it deterministic. A method that draws nothing does not look at
+        it.
         """
         batch = self._batch(state)
         if (state["steps"] == 0).any():
-            raise ValueError("act: this state has not observed anything yet; call observe(observation, state) first")
+            raise ValueError(
+                "act: this state has not observed anything yet; call observe(observation, state) first"
+            )
         inputs = []
         for spec in self.manifest.act.inputs:
             if spec.name != NOISE:
@@ -121,7 +147,9 @@ class ExportedPolicy:
                 inputs.append(_checked(spec, noise, batch))
         (actions,) = self._act(inputs)
         if not np.isfinite(actions).all():
-            raise ValueError("act: the actions are not finite; a memory that was edited may no longer mean anything")
+            raise ValueError(
+                "act: the actions are not finite; a memory that was edited may no longer mean anything"
+            )
         return actions
 
     def _batch(self, state: State) -> int:
@@ -129,11 +157,15 @@ class ExportedPolicy:
         expected = [spec.name for spec in self.manifest.memory]
         if not isinstance(state, dict) or list(state) != expected:
             got = ", ".join(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
-            raise ValueError(f"state: expected arrays named {', '.join(expected)}, got {got}; begin with initial_state()")
+            raise ValueError(
+                f"state: expected arrays named {', '.join(expected)}, got {got}; begin with initial_state()"
+            )
         batch = len(state["steps"])
         fixed = self.manifest.batch_size
         if fixed not in (None, batch):
-            raise ValueError(f"state: this policy was exported for {fixed} robots at a time, got the memory of {batch}")
+            raise ValueError(
+                f"state: this policy was exported for {fixed} robots at a time, got the memory of {batch}"
+            )
         for spec in self.manifest.memory:
             array = state[spec.name]
             if array.shape != spec.sizes(batch) or array.dtype != spec.dtype:
@@ -146,7 +178,9 @@ class ExportedPolicy:
 
 def _flat(observation: Mapping[str, Any]) -> dict[str, Any]:
     """Views by the names that programs have for them: images.<view>."""
-    seen = {name: value for name, value in observation.items() if name != "images" and value is not None}
+    seen = {
+        name: value for name, value in observation.items() if name != "images" and value is not None
+    }
     return seen | {f"images.{name}": image for name, image in observation.get("images", {}).items()}
 
 
@@ -160,11 +194,15 @@ def _checked(spec: TensorSpec, value: Any, batch: int) -> Array:
     if array.shape != spec.sizes(batch):
         raise ValueError(f"{spec.name}: expected the shape {spec.sizes(batch)}, got {array.shape}")
     if spec.dtype != "uint8" and not np.isfinite(array).all():
-        raise ValueError(f"{spec.name}: expected finite numbers; check the sensor before it reaches the policy")
+        raise ValueError(
+            f"{spec.name}: expected finite numbers; check the sensor before it reaches the policy"
+        )
     return np.ascontiguousarray(array, dtype=spec.dtype)
 
 
-def _onnx_program(path: Path, signature: Signature, threads: int | None, providers: Sequence[str]) -> Program:
+def _onnx_program(
+    path: Path, signature: Signature, threads: int | None, providers: Sequence[str]
+) -> Program:
     try:
         import onnxruntime
     except ImportError as error:
@@ -190,6 +228,9 @@ def _torch_program(path: Path, device: str) -> Program:
 
     def run(inputs: Sequence[Array]) -> list[Array]:
         with torch.no_grad():
-            return [output.cpu().numpy() for output in module(*(torch.from_numpy(array).to(device) for array in inputs))]
+            return [
+                output.cpu().numpy()
+                for output in module(*(torch.from_numpy(array).to(device) for array in inputs))
+            ]
 
     return run

@@ -8,7 +8,9 @@ from chameleon_policy.export.exporting import ExportReport
 
 
 def export_table(report: ExportReport) -> Table:
-    """One row for every runtime and number of robots that was tried, and a caption that says what else there is to know."""
+    """One row for every runtime and number of robots that was tried, and a caption that says what
+    else there is to know.
+    """
     robots = "any number of robots" if report.batch_size is None else f"{report.batch_size} robots"
     table = Table(title=f"{report.method}, {robots}, {report.steps} sampling steps")
     for column in ("programs", "robots", "memory", "working state", "actions"):

@@ -1,8 +1,10 @@
-"""Attention over a few dozen tokens: one program has all queries, keys and values of a head in registers.
+"""Attention over a few dozen tokens: one program has all queries, keys and values of a head in
+registers.
 
-Reads the projections as they come, so that nothing is rearranged or joined in memory. Keys and values may come in two
-parts: the tokens' own, and a context made before. Tokens that are such a context for others hand out their keys and values
-beside the result, and what the others send back is added in the same pass.
+Reads the projections as they come, so that nothing is rearranged or joined in memory. Keys and
+values may come in two parts: the tokens' own, and a context made before. Tokens that are such a
+context for others hand out their keys and values beside the result, and what the others send back
+is added in the same pass.
 
 | symbol | shape           | meaning                                                   |
 |--------|-----------------|-----------------------------------------------------------|
@@ -26,10 +28,11 @@ LARGEST = 128
 
 
 def fits(shared_memory: int, head_size: int, queries: int, *sources: int) -> bool:
-    """Say whether the kernels take heads of this size and this many tokens, in this shared memory (bytes) of a block.
+    """Say whether the kernels take heads of this size and this many tokens, in this shared memory
+    (bytes) of a block.
 
-    `_attention_backward`, the hungriest, takes at most 5 bytes for every number of a head's queries and keys: found by
-    compiling it (`benchmarks.small_cards`).
+    `_attention_backward`, the hungriest, takes at most 5 bytes for every number of a head's queries
+    and keys: found by compiling it (`benchmarks.small_cards`).
     """
     if head_size < 16 or head_size & (head_size - 1) or max(queries, *sources) > LARGEST:
         return False
@@ -37,19 +40,39 @@ def fits(shared_memory: int, head_size: int, queries: int, *sources: int) -> boo
 
 
 @triton.jit
-def _attention_forward(q_, kv_, ckv_, o_, m_count, n_count, c_count, q_stride, kv_stride, ckv_stride, scale,
-                       HEADS: tl.constexpr, SIZE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
-                       CONTEXT: tl.constexpr):  # fmt: skip
+def _attention_forward(
+    q_,
+    kv_,
+    ckv_,
+    o_,
+    m_count,
+    n_count,
+    c_count,
+    q_stride,
+    kv_stride,
+    ckv_stride,
+    scale,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    C: tl.constexpr,
+    CONTEXT: tl.constexpr,
+):
     batch, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     width: tl.constexpr = HEADS * SIZE
     m, n, s = tl.arange(0, M), tl.arange(0, N), tl.arange(0, SIZE)
     here = m[:, None] * q_stride + s[None, :]
-    q = tl.load(q_ + batch * m_count * q_stride + head * SIZE + here, mask=m[:, None] < m_count, other=0.0)
+    q = tl.load(
+        q_ + batch * m_count * q_stride + head * SIZE + here, mask=m[:, None] < m_count, other=0.0
+    )
     own = n[:, None] * kv_stride + s[None, :]
     kv_ += batch * n_count * kv_stride + head * SIZE
     k = tl.load(kv_ + own, mask=n[:, None] < n_count, other=0.0)
     v = tl.load(kv_ + width + own, mask=n[:, None] < n_count, other=0.0)
-    p = tl.where(n[None, :] < n_count, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, -1e30)
+    p = tl.where(
+        n[None, :] < n_count, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, -1e30
+    )
     top = tl.max(p, 1)
     if CONTEXT:
         c = tl.arange(0, C)
@@ -57,7 +80,9 @@ def _attention_forward(q_, kv_, ckv_, o_, m_count, n_count, c_count, q_stride, k
         ckv_ += batch * c_count * ckv_stride + head * SIZE
         ck = tl.load(ckv_ + there, mask=c[:, None] < c_count, other=0.0)
         cv = tl.load(ckv_ + width + there, mask=c[:, None] < c_count, other=0.0)
-        cp = tl.where(c[None, :] < c_count, tl.dot(q, tl.trans(ck), input_precision="ieee") * scale, -1e30)
+        cp = tl.where(
+            c[None, :] < c_count, tl.dot(q, tl.trans(ck), input_precision="ieee") * scale, -1e30
+        )
         top = tl.maximum(top, tl.max(cp, 1))
     p = tl.exp(p - top[:, None])
     total = tl.sum(p, 1)
@@ -71,10 +96,30 @@ def _attention_forward(q_, kv_, ckv_, o_, m_count, n_count, c_count, q_stride, k
 
 
 @triton.jit
-def _attention_backward(do_, q_, kv_, ckv_, dothers_, dq_, dkv_, dckv_, m_count, n_count, c_count,
-                        q_stride, kv_stride, ckv_stride, scale,
-                        HEADS: tl.constexpr, SIZE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
-                        CONTEXT: tl.constexpr, OTHERS: tl.constexpr):  # fmt: skip
+def _attention_backward(
+    do_,
+    q_,
+    kv_,
+    ckv_,
+    dothers_,
+    dq_,
+    dkv_,
+    dckv_,
+    m_count,
+    n_count,
+    c_count,
+    q_stride,
+    kv_stride,
+    ckv_stride,
+    scale,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    C: tl.constexpr,
+    CONTEXT: tl.constexpr,
+    OTHERS: tl.constexpr,
+):
     batch, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     width: tl.constexpr = HEADS * SIZE
     m, n, s = tl.arange(0, M), tl.arange(0, N), tl.arange(0, SIZE)
@@ -88,7 +133,9 @@ def _attention_backward(do_, q_, kv_, ckv_, dothers_, dq_, dkv_, dckv_, m_count,
     k = tl.load(kv_ + kv_base + own, mask=n[:, None] < n_count, other=0.0)
     v = tl.load(kv_ + kv_base + width + own, mask=n[:, None] < n_count, other=0.0)
     kind = q.dtype
-    p = tl.where(n[None, :] < n_count, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, -1e30)
+    p = tl.where(
+        n[None, :] < n_count, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, -1e30
+    )
     dp = tl.dot(do, tl.trans(v), input_precision="ieee")
     top = tl.max(p, 1)
     if CONTEXT:
@@ -97,7 +144,9 @@ def _attention_backward(do_, q_, kv_, ckv_, dothers_, dq_, dkv_, dckv_, m_count,
         ckv_base = batch * c_count * ckv_stride + head * SIZE
         ck = tl.load(ckv_ + ckv_base + there, mask=c[:, None] < c_count, other=0.0)
         cv = tl.load(ckv_ + ckv_base + width + there, mask=c[:, None] < c_count, other=0.0)
-        cp = tl.where(c[None, :] < c_count, tl.dot(q, tl.trans(ck), input_precision="ieee") * scale, -1e30)
+        cp = tl.where(
+            c[None, :] < c_count, tl.dot(q, tl.trans(ck), input_precision="ieee") * scale, -1e30
+        )
         dcp = tl.dot(do, tl.trans(cv), input_precision="ieee")
         top = tl.maximum(top, tl.max(cp, 1))
     p = tl.exp(p - top[:, None])
@@ -126,24 +175,31 @@ def _attention_backward(do_, q_, kv_, ckv_, dothers_, dq_, dkv_, dckv_, m_count,
         dckv_ += batch * c_count * 2 * width + head * SIZE
         dcs = (cp * (dcp - along[:, None]) * scale).to(kind)
         dq += tl.dot(dcs, ck, input_precision="ieee")
-        tl.store(dckv_ + dthere, tl.dot(tl.trans(dcs), q, input_precision="ieee"), mask=c[:, None] < c_count)
+        tl.store(
+            dckv_ + dthere,
+            tl.dot(tl.trans(dcs), q, input_precision="ieee"),
+            mask=c[:, None] < c_count,
+        )
         dcv = tl.dot(tl.trans(cp.to(kind)), do, input_precision="ieee")
         tl.store(dckv_ + width + dthere, dcv, mask=c[:, None] < c_count)
     tl.store(dq_ + q_base + here, dq, mask=m[:, None] < m_count)
 
 
 class ShortAttention(torch.autograd.Function):
-    """Queries (B M D) with keys and values (B N 2D), or all three side by side (B M 3D) and None; keys and values of a
-    context (B C 2D, rows may have gaps) or None; the heads.
+    """Queries (B M D) with keys and values (B N 2D), or all three side by side (B M 3D) and None;
+    keys and values of a context (B C 2D, rows may have gaps) or None; the heads.
 
-    Returns what is mixed (B M D), and the tokens' own keys and values (B N 2D) for others to attend to."""
+    Returns what is mixed (B M D), and the tokens' own keys and values (B N 2D) for others to attend
+    to."""
 
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key_value: Tensor | None, context: Tensor | None, heads: int
     ) -> tuple[Tensor, Tensor]:
         query, key_value = query.contiguous(), None if key_value is None else key_value.contiguous()
-        if context is not None and (context.stride(2) != 1 or context.stride(0) != context.shape[1] * context.stride(1)):
+        if context is not None and (
+            context.stride(2) != 1 or context.stride(0) != context.shape[1] * context.stride(1)
+        ):
             context = context.contiguous()
         ctx.save_for_backward(query, key_value, context)
         ctx.heads = heads
@@ -156,21 +212,41 @@ class ShortAttention(torch.autograd.Function):
         return output, own.view_as(own)
 
     @staticmethod
-    def backward(ctx: Any, doutput: Tensor | None, dothers: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(
+        ctx: Any, doutput: Tensor | None, dothers: Tensor | None
+    ) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         query, key_value, context = ctx.saved_tensors
         width = query.shape[-1] // (3 if key_value is None else 1)
         if doutput is None:
             doutput = query.new_zeros(*query.shape[:2], width)
         dothers = None if dothers is None else dothers.contiguous()
         own = query[..., width:] if key_value is None else key_value
-        dquery, dkey_value = torch.empty_like(query), None if key_value is None else torch.empty_like(key_value)
+        dquery, dkey_value = (
+            torch.empty_like(query),
+            None if key_value is None else torch.empty_like(key_value),
+        )
         down = dquery[..., width:] if dkey_value is None else dkey_value
         dcontext = None if context is None else context.new_empty(context.shape)
         pointers = (
-            doutput.contiguous(), query, own, own if context is None else context, doutput if dothers is None else dothers,
-            dquery, down, down if dcontext is None else dcontext,
-        )  # fmt: skip
-        _launch(_attention_backward, pointers, query, own, context, ctx.heads, width, OTHERS=dothers is not None)
+            doutput.contiguous(),
+            query,
+            own,
+            own if context is None else context,
+            doutput if dothers is None else dothers,
+            dquery,
+            down,
+            down if dcontext is None else dcontext,
+        )
+        _launch(
+            _attention_backward,
+            pointers,
+            query,
+            own,
+            context,
+            ctx.heads,
+            width,
+            OTHERS=dothers is not None,
+        )
         return dquery, dkey_value, dcontext, None
 
 
@@ -179,17 +255,35 @@ def _tile(count: int) -> int:
 
 
 def _launch(
-    kernel: Any, pointers: tuple[Tensor, ...], query: Tensor, own: Tensor, context: Tensor | None, heads: int, width: int,
+    kernel: Any,
+    pointers: tuple[Tensor, ...],
+    query: Tensor,
+    own: Tensor,
+    context: Tensor | None,
+    heads: int,
+    width: int,
     **flags: bool,
-) -> None:  # fmt: skip
+) -> None:
     batch, m, n = len(query), query.shape[1], own.shape[1]
     c, context_stride = (0, 0) if context is None else (context.shape[1], context.stride(1))
     size = width // heads
     tiles = {"M": _tile(m), "N": _tile(n), "C": _tile(c)}
     kernel[(batch, heads)](
-        *pointers, m, n, c, query.stride(1), own.stride(1), context_stride, size**-0.5,
-        HEADS=heads, SIZE=size, **tiles, CONTEXT=context is not None, **flags, num_warps=warps(tiles["M"]),
-    )  # fmt: skip
+        *pointers,
+        m,
+        n,
+        c,
+        query.stride(1),
+        own.stride(1),
+        context_stride,
+        size**-0.5,
+        HEADS=heads,
+        SIZE=size,
+        **tiles,
+        CONTEXT=context is not None,
+        **flags,
+        num_warps=warps(tiles["M"]),
+    )
 
 
 def warps(queries: int) -> int:

@@ -1,4 +1,6 @@
-"""The gradient of a linear layer's bias, a sum over all rows, in one pass at the speed of memory."""
+"""The gradient of a linear layer's bias, a sum over all rows, in one pass at the speed of
+memory.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,25 @@ ROWS = 8
 
 
 @triton.jit
-def _column_sums(x_, sums_, rows, programs, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+def _column_sums(
+    x_, sums_, rows, programs, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
+):
     program = tl.program_id(0)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     for first in range(program * ROWS, rows, programs * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row[:, None] < rows) & (c[None, :] < D)
-        total += tl.load(x_ + row[:, None].to(tl.int64) * D + c[None, :], mask=inside, other=0.0).to(tl.float32)
+        total += tl.load(
+            x_ + row[:, None].to(tl.int64) * D + c[None, :], mask=inside, other=0.0
+        ).to(tl.float32)
     tl.store(sums_ + program * D + c, tl.sum(total, 0), mask=c < D)
 
 
 class WithBias(torch.autograd.Function):
-    """A layer's output (... D), and the bias (D) that is already in it: the output, which now leads back to the bias."""
+    """A layer's output (... D), and the bias (D) that is already in it: the output, which now leads
+    back to the bias.
+    """
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, bias: Tensor) -> Tensor:
@@ -44,5 +52,7 @@ class WithBias(torch.autograd.Function):
         blocks = triton.cdiv(width, block)
         programs = min(triton.cdiv(rows, ROWS), PROGRAMS // blocks)
         partial = torch.empty(programs, width, dtype=torch.float32, device=doutput.device)
-        _column_sums[(programs, blocks)](doutput, partial, rows, programs, D=width, BLOCK=block, ROWS=ROWS, num_warps=4)
+        _column_sums[(programs, blocks)](
+            doutput, partial, rows, programs, D=width, BLOCK=block, ROWS=ROWS, num_warps=4
+        )
         return doutput, sum_rows(partial).to(ctx.kind)

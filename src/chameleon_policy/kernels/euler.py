@@ -1,14 +1,17 @@
-"""The action head's Euler steps for one or a few robots, where what counts is not arithmetic but waiting.
+"""The action head's Euler steps for one or a few robots, where what counts is not arithmetic but
+waiting.
 
-A step reads 38 MB of weights and does little with them, so every kernel brings its weights into registers at once, before
-it waits for the kernel in front of it (programmatic dependent launch). Per block of the head there are four of them:
+A step reads 38 MB of weights and does little with them, so every kernel brings its weights into
+registers at once, before it waits for the kernel in front of it (programmatic dependent launch).
+Per block of the head there are four of them:
 
     _linear    LayerNorm and the projection to queries, keys and values
     _attend    attention over the chunk and the policy tokens, output projection, residual sum
     _linear    LayerNorm, first layer of the feed-forward network, GELU
     _linear    its second layer, residual sum
 
-and `_advance` once per step: LayerNorm, the endpoint, the Euler update and the tokens that the next step begins with.
+and `_advance` once per step: LayerNorm, the endpoint, the Euler update and the tokens that the next
+step begins with.
 """
 
 from __future__ import annotations
@@ -35,13 +38,31 @@ WARPS = {"linear": 4, "long": 8, "attend": 8, "advance": 8}
 
 
 @triton.jit
-def _linear(x_, gamma_, beta_, w_, b_, out_, rows, columns, epsilon,
-            NORM: tl.constexpr, BIAS: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
-            K: tl.constexpr, SPLIT: tl.constexpr, ROUNDS: tl.constexpr, M: tl.constexpr, BN: tl.constexpr,
-            PDL: tl.constexpr):  # fmt: skip
+def _linear(
+    x_,
+    gamma_,
+    beta_,
+    w_,
+    b_,
+    out_,
+    rows,
+    columns,
+    epsilon,
+    NORM: tl.constexpr,
+    BIAS: tl.constexpr,
+    GELU: tl.constexpr,
+    ADD: tl.constexpr,
+    K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    ROUNDS: tl.constexpr,
+    M: tl.constexpr,
+    BN: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """out = gelu(norm(x) w^T + b), or out += that, for M rows and BN columns.
 
-    The inner dimension is taken in SPLIT parts at once, and (without NORM) in ROUNDS one after another.
+    The inner dimension is taken in SPLIT parts at once, and (without NORM) in ROUNDS one after
+    another.
     """
     row = tl.program_id(1) * M + tl.arange(0, M)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -49,7 +70,9 @@ def _linear(x_, gamma_, beta_, w_, b_, out_, rows, columns, epsilon,
     part: tl.constexpr = together // SPLIT
     k = tl.arange(0, SPLIT)[:, None] * part + tl.arange(0, part)[None, :]
     real_row, real_column = row < rows, column < columns
-    w = tl.load(w_ + column[None, None, :] * K + k[:, :, None], mask=real_column[None, None, :], other=0.0)
+    w = tl.load(
+        w_ + column[None, None, :] * K + k[:, :, None], mask=real_column[None, None, :], other=0.0
+    )
     if NORM:
         gamma, beta = tl.load(gamma_ + k).to(tl.float32), tl.load(beta_ + k).to(tl.float32)
     if BIAS:
@@ -57,7 +80,9 @@ def _linear(x_, gamma_, beta_, w_, b_, out_, rows, columns, epsilon,
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
-    x = tl.load(x_ + row[None, :, None] * K + k[:, None, :], mask=real_row[None, :, None], other=0.0)
+    x = tl.load(
+        x_ + row[None, :, None] * K + k[:, None, :], mask=real_row[None, :, None], other=0.0
+    )
     if NORM:
         x = x.to(tl.float32)
         mean = tl.sum(tl.sum(x, 2), 0) / K
@@ -66,8 +91,14 @@ def _linear(x_, gamma_, beta_, w_, b_, out_, rows, columns, epsilon,
     result = tl.sum(tl.dot(x.to(w.dtype), w, input_precision="ieee"), 0)
     for _ in tl.static_range(1, ROUNDS):
         k += together
-        w = tl.load(w_ + column[None, None, :] * K + k[:, :, None], mask=real_column[None, None, :], other=0.0)
-        x = tl.load(x_ + row[None, :, None] * K + k[:, None, :], mask=real_row[None, :, None], other=0.0)
+        w = tl.load(
+            w_ + column[None, None, :] * K + k[:, :, None],
+            mask=real_column[None, None, :],
+            other=0.0,
+        )
+        x = tl.load(
+            x_ + row[None, :, None] * K + k[:, None, :], mask=real_row[None, :, None], other=0.0
+        )
         result += tl.sum(tl.dot(x.to(w.dtype), w, input_precision="ieee"), 0)
     if BIAS:
         result += bias[None, :]
@@ -81,10 +112,26 @@ def _linear(x_, gamma_, beta_, w_, b_, out_, rows, columns, epsilon,
 
 
 @triton.jit
-def _attend(qkv_, context_, w_, b_, tokens_, scale, count, context_count,
-            CONTEXT: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, M: tl.constexpr, C: tl.constexpr,
-            BN: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """tokens += attention w^T + b, for the `count` tokens of one robot (program 1) and BN columns (program 0)."""
+def _attend(
+    qkv_,
+    context_,
+    w_,
+    b_,
+    tokens_,
+    scale,
+    count,
+    context_count,
+    CONTEXT: tl.constexpr,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    M: tl.constexpr,
+    C: tl.constexpr,
+    BN: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """tokens += attention w^T + b, for the `count` tokens of one robot (program 1) and BN columns
+    (program 0).
+    """
     width: tl.constexpr = HEADS * SIZE
     robot = tl.program_id(1)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -110,7 +157,11 @@ def _attend(qkv_, context_, w_, b_, tokens_, scale, count, context_count,
         context_keys = tl.load(context_ + turned, mask=c[None, None, :] < context_count, other=0.0)
         base = there[None, :, None] * (3 * width) + 2 * width + within + s[None, None, :]
         context_values = tl.load(context_ + base, mask=c[None, :, None] < context_count, other=0.0)
-        other = tl.where(c[None, None, :] < context_count, tl.dot(q, context_keys, input_precision="ieee") * scale, -1e30)
+        other = tl.where(
+            c[None, None, :] < context_count,
+            tl.dot(q, context_keys, input_precision="ieee") * scale,
+            -1e30,
+        )
         top = tl.maximum(top, tl.max(other, 2))
     own = tl.exp(own - top[:, :, None])
     total = tl.sum(own, 2)
@@ -128,10 +179,33 @@ def _attend(qkv_, context_, w_, b_, tokens_, scale, count, context_count,
 
 
 @triton.jit
-def _advance(tokens_, gamma_, beta_, out_w_, out_b_, in_w_, in_b_, places_, times_, chunk_, step, left, horizon, actions,
-             epsilon, FIRST: tl.constexpr, LAST: tl.constexpr, K: tl.constexpr, SPLIT: tl.constexpr, M: tl.constexpr,
-             A: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """The Euler update of one robot's chunk from the last block's tokens, and the tokens of the next step."""
+def _advance(
+    tokens_,
+    gamma_,
+    beta_,
+    out_w_,
+    out_b_,
+    in_w_,
+    in_b_,
+    places_,
+    times_,
+    chunk_,
+    step,
+    left,
+    horizon,
+    actions,
+    epsilon,
+    FIRST: tl.constexpr,
+    LAST: tl.constexpr,
+    K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    M: tl.constexpr,
+    A: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """The Euler update of one robot's chunk from the last block's tokens, and the tokens of the
+    next step.
+    """
     robot = tl.program_id(0)
     m, a, k = tl.arange(0, M), tl.arange(0, A), tl.arange(0, K)
     row = robot * horizon + m
@@ -141,13 +215,19 @@ def _advance(tokens_, gamma_, beta_, out_w_, out_b_, in_w_, in_b_, places_, time
     token_place = row[:, None] * K + k[None, :]
     token_inside = real[:, None] & (k[None, :] < K)
     if not LAST:
-        in_w = tl.load(in_w_ + k[None, :] * actions + a[:, None], mask=a[:, None] < actions, other=0.0)
+        in_w = tl.load(
+            in_w_ + k[None, :] * actions + a[:, None], mask=a[:, None] < actions, other=0.0
+        )
         added = tl.load(places_ + m[:, None] * K + k[None, :], mask=token_inside, other=0.0)
         added += (tl.load(in_b_ + k).to(tl.float32) + tl.load(times_ + step * K + k))[None, :]
     if not FIRST:
         part: tl.constexpr = K // SPLIT
         j = tl.arange(0, SPLIT)[:, None] * part + tl.arange(0, part)[None, :]
-        out_w = tl.load(out_w_ + a[None, None, :] * K + j[:, :, None], mask=a[None, None, :] < actions, other=0.0)
+        out_w = tl.load(
+            out_w_ + a[None, None, :] * K + j[:, :, None],
+            mask=a[None, None, :] < actions,
+            other=0.0,
+        )
         gamma, beta = tl.load(gamma_ + j).to(tl.float32), tl.load(beta_ + j).to(tl.float32)
         out_b = tl.load(out_b_ + a, mask=a < actions, other=0.0).to(tl.float32)
     if PDL:
@@ -155,11 +235,15 @@ def _advance(tokens_, gamma_, beta_, out_w_, out_b_, in_w_, in_b_, places_, time
         gdc_launch_dependents()
     chunk = tl.load(chunk_ + place, mask=inside, other=0.0)
     if not FIRST:
-        x = tl.load(tokens_ + row[None, :, None] * K + j[:, None, :], mask=real[None, :, None], other=0.0).to(tl.float32)
+        x = tl.load(
+            tokens_ + row[None, :, None] * K + j[:, None, :], mask=real[None, :, None], other=0.0
+        ).to(tl.float32)
         mean = tl.sum(tl.sum(x, 2), 0) / K
         rstd = 1 / tl.sqrt(tl.maximum(tl.sum(tl.sum(x * x, 2), 0) / K - mean * mean, 0.0) + epsilon)
         x = (x - mean[None, :, None]) * rstd[None, :, None] * gamma[:, None, :] + beta[:, None, :]
-        endpoint = tl.sum(tl.dot(x.to(out_w.dtype), out_w, input_precision="ieee"), 0) + out_b[None, :]
+        endpoint = (
+            tl.sum(tl.dot(x.to(out_w.dtype), out_w, input_precision="ieee"), 0) + out_b[None, :]
+        )
         chunk = chunk + (endpoint - chunk) / left
         tl.store(chunk_ + place, chunk, mask=inside)
     if not LAST:
@@ -168,22 +252,34 @@ def _advance(tokens_, gamma_, beta_, out_w_, out_b_, in_w_, in_b_, places_, time
 
 
 def fits(flow: nn.Module) -> bool:
-    """Say whether an action head has the sizes that these kernels were checked with: the paper's, full chunks.
+    """Say whether an action head has the sizes that these kernels were checked with: the paper's,
+    full chunks.
 
-    More policy tokens or action dimensions than here would not fit the shared memory of small cards.
+    More policy tokens or action dimensions than here would not fit the shared memory of small
+    cards.
     """
     width, heads = flow.width, flow.blocks[0].attention.heads
-    hidden, policy_tokens = flow.blocks[0].feedforward[1].out_features, flow.policy_tokens.out_features // width
-    return (width, heads, hidden, flow.horizon) == (512, 8, 2048, 16) and policy_tokens <= 16 and flow.action <= 64
+    hidden, policy_tokens = (
+        flow.blocks[0].feedforward[1].out_features,
+        flow.policy_tokens.out_features // width,
+    )
+    return (
+        (width, heads, hidden, flow.horizon) == (512, 8, 2048, 16)
+        and policy_tokens <= 16
+        and flow.action <= 64
+    )
 
 
 class EulerSampler:
-    """Samples action chunks with an ActionFlow in eval mode, from weights as they are at this moment.
+    """Samples action chunks with an ActionFlow in eval mode, from weights as they are at this
+    moment.
 
     Everything it needs is allocated here, so that a call can be captured in a CUDA graph.
     """
 
-    def __init__(self, flow: Any, robots: int, steps: int, kind: torch.dtype, shared_memory: int) -> None:
+    def __init__(
+        self, flow: Any, robots: int, steps: int, kind: torch.dtype, shared_memory: int
+    ) -> None:
         weight = flow.action_out.weight
         device = weight.device
         self.robots, self.steps, self.width, self.horizon, self.actions = (
@@ -193,7 +289,10 @@ class EulerSampler:
             flow.horizon,
             flow.action,
         )
-        self.heads, self.context = flow.blocks[0].attention.heads, flow.policy_tokens.out_features // flow.width
+        self.heads, self.context = (
+            flow.blocks[0].attention.heads,
+            flow.policy_tokens.out_features // flow.width,
+        )
         self.kind = kind
         # Ample for weights of two bytes: wider ones take as many times more.
         self.rounds = 1 if 2 * shared_memory >= kind.itemsize * AMPLE_SHARED_MEMORY else 2
@@ -210,17 +309,22 @@ class EulerSampler:
         self.blocks = []
         for block in flow.blocks:
             attention, (norm, first, _, second) = block.attention, block.feedforward
-            self.blocks.append({
-                "norm": (block.attention_norm.weight.detach(), block.attention_norm.bias.detach()),
-                "qkv": (
-                    prepared(torch.cat([attention.query.weight, attention.key_value.weight])),
-                    prepared(torch.cat([attention.query.bias, attention.key_value.bias])),
-                ),
-                "output": (prepared(attention.output.weight), prepared(attention.output.bias)),
-                "feedforward_norm": (norm.weight.detach(), norm.bias.detach()),
-                "first": (prepared(first.weight), prepared(first.bias)),
-                "second": (prepared(second.weight), prepared(second.bias)),
-            })  # fmt: skip
+            self.blocks.append(
+                {
+                    "norm": (
+                        block.attention_norm.weight.detach(),
+                        block.attention_norm.bias.detach(),
+                    ),
+                    "qkv": (
+                        prepared(torch.cat([attention.query.weight, attention.key_value.weight])),
+                        prepared(torch.cat([attention.query.bias, attention.key_value.bias])),
+                    ),
+                    "output": (prepared(attention.output.weight), prepared(attention.output.bias)),
+                    "feedforward_norm": (norm.weight.detach(), norm.bias.detach()),
+                    "first": (prepared(first.weight), prepared(first.bias)),
+                    "second": (prepared(second.weight), prepared(second.bias)),
+                }
+            )
         with torch.no_grad():
             flow_time = torch.arange(steps, device=device, dtype=torch.float32) / steps
             self.times = flow.time_token(flow_time, weight.dtype).float()
@@ -237,8 +341,15 @@ class EulerSampler:
         self.hidden = buffer(robots * max(self.horizon, self.context), hidden, kind)
 
     def __call__(self, working: Tensor, chunk: Tensor) -> Tensor:
-        """Working states (B D) and noise (B H A), float32, to normalised action chunks, in the place of the noise."""
-        self._linear(working.to(self.kind), None, (self.policy_tokens, None), self.policy.view(self.robots, -1))
+        """Working states (B D) and noise (B H A), float32, to normalised action chunks, in the
+        place of the noise.
+        """
+        self._linear(
+            working.to(self.kind),
+            None,
+            (self.policy_tokens, None),
+            self.policy.view(self.robots, -1),
+        )
         for number, block in enumerate(self.blocks):
             qkv = self.policy_qkv[number]
             if number < len(self.blocks) - 1:
@@ -252,41 +363,96 @@ class EulerSampler:
             self._advance(chunk, step + 1)
         return chunk
 
-    def _block(self, block: dict[str, Any], tokens: Tensor, qkv: Tensor, context: Tensor | None) -> None:
+    def _block(
+        self, block: dict[str, Any], tokens: Tensor, qkv: Tensor, context: Tensor | None
+    ) -> None:
         count = len(tokens) // self.robots
         hidden = self.hidden[: len(tokens)]
         self._linear(tokens, block["norm"], block["qkv"], qkv)
         _attend[(self.width // COLUMNS["attend"], self.robots)](
-            qkv, qkv if context is None else context, *block["output"], tokens, (self.width // self.heads) ** -0.5,
-            count, self.context, CONTEXT=context is not None, HEADS=self.heads, SIZE=self.width // self.heads,
-            M=_tile(count), C=_tile(self.context), BN=COLUMNS["attend"], PDL=self.pdl, num_warps=WARPS["attend"], **self._launch,
-        )  # fmt: skip
+            qkv,
+            qkv if context is None else context,
+            *block["output"],
+            tokens,
+            (self.width // self.heads) ** -0.5,
+            count,
+            self.context,
+            CONTEXT=context is not None,
+            HEADS=self.heads,
+            SIZE=self.width // self.heads,
+            M=_tile(count),
+            C=_tile(self.context),
+            BN=COLUMNS["attend"],
+            PDL=self.pdl,
+            num_warps=WARPS["attend"],
+            **self._launch,
+        )
         self._linear(tokens, block["feedforward_norm"], block["first"], hidden, gelu=True)
         self._linear(hidden, None, block["second"], tokens, add=True)
 
     def _linear(
-        self, x: Tensor, norm: tuple[Tensor, Tensor] | None, layer: tuple[Tensor, Tensor | None], out: Tensor,
-        *, gelu: bool = False, add: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        x: Tensor,
+        norm: tuple[Tensor, Tensor] | None,
+        layer: tuple[Tensor, Tensor | None],
+        out: Tensor,
+        *,
+        gelu: bool = False,
+        add: bool = False,
+    ) -> None:
         (weight, bias), rows = layer, len(x)
         columns, size = weight.shape
         name = "long" if size > 1024 else "linear"
         tile = min(MOST_ROWS[name], _tile(rows))
         gamma, beta = norm or (weight, weight)
         _linear[(triton.cdiv(columns, COLUMNS[name]), triton.cdiv(rows, tile))](
-            x, gamma, beta, weight, weight if bias is None else bias, out, rows, columns, EPSILON,
-            NORM=norm is not None, BIAS=bias is not None, GELU=gelu, ADD=add, K=size,
-            SPLIT=min(SPLIT[name], size // 16), ROUNDS=self.rounds if name == "long" else 1, M=tile, BN=COLUMNS[name], PDL=self.pdl,
-            num_warps=WARPS[name], **self._launch,
-        )  # fmt: skip
+            x,
+            gamma,
+            beta,
+            weight,
+            weight if bias is None else bias,
+            out,
+            rows,
+            columns,
+            EPSILON,
+            NORM=norm is not None,
+            BIAS=bias is not None,
+            GELU=gelu,
+            ADD=add,
+            K=size,
+            SPLIT=min(SPLIT[name], size // 16),
+            ROUNDS=self.rounds if name == "long" else 1,
+            M=tile,
+            BN=COLUMNS[name],
+            PDL=self.pdl,
+            num_warps=WARPS[name],
+            **self._launch,
+        )
 
     def _advance(self, chunk: Tensor, step: int, *, first: bool = False) -> None:
         _advance[(self.robots,)](
-            self.tokens, *self.norm, *self.action_out, *self.action_in, self.places, self.times, chunk,
-            step, self.steps - step + 1, self.horizon, self.actions, EPSILON,
-            FIRST=first, LAST=step == self.steps, K=self.width, SPLIT=min(8, self.width // 16), M=_tile(self.horizon), A=_tile(self.actions), PDL=self.pdl,
-            num_warps=WARPS["advance"], **self._launch,
-        )  # fmt: skip
+            self.tokens,
+            *self.norm,
+            *self.action_out,
+            *self.action_in,
+            self.places,
+            self.times,
+            chunk,
+            step,
+            self.steps - step + 1,
+            self.horizon,
+            self.actions,
+            EPSILON,
+            FIRST=first,
+            LAST=step == self.steps,
+            K=self.width,
+            SPLIT=min(8, self.width // 16),
+            M=_tile(self.horizon),
+            A=_tile(self.actions),
+            PDL=self.pdl,
+            num_warps=WARPS["advance"],
+            **self._launch,
+        )
 
     @property
     def _launch(self) -> dict[str, Any]:

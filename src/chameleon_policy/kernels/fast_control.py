@@ -1,17 +1,20 @@
-"""Control at the speed of the hardware: one policy for a fixed number of robots, with its memory kept in place.
+"""Control at the speed of the hardware: one policy for a fixed number of robots, with its memory
+kept in place.
 
     control = FastControl(policy)                  once; on a GPU this captures what follows
     control.reset()                                when an episode begins
     control.observe(observation)                   every control step
     chunk = control.act(steps=8)                   when a chunk of actions is due
 
-On a GPU the weights are bfloat16, modules are fused, and `observe` and `act` are CUDA graphs over fixed buffers: a tick is one launch. An
-observation goes there through page-locked memory, so it should come from the CPU, as cameras deliver it. On a
-CPU the weights stay float32, with convolutions in channels-last order. Results are those of `ChameleonPolicy.observe` and
-`act`, but for rounding.
+On a GPU the weights are bfloat16, modules are fused, and `observe` and `act` are CUDA graphs over
+fixed buffers: a tick is one launch. An observation goes there through page-locked memory, so it
+should come from the CPU, as cameras deliver it. On a CPU the weights stay float32, with
+convolutions in channels-last order. Results are those of `ChameleonPolicy.observe` and `act`, but
+for rounding.
 
 Decisions
-- A step of `ChameleonPolicy` returns a new memory; here it is overwritten, which is what a robot needs. `state` copies it
+- A step of `ChameleonPolicy` returns a new memory; here it is overwritten, which is what a robot
+  needs. `state` copies it
   out and in.
 - Later changes to the policy's weights are not seen: this is a copy.
 """
@@ -46,10 +49,17 @@ class FastControl:
     """
 
     def __init__(
-        self, policy: ChameleonPolicy, *, batch_size: int = 1, fused: bool = True, shared_memory: int | None = None
+        self,
+        policy: ChameleonPolicy,
+        *,
+        batch_size: int = 1,
+        fused: bool = True,
+        shared_memory: int | None = None,
     ) -> None:
         if not isinstance(policy, ChameleonPolicy):
-            raise ValueError(f"FastControl: expected a ChameleonPolicy, got {type(policy).__name__}")
+            raise ValueError(
+                f"FastControl: expected a ChameleonPolicy, got {type(policy).__name__}"
+            )
         with torch.cuda.device(policy.device) if policy.device.type == "cuda" else nullcontext():
             self.policy = _frozen(policy, fused=fused, shared_memory=shared_memory)
         self.features, self.device = policy.features, policy.device
@@ -111,25 +121,35 @@ class FastControl:
     ) -> Tensor:
         """The next H actions (B H A) in the robot's units, as `ChameleonPolicy.act` gives them.
 
-        The first call with a new number of `steps` captures its graph; call it once before the robot moves.
+        The first call with a new number of `steps` captures its graph; call it once before the
+        robot moves.
         """
         if not all(self._observed):
-            raise ValueError("act: a robot has not observed anything since its reset; call observe(observation) first")
+            raise ValueError(
+                "act: a robot has not observed anything since its reset; call observe(observation) first"
+            )
         steps = self.policy.config.sampling_steps if steps is None else steps
         flow = self.policy.action_flow
         if self._gpu is None:
             return self.policy.act(self._state, steps=steps, source=source, generator=generator)
         with torch.cuda.device(self.device):
-            return self._gpu.act(steps, flow.source(self._state.working.float(), steps, source, generator))
+            return self._gpu.act(
+                steps, flow.source(self._state.working.float(), steps, source, generator)
+            )
 
     def _overwrite(self, state: MemoryState) -> None:
-        for mine, given in zip(self._state.tensors().values(), state.tensors().values(), strict=True):
+        for mine, given in zip(
+            self._state.tensors().values(), state.tensors().values(), strict=True
+        ):
             mine.copy_(given)
 
 
 def _frozen(policy: ChameleonPolicy, *, fused: bool, shared_memory: int | None) -> ChameleonPolicy:
-    """Copy a policy for control alone, in the precision and memory order that its device is fast with."""
-    branch, policy.control_jepa = policy.control_jepa, None  # no need to copy what only training uses
+    """Copy a policy for control alone, in the precision and memory order that its device is fast
+    with.
+    """
+    # no need to copy what only training uses
+    branch, policy.control_jepa = policy.control_jepa, None
     try:
         frozen = copy.deepcopy(policy)
     finally:
@@ -161,9 +181,13 @@ class _Acting:
 
 
 class _Graphs:
-    """`observe` and `act` over fixed buffers on a CUDA device; without `shared_memory`, without our own kernels."""
+    """`observe` and `act` over fixed buffers on a CUDA device; without `shared_memory`, without our
+    own kernels.
+    """
 
-    def __init__(self, policy: ChameleonPolicy, state: MemoryState, shared_memory: int | None) -> None:
+    def __init__(
+        self, policy: ChameleonPolicy, state: MemoryState, shared_memory: int | None
+    ) -> None:
         self.policy, self.state, self.shared_memory = policy, state, shared_memory
         features, batch, device = policy.features, len(state), policy.device
 
@@ -179,7 +203,10 @@ class _Graphs:
             objects, language = features.objects, features.language
             return Observation(
                 proprioception=zeros(features.proprioception),
-                images={view.name: zeros(view.height, view.width, 3, dtype=torch.uint8) for view in features.views},
+                images={
+                    view.name: zeros(view.height, view.width, 3, dtype=torch.uint8)
+                    for view in features.views
+                },
                 objects=None if objects is None else zeros(objects.count, objects.size),
                 instruction=None if language is None else zeros(language.width),
             )
@@ -212,7 +239,8 @@ class _Graphs:
                 )
         self.taken.synchronize()  # long since done, unless nobody waits for the actions
         for here, tensor in zip(self.writable, _tensors(observation), strict=True):
-            # NumPy copies in this thread; PyTorch would wake others up, which costs a tick now and then.
+            # NumPy copies in this thread; PyTorch would wake others up, which costs a tick now and
+            # then.
             np.copyto(here, tensor.detach().cpu().numpy())
         self.observing.replay()
         self.taken.record()
@@ -232,12 +260,16 @@ class _Graphs:
         units = self.policy.normalize_action
 
         def run() -> None:
-            torch.addcmul(units.middle, sample(self.state.working, chunk), units.half_range, out=actions)
+            torch.addcmul(
+                units.middle, sample(self.state.working, chunk), units.half_range, out=actions
+            )
 
         return _Acting(_capture(run), chunk, actions, sample)
 
 
-def _sampler(flow: ActionFlow, robots: int, steps: int, shared_memory: int | None) -> Callable[[Tensor, Tensor], Tensor]:
+def _sampler(
+    flow: ActionFlow, robots: int, steps: int, shared_memory: int | None
+) -> Callable[[Tensor, Tensor], Tensor]:
     """Make the function from working states and noise to normalised chunks."""
     if shared_memory is not None and kernels.AVAILABLE and kernels.enabled(flow.action_out.weight):
         from chameleon_policy.kernels import euler
@@ -248,8 +280,14 @@ def _sampler(flow: ActionFlow, robots: int, steps: int, shared_memory: int | Non
 
 
 def _tensors(observation: Observation) -> list[Tensor]:
-    optional = [tensor for tensor in (observation.objects, observation.instruction) if tensor is not None]
-    return [observation.proprioception, *(observation.images[name] for name in sorted(observation.images)), *optional]
+    optional = [
+        tensor for tensor in (observation.objects, observation.instruction) if tensor is not None
+    ]
+    return [
+        observation.proprioception,
+        *(observation.images[name] for name in sorted(observation.images)),
+        *optional,
+    ]
 
 
 def _capture(function: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -1,4 +1,6 @@
-"""What follows from weights alone, computed once: for copies of a policy whose weights no longer change."""
+"""What follows from weights alone, computed once: for copies of a policy whose weights no longer
+change.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,22 @@ KEPT = ("joined", "over_cells")
 
 
 def adopt(kind: type[ModuleT], plain: nn.Module) -> ModuleT:
-    """Make a module of another class that has the plain one's parameters, buffers and children; what it kept is dropped."""
+    """Make a module of another class that has the plain one's parameters, buffers and children;
+    what it kept is dropped.
+    """
     module = kind.__new__(kind)
     nn.Module.__init__(module)
-    module.__dict__.update({name: value for name, value in plain.__dict__.items() if name not in KEPT})
+    module.__dict__.update(
+        {name: value for name, value in plain.__dict__.items() if name not in KEPT}
+    )
     return module
 
 
 @torch.no_grad()
 def freeze(policy: ModuleT) -> ModuleT:
-    """Put a policy into eval mode for good: no gradients, projections joined and weights rearranged once."""
+    """Put a policy into eval mode for good: no gradients, projections joined and weights rearranged
+    once.
+    """
     policy.eval().requires_grad_(False)
     for block in [module for module in policy.modules() if isinstance(module, TransformerBlock)]:
         if not isinstance(block.attention, FrozenAttention):

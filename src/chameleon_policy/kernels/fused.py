@@ -1,4 +1,5 @@
-"""Fused twins of the policy's modules: subclasses with the very parameters of the plain module and another way to compute.
+"""Fused twins of the policy's modules: subclasses with the very parameters of the plain module and
+another way to compute.
 
 | plain module (policy/)      | what its twin does in fewer passes over memory                                               |
 |-----------------------------|----------------------------------------------------------------------------------------------|
@@ -11,8 +12,9 @@
 | MemoryLayer, ControlJEPA    | weights of all their linear layers converted at once                                          |
 | ActionFlow                  | that, and a block's last sum together with the next block's norm                              |
 
-Every forward pass begins with the question whether kernels can compute with what it is given; if not, the plain module's
-own code runs. `tests/test_fused.py` compares each twin with its plain module, values and gradients.
+Every forward pass begins with the question whether kernels can compute with what it is given; if
+not, the plain module's own code runs. `tests/test_fused.py` compares each twin with its plain
+module, values and gradients.
 """
 
 from __future__ import annotations
@@ -42,14 +44,21 @@ from chameleon_policy.policy.attention import Attention, TransformerBlock, atten
 from chameleon_policy.policy.checkpointing import run_layer
 from chameleon_policy.policy.control_jepa import ControlJEPA
 from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
-from chameleon_policy.policy.memory import LayerOutput, LayerState, MemoryLayer, WorkingStateConsolidation
+from chameleon_policy.policy.memory import (
+    LayerOutput,
+    LayerState,
+    MemoryLayer,
+    WorkingStateConsolidation,
+)
 from chameleon_policy.policy.observation import Observation
 from chameleon_policy.policy.ssm import NORM_EPSILON, SelectiveSSM, SSMState
 from chameleon_policy.policy.visual import PatchEncoder, ResidualBlock, corners
 
 
 def put_twins(module: nn.Module, shared_memory: int | None = None) -> None:
-    """Replace every child that has a twin, and the children's children; a subclass of a plain module has none."""
+    """Replace every child that has a twin, and the children's children; a subclass of a plain
+    module has none.
+    """
     for name, child in module.named_children():
         put_twins(child, shared_memory)
         if type(child) in TWINS and _fused_inside(child):
@@ -76,7 +85,9 @@ def twin_of(plain: nn.Module, shared_memory: int | None = None) -> nn.Module:
 
 
 def put_plain(module: nn.Module) -> None:
-    """Replace every child that is a twin by the plain module it stands for, and the children's children."""
+    """Replace every child that is a twin by the plain module it stands for, and the children's
+    children.
+    """
     plain = {twin: kind for kind, twin in TWINS.items()}
     for name, child in module.named_children():
         put_plain(child)
@@ -98,10 +109,18 @@ def half_weights(module: nn.Module, inputs: Tensor) -> Iterator[None]:
 def add_and_norm(
     stream: Tensor, norm: nn.LayerNorm, layer: nn.Linear | None = None, inputs: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute stream + layer(inputs), and the LayerNorm of the sum; without a layer, of the stream itself."""
-    added, bias = (None, None) if layer is None or inputs is None else (F.linear(inputs, layer.weight), layer.bias)
+    """Compute stream + layer(inputs), and the LayerNorm of the sum; without a layer, of the stream
+    itself.
+    """
+    added, bias = (
+        (None, None)
+        if layer is None or inputs is None
+        else (F.linear(inputs, layer.weight), layer.bias)
+    )
     kind = kernels.compute_dtype(stream)
-    result: tuple[Tensor, Tensor] = StreamNorm.apply(stream, added, bias, norm.weight, norm.bias, norm.eps, kind)
+    result: tuple[Tensor, Tensor] = StreamNorm.apply(
+        stream, added, bias, norm.weight, norm.bias, norm.eps, kind
+    )
     return result
 
 
@@ -112,7 +131,9 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def gelu_layer(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute gelu(inputs weight^T + bias), (... N D); the bias is one for all (D), or one for every N rows (... 1 D)."""
+    """Compute gelu(inputs weight^T + bias), (... N D); the bias is one for all (D), or one for
+    every N rows (... 1 D).
+    """
     hidden: Tensor = BiasGelu.apply(F.linear(inputs, weight), bias)
     return hidden
 
@@ -120,7 +141,9 @@ def gelu_layer(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def normalise(
     image: Tensor, norm: nn.GroupNorm, residual: Tensor | None = None, *, relu: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Compute relu(norm(image) + residual), once for each of two readers: their gradients then meet inside the kernel."""
+    """Compute relu(norm(image) + residual), once for each of two readers: their gradients then meet
+    inside the kernel.
+    """
     if group_norm_kernels.fits(norm.num_channels, norm.num_groups):
         return group_norm_kernels.group_norm(
             image, norm.weight, norm.bias, residual, norm.num_groups, relu=relu, epsilon=norm.eps
@@ -140,7 +163,9 @@ def convolve(image: Tensor, layer: nn.Conv2d) -> Tensor:
 
 
 class FusedAttention(FrozenAttention):
-    """Attention of one query without keys and values, and over short sequences with a head in registers."""
+    """Attention of one query without keys and values, and over short sequences with a head in
+    registers.
+    """
 
     shared_memory: int | None = None
     """Bytes that a block of threads may have; None: as many as the device has."""
@@ -156,14 +181,17 @@ class FusedAttention(FrozenAttention):
         query, key_value = self.query(queries), self.key_value(sources)
         if query.dtype != key_value.dtype or not self._short(query, key_value):
             return self.output(attend(query, key_value, self.heads))
-        mixed, _ = short_attention.ShortAttention.apply(query.flatten(0, -3), key_value.flatten(0, -3), None, self.heads)
+        mixed, _ = short_attention.ShortAttention.apply(
+            query.flatten(0, -3), key_value.flatten(0, -3), None, self.heads
+        )
         return self.output(mixed.view_as(query))
 
     def among(self, tokens: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Let normalised tokens (... M D) attend to one another and to keys and values (... C 2D) of a context.
+        """Let normalised tokens (... M D) attend to one another and to keys and values (... C 2D)
+        of a context.
 
-        Returns (... M D), before `output`, and their own keys and values (... M 2D), for others to attend to. For where
-        kernels are enabled.
+        Returns (... M D), before `output`, and their own keys and values (... M 2D), for others to
+        attend to. For where kernels are enabled.
         """
         projected = linear(tokens, *self.join())
         width = self.output.in_features
@@ -172,12 +200,16 @@ class FusedAttention(FrozenAttention):
             seen = own if context is None else torch.cat([context, own], dim=-2)
             return attend(query, seen, self.heads), own
         flat = None if context is None else context.flatten(0, -3)
-        mixed, own = short_attention.ShortAttention.apply(projected.flatten(0, -3), None, flat, self.heads)
+        mixed, own = short_attention.ShortAttention.apply(
+            projected.flatten(0, -3), None, flat, self.heads
+        )
         return mixed.view(*tokens.shape[:-1], width), own.unflatten(0, tokens.shape[:-2])
 
     def _short(self, *tokens: Tensor) -> bool:
         size = self.output.in_features // self.heads
-        return short_attention.fits(self._memory(tokens[0]), size, *(each.shape[-2] for each in tokens))
+        return short_attention.fits(
+            self._memory(tokens[0]), size, *(each.shape[-2] for each in tokens)
+        )
 
     def _memory(self, tokens: Tensor) -> int:
         return self.shared_memory or kernels.shared_memory_of(tokens.device)
@@ -193,11 +225,15 @@ class FusedAttention(FrozenAttention):
 
 
 class FusedTransformerBlock(TransformerBlock):
-    """The block in three parts, so that a head can leave each block's last sum to the next one's norm (`unfinished`)."""
+    """The block in three parts, so that a head can leave each block's last sum to the next one's
+    norm (`unfinished`).
+    """
 
     attention: FusedAttention
 
-    def forward_and_cache(self, tokens: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward_and_cache(
+        self, tokens: Tensor, context: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the tokens (... M D) after the block, and their own keys and values (... M 2D)."""
         if not kernels.enabled(tokens):
             return super().forward_and_cache(tokens, context)
@@ -213,8 +249,8 @@ class FusedTransformerBlock(TransformerBlock):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Run the block up to its last layer and sum, which are left to whoever comes next.
 
-        Returns the tokens, the last layer's inputs, and keys and values. `before` and `hidden` are the block in front, left
-        unfinished, and its last layer's inputs.
+        Returns the tokens, the last layer's inputs, and keys and values. `before` and `hidden` are
+        the block in front, left unfinished, and its last layer's inputs.
         """
         norm, first, _, _ = self.feedforward
         tokens, normed = add_and_norm(tokens, self.attention_norm, _last_of(before), hidden)
@@ -231,10 +267,14 @@ class FusedTransformerBlock(TransformerBlock):
     def keys_and_values(self, tokens: Tensor) -> Tensor:
         """Compute keys and values (... M 2D) of tokens, as a context for others."""
         return (
-            self.keys_and_values_behind(tokens, None, None) if kernels.enabled(tokens) else super().keys_and_values(tokens)
+            self.keys_and_values_behind(tokens, None, None)
+            if kernels.enabled(tokens)
+            else super().keys_and_values(tokens)
         )
 
-    def keys_and_values_behind(self, tokens: Tensor, before: FusedTransformerBlock | None, hidden: Tensor | None) -> Tensor:
+    def keys_and_values_behind(
+        self, tokens: Tensor, before: FusedTransformerBlock | None, hidden: Tensor | None
+    ) -> Tensor:
         """Return what `unfinished` returns last, without the rest."""
         _, normed = add_and_norm(tokens, self.attention_norm, _last_of(before), hidden)
         return linear(normed, self.attention.key_value.weight, self.attention.key_value.bias)
@@ -260,7 +300,9 @@ class FusedPatchEncoder(PatchEncoder):
         for block in self.blocks:
             patches, same_patches = _residual_block(block, patches, same_patches)  # type: ignore[arg-type]
         tokens = patches.flatten(2).transpose(1, 2)
-        return linear(tokens, self.projection.weight, self.projection.bias).unflatten(0, images.shape[:2])
+        return linear(tokens, self.projection.weight, self.projection.bias).unflatten(
+            0, images.shape[:2]
+        )
 
     def _pooled(self, images: Tensor, position: Tensor | None, norm: nn.GroupNorm) -> Tensor:
         """Crop, convolve, normalise and pool: (B T H W 3) to (B*T C h/4 w/4)."""
@@ -271,10 +313,14 @@ class FusedPatchEncoder(PatchEncoder):
         weight = self.cell_weight(kind) if self.over_cells is None else self.over_cells
         height, width = ((side + 1) // 2 for side in self.view.crop)
         convolved = F.conv2d(cells, weight)
-        return stem.norm_pool(convolved, norm.weight, norm.bias, norm.num_groups, norm.eps, (height, width))
+        return stem.norm_pool(
+            convolved, norm.weight, norm.bias, norm.num_groups, norm.eps, (height, width)
+        )
 
     def rearrange_weights(self) -> None:
-        """Keep the first convolution's weight for cells of pixels; for weights that no longer change."""
+        """Keep the first convolution's weight for cells of pixels; for weights that no longer
+        change.
+        """
         if kernels.enabled(self.projection.weight):
             self.over_cells = self.cell_weight(kernels.compute_dtype(self.projection.weight))
 
@@ -284,8 +330,12 @@ class FusedPatchEncoder(PatchEncoder):
         return stem.depth_weight(convolution.weight).to(kind, memory_format=torch.channels_last)
 
 
-def _residual_block(block: ResidualBlock, image: Tensor, same_image: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a residual block's output twice from its input twice: for the convolutions and for the shortcut."""
+def _residual_block(
+    block: ResidualBlock, image: Tensor, same_image: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute a residual block's output twice from its input twice: for the convolutions and for
+    the shortcut.
+    """
     hidden, _ = normalise(convolve(image, block.first), block.first_norm)
     beside = same_image
     if block.shortcut is not None:
@@ -303,13 +353,20 @@ class FusedEventTokens(EventTokens):
             return super()._patches(observation, augmentation)
         jobs: list[Callable[[], Tensor]] = []
         inputs: list[list[Tensor]] = []
-        for index, (view, encoder) in enumerate(zip(self.features.views, self.encoders, strict=True)):
+        for index, (view, encoder) in enumerate(
+            zip(self.features.views, self.encoders, strict=True)
+        ):
             image = observation.images[view.name]
             position = None if augmentation is None else augmentation.crop[:, index]
-            jobs.append(partial(run_layer, encoder, image, position, forget=self.forget_activations))
+            jobs.append(
+                partial(run_layer, encoder, image, position, forget=self.forget_activations)
+            )
             inputs.append([image] if position is None else [image, position])
         patches = side_by_side(jobs, inputs)
-        return [tokens + slots().to(tokens.dtype) for tokens, slots in zip(patches, self.slots, strict=True)]
+        return [
+            tokens + slots().to(tokens.dtype)
+            for tokens, slots in zip(patches, self.slots, strict=True)
+        ]
 
 
 class FusedSSM(SelectiveSSM):
@@ -321,31 +378,54 @@ class FusedSSM(SelectiveSSM):
     def forward(
         self, sequence: Tensor, state: SSMState | None, *, keep_state: bool = True
     ) -> tuple[Tensor, SSMState | None]:
-        """Run over a sequence (... T width): outputs of the same shape, and the state afterwards."""
+        """Run over a sequence (... T width): outputs of the same shape, and the state
+        afterwards.
+        """
         memory = self.shared_memory or kernels.shared_memory_of(sequence.device)
-        shape = LayerShape(self.inner, self.config.state, self.heads, self.config.chunk, NORM_EPSILON, memory)
-        takes = self.config.convolution == TAPS and sequence.shape[-2] >= TAPS - 1 and longest_chunk(shape) is not None
+        shape = LayerShape(
+            self.inner, self.config.state, self.heads, self.config.chunk, NORM_EPSILON, memory
+        )
+        takes = (
+            self.config.convolution == TAPS
+            and sequence.shape[-2] >= TAPS - 1
+            and longest_chunk(shape) is not None
+        )
         if sequence.shape[-2] == 1 or not (takes and kernels.enabled(sequence)):
             return super().forward(sequence, state, keep_state=keep_state)
         streams = sequence.shape[:-2]
         if len(streams) != 2:  # every sequence is a batch of its own
             sequence = sequence.flatten(0, -3).unsqueeze(1)
         flat = sequence.shape[:2]
-        projected = self.in_projection(sequence.transpose(1, 2))  # B T streams ..., as the tokens come
+        # B T streams ..., as the tokens come
+        projected = self.in_projection(sequence.transpose(1, 2))
         least = self.least_rates()
         gated, ssm = SelectiveLayer.apply(
-            projected, self.convolution_weight, self.convolution_bias, self.rate_bias, -self.log_decay.exp(),
-            torch.zeros_like(self.rate_bias) if least is None else least, self.skip, self.norm_weight,
-            None if state is None else state.convolution.reshape(*flat, *state.convolution.shape[-2:]),
-            None if state is None else state.ssm.reshape(*flat, *state.ssm.shape[-3:]), shape, keep_state,
-        )  # fmt: skip
+            projected,
+            self.convolution_weight,
+            self.convolution_bias,
+            self.rate_bias,
+            -self.log_decay.exp(),
+            torch.zeros_like(self.rate_bias) if least is None else least,
+            self.skip,
+            self.norm_weight,
+            None
+            if state is None
+            else state.convolution.reshape(*flat, *state.convolution.shape[-2:]),
+            None if state is None else state.ssm.reshape(*flat, *state.ssm.shape[-3:]),
+            shape,
+            keep_state,
+        )
         output = self.out_projection(gated).transpose(1, 2)
         output = output.reshape(*streams, *output.shape[2:])
         if not keep_state:
             return output, None
-        history = projected[:, 1 - TAPS :, :, self.inner : self.inner + self.channels].transpose(1, 2)
+        history = projected[:, 1 - TAPS :, :, self.inner : self.inner + self.channels].transpose(
+            1, 2
+        )
         history = history.to(self.skip.dtype, copy=True)
-        return output, SSMState(history.reshape(*streams, *history.shape[2:]), ssm.reshape(*streams, *ssm.shape[2:]))
+        return output, SSMState(
+            history.reshape(*streams, *history.shape[2:]), ssm.reshape(*streams, *ssm.shape[2:])
+        )
 
 
 class FusedConsolidation(WorkingStateConsolidation):
@@ -380,7 +460,9 @@ class FusedControlJEPA(ControlJEPA):
 
 
 class FusedActionFlow(ActionFlow):
-    """The head with every block's last sum inside the next block's norm, and weights converted at once."""
+    """The head with every block's last sum inside the next block's norm, and weights converted at
+    once.
+    """
 
     def forward(self, working: Tensor, chunk: Tensor, flow_time_power: float) -> Tensor:
         """Predict the clean chunk from a randomly noised one, Eqs. 15-16."""
@@ -388,7 +470,9 @@ class FusedActionFlow(ActionFlow):
             return super().forward(working, chunk, flow_time_power)
 
     def condition(self, working: Tensor) -> list[Tensor]:
-        """Compute C_t = W_h h_t, Eq. 14, as every block's keys and values: (B D) to (B n_c 2D) for each block."""
+        """Compute C_t = W_h h_t, Eq. 14, as every block's keys and values: (B D) to (B n_c 2D) for
+        each block.
+        """
         if not kernels.enabled(working):
             return super().condition(working)
         tokens = self.policy_tokens(working).unflatten(-1, (-1, self.width))
@@ -420,7 +504,8 @@ class FusedActionFlow(ActionFlow):
 
 TWINS: dict[type[nn.Module], type[nn.Module]] = {
     FrozenAttention: FusedAttention,
-    Attention: FusedAttention,  # behind the frozen one: this is what stands there again after `unfuse`
+    # behind the frozen one: this is what stands there again after `unfuse`
+    Attention: FusedAttention,
     TransformerBlock: FusedTransformerBlock,
     PatchEncoder: FusedPatchEncoder,
     EventTokens: FusedEventTokens,

@@ -1,4 +1,5 @@
-"""gelu(x + bias) in one pass; going back, the bias's gradient is added up in the same pass as that of x.
+"""gelu(x + bias) in one pass; going back, the bias's gradient is added up in the same pass as that
+of x.
 
 The bias is that of a layer, one for all rows, or one for every so many rows.
 """
@@ -15,7 +16,9 @@ from torch import Tensor
 from chameleon_policy.kernels.sums import sum_rows
 
 PROGRAMS = 2112
-"""Of the backward pass, where the bias is that of a layer; each adds up its gradient over its rows."""
+"""Of the backward pass, where the bias is that of a layer; each adds up its gradient over its
+rows.
+"""
 TILE = {"ROWS": 2, "num_warps": 2}
 WIDEST = 512
 """Of a tile."""
@@ -25,16 +28,34 @@ WIDEST = 512
 def _normal(z):
     """Bell curve exp(-z^2 / 2) and distribution function of the normal distribution, to 1e-7.
 
-    erf by Abramowitz and Stegun 7.1.26, which needs the bell curve anyway; the library's erf takes longer than the memory.
+    erf by Abramowitz and Stegun 7.1.26, which needs the bell curve anyway; the library's erf takes
+    longer than the memory.
     """
     bell = tl.exp(-0.5 * z * z)
     t = 1 / (1 + 0.2316418882663604 * tl.abs(z))
-    tail = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))) * bell
+    tail = (
+        t
+        * (
+            0.127414796
+            + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
+        )
+        * bell
+    )
     return bell, tl.where(z < 0, tail, 1 - tail)
 
 
 @triton.jit
-def _gelu_forward(x_, bias_, y_, rows, share, LAYER: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+def _gelu_forward(
+    x_,
+    bias_,
+    y_,
+    rows,
+    share,
+    LAYER: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = (row[:, None] < rows) & (c[None, :] < D)
@@ -44,13 +65,27 @@ def _gelu_forward(x_, bias_, y_, rows, share, LAYER: tl.constexpr, D: tl.constex
         z += tl.load(bias_ + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
     else:
         group = row.to(tl.int32) // share
-        z += tl.load(bias_ + group[:, None].to(tl.int64) * D + c[None, :], mask=inside, other=0.0).to(tl.float32)
+        z += tl.load(
+            bias_ + group[:, None].to(tl.int64) * D + c[None, :], mask=inside, other=0.0
+        ).to(tl.float32)
     _, below = _normal(z)
     tl.store(y_ + place, z * below, mask=inside)
 
 
 @triton.jit
-def _gelu_backward(dy_, x_, bias_, dx_, dbias_, rows, each, share, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+def _gelu_backward(
+    dy_,
+    x_,
+    bias_,
+    dx_,
+    dbias_,
+    rows,
+    each,
+    share,
+    D: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     """`each` rows one after the other, which have one bias in common."""
     program = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -90,10 +125,17 @@ class BiasGelu(torch.autograd.Function):
         x, bias = ctx.saved_tensors
         dy = dy.contiguous()
         width = x.shape[-1]
-        rows, share, block = x.numel() // width, _share(x, bias), min(WIDEST, triton.next_power_of_2(width))
+        rows, share, block = (
+            x.numel() // width,
+            _share(x, bias),
+            min(WIDEST, triton.next_power_of_2(width)),
+        )
         each = share if bias.dim() > 1 else max(TILE["ROWS"], triton.cdiv(rows, PROGRAMS))
         programs = triton.cdiv(rows, each)
-        dx, partial = torch.empty_like(x), torch.empty(programs, width, dtype=torch.float32, device=x.device)
+        dx, partial = (
+            torch.empty_like(x),
+            torch.empty(programs, width, dtype=torch.float32, device=x.device),
+        )
         _gelu_backward[(programs, triton.cdiv(width, block))](
             dy, x, bias, dx, partial, rows, each, share, D=width, BLOCK=block, **TILE
         )

@@ -7,9 +7,9 @@
 | rstd   | F G   | 1 / sqrt(variance + epsilon)                   |
 | y      | F P C | relu((x - mean) rstd weight + bias + residual) |
 
-A program has some whole groups of one picture. Small pictures (WHOLE) are read once; others twice, the second time from a
-cache.
-Few, large pictures (a robot's) are shared out among many programs, which agree on the statistics through memory.
+A program has some whole groups of one picture. Small pictures (WHOLE) are read once; others twice,
+the second time from a cache. Few, large pictures (a robot's) are shared out among many programs,
+which agree on the statistics through memory.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from chameleon_policy.kernels.sums import sum_rows
 CHANNELS_TOGETHER = 64
 FORWARD = ((0, 128, 64),)
 BACKWARD = ((512, 128, 16), (128, 32, 8), (32, 16, 16), (0, 16, 32))
-"""From so many pixels on: rows of a program's tile at most, and numbers of a thread; measured on an H200. Pictures that fit
-into a tile are read once."""
+"""From so many pixels on: rows of a program's tile at most, and numbers of a thread; measured on an
+H200. Pictures that fit into a tile are read once.
+"""
 TILE = 4096
 PROGRAMS_TO_FILL_A_GPU = 264
 
@@ -39,8 +40,12 @@ def per_channel(values, GROUPS: tl.constexpr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def scale_and_shift(total, squares, weight, bias, count, epsilon, GROUPS: tl.constexpr, SIZE: tl.constexpr):
-    """From the sums of every channel: mean and rstd of the groups, scale and shift of the channels."""
+def scale_and_shift(
+    total, squares, weight, bias, count, epsilon, GROUPS: tl.constexpr, SIZE: tl.constexpr
+):
+    """From the sums of every channel: mean and rstd of the groups, scale and shift of the
+    channels.
+    """
     mean = tl.sum(tl.reshape(total, (GROUPS, SIZE)), 1) / count
     variance = tl.sum(tl.reshape(squares, (GROUPS, SIZE)), 1) / count - mean * mean
     rstd = 1 / tl.sqrt(tl.maximum(variance, 0.0, propagate_nan=tl.PropagateNan.ALL) + epsilon)
@@ -49,7 +54,9 @@ def scale_and_shift(total, squares, weight, bias, count, epsilon, GROUPS: tl.con
 
 
 @triton.jit
-def _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL: tl.constexpr, RELU: tl.constexpr):
+def _finish(
+    x, scale, shift, residual_, y_, place, inside, RESIDUAL: tl.constexpr, RELU: tl.constexpr
+):
     y = x * scale[None, :] + shift[None, :]
     if RESIDUAL:
         y += tl.load(residual_ + place, mask=inside, other=0.0).to(tl.float32)
@@ -62,12 +69,16 @@ def _finish(x, scale, shift, residual_, y_, place, inside, RESIDUAL: tl.constexp
 @triton.jit
 def _bytes(row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
     """Where the bits of a program's channels stand, eight in a byte."""
-    place = row[:, None] * (CHANNELS // 8) + block * (WIDTH // 8) + tl.arange(0, WIDTH // 8)[None, :]
+    place = (
+        row[:, None] * (CHANNELS // 8) + block * (WIDTH // 8) + tl.arange(0, WIDTH // 8)[None, :]
+    )
     return place, (row[:, None] < pixels) & (place >= 0)
 
 
 @triton.jit
-def _keep_open(open_, y, row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+def _keep_open(
+    open_, y, row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr
+):
     """One bit for each number that the ReLU let through: less to read on the way back than y."""
     bits = tl.reshape((y > 0).to(tl.int32), (ROWS, WIDTH // 8, 8)) << tl.arange(0, 8)[None, None, :]
     place, inside = _bytes(row, block, pixels, CHANNELS, WIDTH)
@@ -75,24 +86,50 @@ def _keep_open(open_, y, row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.c
 
 
 @triton.jit
-def _was_open(open_, row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+def _was_open(
+    open_, row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr
+):
     place, inside = _bytes(row, block, pixels, CHANNELS, WIDTH)
-    bits = tl.load(open_ + place, mask=inside, other=0).to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]
+    bits = (
+        tl.load(open_ + place, mask=inside, other=0).to(tl.int32)[:, :, None]
+        >> tl.arange(0, 8)[None, None, :]
+    )
     return tl.reshape(bits & 1, (ROWS, WIDTH)) > 0
 
 
 @triton.jit
-def _group_norm_forward(x_, residual_, weight_, bias_, y_, open_, mean_, rstd_, pixels, epsilon,
-                        WHOLE: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr, KEEP: tl.constexpr, CHANNELS: tl.constexpr,
-                        GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+def _group_norm_forward(
+    x_,
+    residual_,
+    weight_,
+    bias_,
+    y_,
+    open_,
+    mean_,
+    rstd_,
+    pixels,
+    epsilon,
+    WHOLE: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    RELU: tl.constexpr,
+    KEEP: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     width: tl.constexpr = GROUPS * SIZE
     picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     channel = block * width + tl.arange(0, width)
     rows = tl.arange(0, ROWS)
-    weight, bias = tl.load(weight_ + channel).to(tl.float32), tl.load(bias_ + channel).to(tl.float32)
+    weight, bias = (
+        tl.load(weight_ + channel).to(tl.float32),
+        tl.load(bias_ + channel).to(tl.float32),
+    )
     group = picture * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
     count = pixels * SIZE
-    # One 64-bit base per picture; offsets inside it are 32 bits, which halves what addresses take of the registers.
+    # One 64-bit base per picture; offsets inside it are 32 bits, which halves what addresses take
+    # of the registers.
     x_ += picture * pixels * CHANNELS
     y_ += picture * pixels * CHANNELS
     residual_ += picture * pixels * CHANNELS
@@ -142,8 +179,20 @@ def _incoming(dy_, beside_, place, inside, TWO: tl.constexpr):
 
 
 @triton.jit
-def _through_relu(dy, x, scale, shift, open_, row, block, pixels,
-                  RESIDUAL: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+def _through_relu(
+    dy,
+    x,
+    scale,
+    shift,
+    open_,
+    row,
+    block,
+    pixels,
+    RESIDUAL: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     """The gradient in front of the ReLU. Without a residual, x says where it was open."""
     if RESIDUAL:
         was_open = _was_open(open_, row, block, pixels, CHANNELS, WIDTH, ROWS)
@@ -153,18 +202,44 @@ def _through_relu(dy, x, scale, shift, open_, row, block, pixels,
 
 
 @triton.jit
-def _group_norm_backward(dy_, beside_, open_, x_, weight_, bias_, mean_, rstd_, dx_, dresidual_, dparameters_, pixels,
-                         WHOLE: tl.constexpr, TWO: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
-                         CHANNELS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+def _group_norm_backward(
+    dy_,
+    beside_,
+    open_,
+    x_,
+    weight_,
+    bias_,
+    mean_,
+    rstd_,
+    dx_,
+    dresidual_,
+    dparameters_,
+    pixels,
+    WHOLE: tl.constexpr,
+    TWO: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    RELU: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     width: tl.constexpr = GROUPS * SIZE
-    # Blocks of one picture are neighbours: what one of them takes out of memory, the others find in a cache.
-    picture, block = (tl.program_id(0) // (CHANNELS // width)).to(tl.int64), tl.program_id(0) % (CHANNELS // width)
+    # Blocks of one picture are neighbours: what one of them takes out of memory, the others find in
+    # a cache.
+    picture, block = (
+        (tl.program_id(0) // (CHANNELS // width)).to(tl.int64),
+        tl.program_id(0) % (CHANNELS // width),
+    )
     channel = block * width + tl.arange(0, width)
     rows = tl.arange(0, ROWS)
     group = picture * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
     mean = per_channel(tl.load(mean_ + group), GROUPS, SIZE)
     rstd = per_channel(tl.load(rstd_ + group), GROUPS, SIZE)
-    weight, bias = tl.load(weight_ + channel).to(tl.float32), tl.load(bias_ + channel).to(tl.float32)
+    weight, bias = (
+        tl.load(weight_ + channel).to(tl.float32),
+        tl.load(bias_ + channel).to(tl.float32),
+    )
     scale = rstd * weight
     shift = bias - mean * scale
     count = pixels * SIZE
@@ -181,7 +256,9 @@ def _group_norm_backward(dy_, beside_, open_, x_, weight_, bias_, mean_, rstd_, 
         x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
         dy = _incoming(dy_, beside_, place, inside, TWO)
         if RELU:
-            dy = _through_relu(dy, x, scale, shift, open_, rows, block, pixels, RESIDUAL, CHANNELS, width, ROWS)
+            dy = _through_relu(
+                dy, x, scale, shift, open_, rows, block, pixels, RESIDUAL, CHANNELS, width, ROWS
+            )
         xhat = (x - mean[None, :]) * rstd[None, :]
         dbias, dweight = tl.sum(dy, 0), tl.sum(dy * xhat, 0)
     else:
@@ -194,7 +271,9 @@ def _group_norm_backward(dy_, beside_, open_, x_, weight_, bias_, mean_, rstd_, 
             x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
             dy = _incoming(dy_, beside_, place, inside, TWO)
             if RELU:
-                dy = _through_relu(dy, x, scale, shift, open_, row, block, pixels, RESIDUAL, CHANNELS, width, ROWS)
+                dy = _through_relu(
+                    dy, x, scale, shift, open_, row, block, pixels, RESIDUAL, CHANNELS, width, ROWS
+                )
             if RESIDUAL:
                 dy = dy.to(dresidual_.dtype.element_ty)
                 tl.store(dresidual_ + place, dy, mask=inside)
@@ -204,13 +283,19 @@ def _group_norm_backward(dy_, beside_, open_, x_, weight_, bias_, mean_, rstd_, 
         dbias, dweight = tl.sum(dbiases, 0), tl.sum(dweights, 0)
     tl.store(dparameters_ + picture * 2 * CHANNELS + channel, dweight)
     tl.store(dparameters_ + (picture * 2 + 1) * CHANNELS + channel, dbias)
-    along_one = per_channel(tl.sum(tl.reshape(dbias * weight, (GROUPS, SIZE)), 1) / count, GROUPS, SIZE)
-    along_x = per_channel(tl.sum(tl.reshape(dweight * weight, (GROUPS, SIZE)), 1) / count, GROUPS, SIZE)
+    along_one = per_channel(
+        tl.sum(tl.reshape(dbias * weight, (GROUPS, SIZE)), 1) / count, GROUPS, SIZE
+    )
+    along_x = per_channel(
+        tl.sum(tl.reshape(dweight * weight, (GROUPS, SIZE)), 1) / count, GROUPS, SIZE
+    )
     if WHOLE:
         if RESIDUAL:
             tl.store(dresidual_ + place, dy, mask=inside)
         tl.store(
-            dx_ + place, rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :]), mask=inside
+            dx_ + place,
+            rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :]),
+            mask=inside,
         )
     else:
         if RESIDUAL:
@@ -225,9 +310,13 @@ def _group_norm_backward(dy_, beside_, open_, x_, weight_, bias_, mean_, rstd_, 
             else:
                 dy = _incoming(dy_, beside_, place, inside, TWO)
                 if RELU:
-                    dy = _through_relu(dy, x, scale, shift, open_, row, block, pixels, False, CHANNELS, width, ROWS)
+                    dy = _through_relu(
+                        dy, x, scale, shift, open_, row, block, pixels, False, CHANNELS, width, ROWS
+                    )
             xhat = (x - mean[None, :]) * rstd[None, :]
-            dx = rstd[None, :] * (weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :])
+            dx = rstd[None, :] * (
+                weight[None, :] * dy - along_one[None, :] - xhat * along_x[None, :]
+            )
             tl.store(dx_ + place, dx, mask=inside)
 
 
@@ -243,7 +332,9 @@ def _channel_sums(x_, sums_, pixels, parts, part_rows, CHANNELS: tl.constexpr, R
     for first in range(part * part_rows, last, ROWS):
         row = first + rows
         inside = (row[:, None] < last) & (channel[None, :] < CHANNELS)
-        x = tl.load(x_ + row[:, None] * CHANNELS + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(x_ + row[:, None] * CHANNELS + channel[None, :], mask=inside, other=0.0).to(
+            tl.float32
+        )
         total += x
         squares += x * x
     here = sums_ + (picture * parts + part) * 2 * CHANNELS + channel
@@ -252,9 +343,23 @@ def _channel_sums(x_, sums_, pixels, parts, part_rows, CHANNELS: tl.constexpr, R
 
 
 @triton.jit
-def _scales(sums_, weight_, bias_, scales_, mean_, rstd_, pixels, parts, epsilon,
-            GROUPS: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
-    """From the sums over all parts of a picture: scale and shift of every channel, mean and rstd of every group."""
+def _scales(
+    sums_,
+    weight_,
+    bias_,
+    scales_,
+    mean_,
+    rstd_,
+    pixels,
+    parts,
+    epsilon,
+    GROUPS: tl.constexpr,
+    SIZE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """From the sums over all parts of a picture: scale and shift of every channel, mean and rstd of
+    every group.
+    """
     picture = tl.program_id(0).to(tl.int64)
     channels: tl.constexpr = GROUPS * SIZE
     channel, part = tl.arange(0, channels), tl.arange(0, PARTS)
@@ -262,8 +367,13 @@ def _scales(sums_, weight_, bias_, scales_, mean_, rstd_, pixels, parts, epsilon
     here = sums_ + (picture * parts + part[:, None]) * 2 * channels + channel[None, :]
     total = tl.sum(tl.load(here, mask=inside, other=0.0), 0)
     squares = tl.sum(tl.load(here + channels, mask=inside, other=0.0), 0)
-    weight, bias = tl.load(weight_ + channel).to(tl.float32), tl.load(bias_ + channel).to(tl.float32)
-    mean, rstd, scale, shift = scale_and_shift(total, squares, weight, bias, pixels * SIZE, epsilon, GROUPS, SIZE)
+    weight, bias = (
+        tl.load(weight_ + channel).to(tl.float32),
+        tl.load(bias_ + channel).to(tl.float32),
+    )
+    mean, rstd, scale, shift = scale_and_shift(
+        total, squares, weight, bias, pixels * SIZE, epsilon, GROUPS, SIZE
+    )
     tl.store(scales_ + picture * 2 * channels + channel, scale)
     tl.store(scales_ + (picture * 2 + 1) * channels + channel, shift)
     group = picture * GROUPS + tl.arange(0, GROUPS)
@@ -272,8 +382,18 @@ def _scales(sums_, weight_, bias_, scales_, mean_, rstd_, pixels, parts, epsilon
 
 
 @triton.jit
-def _group_norm_apply(x_, residual_, scales_, y_, pixels, part_rows,
-                      RESIDUAL: tl.constexpr, RELU: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+def _group_norm_apply(
+    x_,
+    residual_,
+    scales_,
+    y_,
+    pixels,
+    part_rows,
+    RESIDUAL: tl.constexpr,
+    RELU: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     picture, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows, channel = tl.arange(0, ROWS), tl.arange(0, CHANNELS)
     scale = tl.load(scales_ + picture * 2 * CHANNELS + channel)
@@ -297,11 +417,20 @@ def fits(channels: int, groups: int) -> bool:
 
 
 def group_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, groups: int, *, relu: bool, epsilon: float
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    groups: int,
+    *,
+    relu: bool,
+    epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    """relu(group_norm(x) + residual) of pictures (F C h w) in channels-last memory; the residual and the ReLU are optional.
+    """relu(group_norm(x) + residual) of pictures (F C h w) in channels-last memory; the residual
+    and the ReLU are optional.
 
-    The result twice, in the same memory: what two readers send back through their own one is added up in the same pass.
+    The result twice, in the same memory: what two readers send back through their own one is added
+    up in the same pass.
     """
     result: tuple[Tensor, Tensor] = GroupNorm.apply(
         x, weight, bias, residual, groups, relu, epsilon, torch.is_grad_enabled()
@@ -314,11 +443,20 @@ class GroupNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, groups: int, relu: bool, epsilon: float,
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        residual: Tensor | None,
+        groups: int,
+        relu: bool,
+        epsilon: float,
         keep: bool,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:
         x = x.contiguous(memory_format=torch.channels_last)
-        residual = None if residual is None else residual.contiguous(memory_format=torch.channels_last)
+        residual = (
+            None if residual is None else residual.contiguous(memory_format=torch.channels_last)
+        )
         y = torch.empty_like(x)
         pictures, channels, height, width = x.shape
         pixels = height * width
@@ -330,11 +468,27 @@ class GroupNorm(torch.autograd.Function):
         mean, rstd = torch.empty(2, pictures, groups, device=x.device, dtype=torch.float32)
         tiling = _tiling(channels, groups, pixels, back=False)
         bits = keep and relu and residual is not None
-        was_open = torch.empty(pictures * pixels * channels // 8, device=x.device, dtype=torch.uint8) if bits else None
+        was_open = (
+            torch.empty(pictures * pixels * channels // 8, device=x.device, dtype=torch.uint8)
+            if bits
+            else None
+        )
         _group_norm_forward[(pictures, groups // tiling["GROUPS"])](
-            x, x if residual is None else residual, weight, bias, y, y if was_open is None else was_open, mean, rstd, pixels,
-            epsilon, RESIDUAL=residual is not None, RELU=relu, KEEP=bits, **tiling,
-        )  # fmt: skip
+            x,
+            x if residual is None else residual,
+            weight,
+            bias,
+            y,
+            y if was_open is None else was_open,
+            mean,
+            rstd,
+            pixels,
+            epsilon,
+            RESIDUAL=residual is not None,
+            RELU=relu,
+            KEEP=bits,
+            **tiling,
+        )
         ctx.save_for_backward(x, was_open, weight, bias, mean, rstd)
         return y, y.view_as(y)
 
@@ -354,25 +508,44 @@ class GroupNorm(torch.autograd.Function):
         dparameters = torch.empty(pictures, 2, channels, device=x.device, dtype=torch.float32)
         tiling = _tiling(channels, groups, height * width, back=True)
         _group_norm_backward[(pictures * (groups // tiling["GROUPS"]),)](
-            dy, dy if beside is None else beside, x if was_open is None else was_open, x, weight, bias, mean, rstd, dx,
-            dx if dresidual is None else dresidual, dparameters, height * width,
-            TWO=beside is not None, RESIDUAL=has_residual, RELU=relu, **tiling,
-        )  # fmt: skip
+            dy,
+            dy if beside is None else beside,
+            x if was_open is None else was_open,
+            x,
+            weight,
+            bias,
+            mean,
+            rstd,
+            dx,
+            dx if dresidual is None else dresidual,
+            dparameters,
+            height * width,
+            TWO=beside is not None,
+            RESIDUAL=has_residual,
+            RELU=relu,
+            **tiling,
+        )
         dweight, dbias = sum_rows(dparameters).to(weight.dtype)
         return dx, dweight, dbias, dresidual, None, None, None, None
 
 
 def _tiling(channels: int, groups: int, pixels: int, *, back: bool) -> dict[str, Any]:
     """Channels and rows that a program has at a time, whether those are all rows, and its warps."""
-    most_rows, per_thread = next(rest for least, *rest in (BACKWARD if back else FORWARD) if pixels >= least)
+    most_rows, per_thread = next(
+        rest for least, *rest in (BACKWARD if back else FORWARD) if pixels >= least
+    )
     size = channels // groups
     together = max(1, min(groups, CHANNELS_TOGETHER // size))
     rows = min(most_rows, triton.next_power_of_2(pixels))
     warps = triton.next_power_of_2(max(1, rows * together * size // (32 * per_thread)))
     return {
-        "WHOLE": rows >= pixels, "CHANNELS": channels, "GROUPS": together, "SIZE": size, "ROWS": rows,
+        "WHOLE": rows >= pixels,
+        "CHANNELS": channels,
+        "GROUPS": together,
+        "SIZE": size,
+        "ROWS": rows,
         "num_warps": min(16, warps),
-    }  # fmt: skip
+    }
 
 
 def _share_out(pictures: int, pixels: int, channels: int) -> bool:
@@ -390,27 +563,58 @@ def parts_of(pixels: int, channels: int, pictures: int) -> tuple[int, int]:
 def channel_scales(
     sums: Tensor, weight: Tensor, bias: Tensor, groups: int, pixels: int, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scale and shift of every channel (F 2 C), mean and rstd of every group (F G), from the sums over parts (F parts 2 C)."""
+    """Scale and shift of every channel (F 2 C), mean and rstd of every group (F G), from the sums
+    over parts (F parts 2 C).
+    """
     pictures, parts, _, channels = sums.shape
     scales = torch.empty(pictures, 2, channels, device=sums.device, dtype=torch.float32)
     mean, rstd = torch.empty(2, pictures, groups, device=sums.device, dtype=torch.float32)
     _scales[(pictures,)](
-        sums, weight, bias, scales, mean, rstd, pixels, parts, epsilon,
-        GROUPS=groups, SIZE=channels // groups, PARTS=triton.next_power_of_2(parts), num_warps=4,
-    )  # fmt: skip
+        sums,
+        weight,
+        bias,
+        scales,
+        mean,
+        rstd,
+        pixels,
+        parts,
+        epsilon,
+        GROUPS=groups,
+        SIZE=channels // groups,
+        PARTS=triton.next_power_of_2(parts),
+        num_warps=4,
+    )
     return scales, mean, rstd
 
 
 def _few_large(
-    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, y: Tensor, groups: int, relu: bool, epsilon: float
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    y: Tensor,
+    groups: int,
+    relu: bool,
+    epsilon: float,
 ) -> None:
     pictures, channels, height, width = x.shape
     pixels, rows = height * width, max(1, TILE // channels)
     parts, part_rows = parts_of(pixels, channels, pictures)
     sums = torch.empty(pictures, parts, 2, channels, device=x.device, dtype=torch.float32)
-    _channel_sums[(pictures, parts)](x, sums, pixels, parts, part_rows, CHANNELS=channels, ROWS=rows, num_warps=4)
+    _channel_sums[(pictures, parts)](
+        x, sums, pixels, parts, part_rows, CHANNELS=channels, ROWS=rows, num_warps=4
+    )
     scales, _, _ = channel_scales(sums, weight, bias, groups, pixels, epsilon)
     _group_norm_apply[(pictures, parts)](
-        x, x if residual is None else residual, scales, y, pixels, part_rows,
-        RESIDUAL=residual is not None, RELU=relu, CHANNELS=channels, ROWS=rows, num_warps=4,
-    )  # fmt: skip
+        x,
+        x if residual is None else residual,
+        scales,
+        y,
+        pixels,
+        part_rows,
+        RESIDUAL=residual is not None,
+        RELU=relu,
+        CHANNELS=channels,
+        ROWS=rows,
+        num_warps=4,
+    )

@@ -1,7 +1,9 @@
-"""LayerNorm of a residual stream, and of its sum with what a sub-layer adds, in one pass over memory.
+"""LayerNorm of a residual stream, and of its sum with what a sub-layer adds, in one pass over
+memory.
 
 The stream keeps its own type; the normalised copy is written in the type that the next matrix
-product wants. Going back, the gradient of the stream and that through the norm are added up in the same pass.
+product wants. Going back, the gradient of the stream and that through the norm are added up in the
+same pass.
 """
 
 from __future__ import annotations
@@ -21,8 +23,24 @@ PROGRAMS = 528
 
 
 @triton.jit
-def _stream_norm_forward(x_, added_, added_bias_, weight_, bias_, sum_, y_, mean_, rstd_, rows, epsilon,
-                         ADD: tl.constexpr, BIAS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+def _stream_norm_forward(
+    x_,
+    added_,
+    added_bias_,
+    weight_,
+    bias_,
+    sum_,
+    y_,
+    mean_,
+    rstd_,
+    rows,
+    epsilon,
+    ADD: tl.constexpr,
+    BIAS: tl.constexpr,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, WIDTH)
     inside = (row[:, None] < rows) & (c[None, :] < D)
@@ -44,8 +62,26 @@ def _stream_norm_forward(x_, added_, added_bias_, weight_, bias_, sum_, y_, mean
 
 
 @triton.jit
-def _stream_norm_backward(dy_, dsum_, x_, weight_, mean_, rstd_, dx_, dadded_, dparameters_, rows, programs, epochs,
-                          CARRY: tl.constexpr, ADD: tl.constexpr, SEPARATE: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+def _stream_norm_backward(
+    dy_,
+    dsum_,
+    x_,
+    weight_,
+    mean_,
+    rstd_,
+    dx_,
+    dadded_,
+    dparameters_,
+    rows,
+    programs,
+    epochs,
+    CARRY: tl.constexpr,
+    ADD: tl.constexpr,
+    SEPARATE: tl.constexpr,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     program = tl.program_id(0)
     c = tl.arange(0, WIDTH)
     weight = tl.load(weight_ + c, mask=c < D, other=0.0).to(tl.float32)
@@ -82,13 +118,21 @@ def _stream_norm_backward(dy_, dsum_, x_, weight_, mean_, rstd_, dx_, dadded_, d
 
 
 class StreamNorm(torch.autograd.Function):
-    """(x, added or None, its bias or None, weight, bias, epsilon, type) to (x + added + its bias, norm of it in that type)."""
+    """(x, added or None, its bias or None, weight, bias, epsilon, type) to (x + added + its bias,
+    norm of it in that type).
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, added: Tensor | None, added_bias: Tensor | None, weight: Tensor, bias: Tensor, epsilon: float,
+        ctx: Any,
+        x: Tensor,
+        added: Tensor | None,
+        added_bias: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        epsilon: float,
         kind: torch.dtype,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:
         x = x.contiguous()
         width = x.shape[-1]
         rows = x.numel() // width
@@ -99,9 +143,24 @@ class StreamNorm(torch.autograd.Function):
         padded = triton.next_power_of_2(width)
         together = max(1, TILE // padded)
         _stream_norm_forward[(triton.cdiv(rows, together),)](
-            x, x if added is None else added, weight if added_bias is None else added_bias, weight, bias, total, y, mean, rstd,
-            rows, epsilon, ADD=added is not None, BIAS=added_bias is not None, D=width, WIDTH=padded, ROWS=together, num_warps=4,
-        )  # fmt: skip
+            x,
+            x if added is None else added,
+            weight if added_bias is None else added_bias,
+            weight,
+            bias,
+            total,
+            y,
+            mean,
+            rstd,
+            rows,
+            epsilon,
+            ADD=added is not None,
+            BIAS=added_bias is not None,
+            D=width,
+            WIDTH=padded,
+            ROWS=together,
+            num_warps=4,
+        )
         ctx.save_for_backward(total, weight, mean, rstd)
         ctx.added_kind = None if added is None else added.dtype
         ctx.bias_kind = None if added_bias is None else added_bias.dtype
@@ -115,7 +174,9 @@ class StreamNorm(torch.autograd.Function):
             if dtotal is None:
                 return (None,) * 7
             dadded = None if ctx.added_kind is None else dtotal.to(ctx.added_kind)
-            dadded_bias = None if ctx.bias_kind is None else dtotal.flatten(0, -2).sum(0).to(ctx.bias_kind)
+            dadded_bias = (
+                None if ctx.bias_kind is None else dtotal.flatten(0, -2).sum(0).to(ctx.bias_kind)
+            )
             return dtotal, dadded, dadded_bias, None, None, None, None
         width = x.shape[-1]
         rows = x.numel() // width
@@ -126,17 +187,39 @@ class StreamNorm(torch.autograd.Function):
         tiles = triton.cdiv(rows, together)
         programs = min(tiles, PROGRAMS)
         dx = torch.empty_like(x)
-        dadded = None if ctx.added_kind is None else dx  # the same numbers, in the same memory if of the same type
+        # the same numbers, in the same memory if of the same type
+        dadded = None if ctx.added_kind is None else dx
         if ctx.added_kind not in (None, x.dtype):
             dadded = torch.empty(x.shape, dtype=ctx.added_kind, device=x.device)
         partial = torch.empty(programs, 3, width, dtype=torch.float32, device=x.device)
         _stream_norm_backward[(programs,)](
-            dy, dy if dtotal is None else dtotal, x, weight, mean, rstd, dx, dx if dadded is None else dadded, partial,
-            rows, programs, triton.cdiv(tiles, programs),
-            CARRY=dtotal is not None, ADD=dadded is not None, SEPARATE=dadded is not dx, D=width, WIDTH=padded, ROWS=together, num_warps=4,
-        )  # fmt: skip
+            dy,
+            dy if dtotal is None else dtotal,
+            x,
+            weight,
+            mean,
+            rstd,
+            dx,
+            dx if dadded is None else dadded,
+            partial,
+            rows,
+            programs,
+            triton.cdiv(tiles, programs),
+            CARRY=dtotal is not None,
+            ADD=dadded is not None,
+            SEPARATE=dadded is not dx,
+            D=width,
+            WIDTH=padded,
+            ROWS=together,
+            num_warps=4,
+        )
         dweight, dbias, dadded_bias = sum_rows(partial)
         return (
-            dx, dadded, None if ctx.bias_kind is None else dadded_bias.to(ctx.bias_kind),
-            dweight.to(weight.dtype), dbias.to(weight.dtype), None, None,
-        )  # fmt: skip
+            dx,
+            dadded,
+            None if ctx.bias_kind is None else dadded_bias.to(ctx.bias_kind),
+            dweight.to(weight.dtype),
+            dbias.to(weight.dtype),
+            None,
+            None,
+        )

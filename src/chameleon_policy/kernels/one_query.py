@@ -1,8 +1,9 @@
 """Attention of one query to a few dozen sources, without their keys and values.
 
-A head's scores are q (W_k x) = (W_k^T q) x: what a query asks of the sources is worked out once for the query instead of a key
-for every source. The values wait as well: the sources are mixed first, and one mixture goes through W_v. The bias of the
-keys adds the same to every score, so it has no effect.
+A head's scores are q (W_k x) = (W_k^T q) x: what a query asks of the sources is worked out once for
+the query instead of a key for every source. The values wait as well: the sources are mixed first,
+and one mixture goes through W_v. The bias of the keys adds the same to every score, so it has no
+effect.
 
 | symbol | shape | meaning                              |
 |--------|-------|--------------------------------------|
@@ -35,8 +36,19 @@ WARPS = 4
 
 
 @triton.jit
-def _one_query_forward(asked_, x_, p_, seen_, batch_size, count,
-             HEADS: tl.constexpr, ROWS: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, PIECE: tl.constexpr):  # fmt: skip
+def _one_query_forward(
+    asked_,
+    x_,
+    p_,
+    seen_,
+    batch_size,
+    count,
+    HEADS: tl.constexpr,
+    ROWS: tl.constexpr,
+    N: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     batch = tl.program_id(0).to(tl.int64)
     head, n, d = tl.arange(0, ROWS), tl.arange(0, N), tl.arange(0, PIECE)
     heads = (head[:, None] * batch_size + batch) * WIDTH
@@ -44,8 +56,12 @@ def _one_query_forward(asked_, x_, p_, seen_, batch_size, count,
     scores = tl.zeros((ROWS, N), tl.float32)
     for first in range(0, WIDTH, PIECE):
         place = first + d[None, :]
-        asked = tl.load(asked_ + heads + place, mask=(head[:, None] < HEADS) & (place < WIDTH), other=0.0)
-        x = tl.load(x_ + n[:, None] * WIDTH + place, mask=(n[:, None] < count) & (place < WIDTH), other=0.0)
+        asked = tl.load(
+            asked_ + heads + place, mask=(head[:, None] < HEADS) & (place < WIDTH), other=0.0
+        )
+        x = tl.load(
+            x_ + n[:, None] * WIDTH + place, mask=(n[:, None] < count) & (place < WIDTH), other=0.0
+        )
         scores = tl.dot(asked, tl.trans(x), scores, input_precision="ieee")
     scores = tl.where(n[None, :] < count, scores, -1e30)
     p = tl.exp(scores - tl.max(scores, 1)[:, None])
@@ -54,14 +70,29 @@ def _one_query_forward(asked_, x_, p_, seen_, batch_size, count,
     tl.store(p_ + batch * HEADS * count + head[:, None] * count + n[None, :], p, mask=inside)
     for first in range(0, WIDTH, PIECE):
         place = first + d[None, :]
-        x = tl.load(x_ + n[:, None] * WIDTH + place, mask=(n[:, None] < count) & (place < WIDTH), other=0.0)
+        x = tl.load(
+            x_ + n[:, None] * WIDTH + place, mask=(n[:, None] < count) & (place < WIDTH), other=0.0
+        )
         seen = tl.dot(p.to(x.dtype), x, input_precision="ieee")
         tl.store(seen_ + heads + place, seen, mask=(head[:, None] < HEADS) & (place < WIDTH))
 
 
 @triton.jit
-def _one_query_backward(asked_, x_, p_, dseen_, dasked_, dx_, batch_size, count,
-              HEADS: tl.constexpr, ROWS: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, PIECE: tl.constexpr):  # fmt: skip
+def _one_query_backward(
+    asked_,
+    x_,
+    p_,
+    dseen_,
+    dasked_,
+    dx_,
+    batch_size,
+    count,
+    HEADS: tl.constexpr,
+    ROWS: tl.constexpr,
+    N: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PIECE: tl.constexpr,
+):
     batch = tl.program_id(0).to(tl.int64)
     head, n, d = tl.arange(0, ROWS), tl.arange(0, N), tl.arange(0, PIECE)
     heads = (head[:, None] * batch_size + batch) * WIDTH
@@ -70,17 +101,30 @@ def _one_query_backward(asked_, x_, p_, dseen_, dasked_, dx_, batch_size, count,
     dp = tl.zeros((ROWS, N), tl.float32)
     for first in range(0, WIDTH, PIECE):
         place = first + d[None, :]
-        dseen = tl.load(dseen_ + heads + place, mask=(head[:, None] < HEADS) & (place < WIDTH), other=0.0)
-        x = tl.load(x_ + n[:, None] * WIDTH + place, mask=(n[:, None] < count) & (place < WIDTH), other=0.0)
+        dseen = tl.load(
+            dseen_ + heads + place, mask=(head[:, None] < HEADS) & (place < WIDTH), other=0.0
+        )
+        x = tl.load(
+            x_ + n[:, None] * WIDTH + place, mask=(n[:, None] < count) & (place < WIDTH), other=0.0
+        )
         dp = tl.dot(dseen, tl.trans(x), dp, input_precision="ieee")
     inside = (head[:, None] < HEADS) & (n[None, :] < count)
-    p = tl.load(p_ + batch * HEADS * count + head[:, None] * count + n[None, :], mask=inside, other=0.0)
+    p = tl.load(
+        p_ + batch * HEADS * count + head[:, None] * count + n[None, :], mask=inside, other=0.0
+    )
     dscores = p * (dp - tl.sum(p * dp, 1)[:, None])
     for first in range(0, WIDTH, PIECE):
         place = first + d[None, :]
-        mine, sources = (head[:, None] < HEADS) & (place < WIDTH), (n[:, None] < count) & (place < WIDTH)
+        mine, sources = (
+            (head[:, None] < HEADS) & (place < WIDTH),
+            (n[:, None] < count) & (place < WIDTH),
+        )
         x = tl.load(x_ + n[:, None] * WIDTH + place, mask=sources, other=0.0)
-        tl.store(dasked_ + heads + place, tl.dot(dscores.to(x.dtype), x, input_precision="ieee"), mask=mine)
+        tl.store(
+            dasked_ + heads + place,
+            tl.dot(dscores.to(x.dtype), x, input_precision="ieee"),
+            mask=mine,
+        )
         dseen = tl.load(dseen_ + heads + place, mask=mine, other=0.0)
         asked = tl.load(asked_ + heads + place, mask=mine, other=0.0)
         dx = tl.dot(tl.trans(p).to(x.dtype), dseen, input_precision="ieee")
@@ -102,7 +146,9 @@ class OneQuery(torch.autograd.Function):
         (heads, batch, _), count = asked.shape, sources.shape[1]
         weights = torch.empty(batch, heads, count, device=asked.device, dtype=torch.float32)
         seen = torch.empty_like(asked)
-        _one_query_forward[(batch,)](asked, sources, weights, seen, batch, count, **_sizes(asked, sources, shared_memory))
+        _one_query_forward[(batch,)](
+            asked, sources, weights, seen, batch, count, **_sizes(asked, sources, shared_memory)
+        )
         ctx.save_for_backward(asked, sources, weights)
         ctx.shared_memory = shared_memory
         return seen
@@ -112,9 +158,16 @@ class OneQuery(torch.autograd.Function):
         asked, sources, weights = ctx.saved_tensors
         dasked, dsources = torch.empty_like(asked), torch.empty_like(sources)
         _one_query_backward[(len(sources),)](
-            asked, sources, weights, dseen.contiguous(), dasked, dsources, len(sources), sources.shape[1],
+            asked,
+            sources,
+            weights,
+            dseen.contiguous(),
+            dasked,
+            dsources,
+            len(sources),
+            sources.shape[1],
             **_sizes(asked, sources, ctx.shared_memory),
-        )  # fmt: skip
+        )
         return dasked, dsources, None
 
 
@@ -122,6 +175,10 @@ def _sizes(asked: Tensor, sources: Tensor, shared_memory: int) -> dict[str, int]
     heads, width = asked.shape[0], asked.shape[2]
     piece = PIECE // 2 if sources.shape[1] > MANY and shared_memory < AMPLE_SHARED_MEMORY else PIECE
     return {
-        "HEADS": heads, "ROWS": MOST_HEADS, "N": max(16, triton.next_power_of_2(sources.shape[1])), "WIDTH": width,
-        "PIECE": min(piece, max(16, triton.next_power_of_2(width))), "num_warps": WARPS,
-    }  # fmt: skip
+        "HEADS": heads,
+        "ROWS": MOST_HEADS,
+        "N": max(16, triton.next_power_of_2(sources.shape[1])),
+        "WIDTH": width,
+        "PIECE": min(piece, max(16, triton.next_power_of_2(width))),
+        "num_warps": WARPS,
+    }

@@ -5,13 +5,15 @@ Inside a chunk of L steps, cum_t is the sum of Delta A up to and with step t, u_
     y_t    = sum_{s <= t} exp(cum_t - cum_s) (C_t . B_s) u_s + exp(cum_t) state C_t + D x_t
     state' = exp(cum_L) state + sum_s exp(cum_L - cum_s) u_s (outer) B_s
 
-`_scan_states` walks over the chunks of one stream and head and keeps the state before each; `_scan_outputs` then has all chunks at
-once. B and C are shared by the heads, so one program has all heads of a chunk: it computes C_t . B_s once, and adds up
-the gradients of B and C without a copy per head. Going back, `_scan_gradients` has what happens inside the chunks;
-`_scan_state_gradients` walks back over the states, and `_scan_gradients_through_states` adds what passes through them.
+`_scan_states` walks over the chunks of one stream and head and keeps the state before each;
+`_scan_outputs` then has all chunks at once. B and C are shared by the heads, so one program has all
+heads of a chunk: it computes C_t . B_s once, and adds up the gradients of B and C without a copy
+per head. Going back, `_scan_gradients` has what happens inside the chunks; `_scan_state_gradients`
+walks back over the states, and `_scan_gradients_through_states` adds what passes through them.
 
-Rows of memory are time-major, (batch T tokens channels): a stream is one token, its next step `tokens` rows further on.
-x, B and C lie side by side in `mixed`, the raw Delta in its place of the input projection.
+Rows of memory are time-major, (batch T tokens channels): a stream is one token, its next step
+`tokens` rows further on. x, B and C lie side by side in `mixed`, the raw Delta in its place of the
+input projection.
 """
 
 from __future__ import annotations
@@ -28,24 +30,54 @@ def _first_row(stream, steps, tokens):
 @triton.jit
 def _softplus(x):
     # Far below zero 1 + exp(x) rounds to 1, and softplus is exp(x) itself.
-    return tl.where(x < -8, tl.exp(tl.minimum(x, 0.0)), tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x))))
+    return tl.where(
+        x < -8, tl.exp(tl.minimum(x, 0.0)), tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x)))
+    )
 
 
 @triton.jit
 def _rates(raw_, bias_, least_, row, head, inside, raw_stride):
-    """Delta = max(softplus(raw + bias), least), zero outside, and its slope over raw: sigmoid, or zero where least counts."""
+    """Delta = max(softplus(raw + bias), least), zero outside, and its slope over raw: sigmoid, or
+    zero where least counts.
+    """
     raw = tl.load(raw_ + row * raw_stride + head, mask=inside, other=0.0).to(tl.float32)
     raw += tl.load(bias_ + head).to(tl.float32)
     least = tl.load(least_ + head).to(tl.float32)
     free = _softplus(raw)
-    return tl.where(inside, tl.maximum(free, least), 0.0), tl.where(free >= least, tl.sigmoid(raw), 0.0)
+    return tl.where(inside, tl.maximum(free, least), 0.0), tl.where(
+        free >= least, tl.sigmoid(raw), 0.0
+    )
 
 
 @triton.jit
-def _scan_states(mixed_, raw_, bias_, least_, decay_, state_, before_, after_, steps, tokens, chunks, heads, raw_stride,
-            BEGIN: tl.constexpr, KEEP: tl.constexpr, AFTER: tl.constexpr, SIZE: tl.constexpr, STATE: tl.constexpr,
-            CHANNELS: tl.constexpr, INNER: tl.constexpr, P: tl.constexpr, N: tl.constexpr, L: tl.constexpr):  # fmt: skip
-    """The state before every chunk (if KEEP), and after the last one (if AFTER). BEGIN: the first one is given, else zero."""
+def _scan_states(
+    mixed_,
+    raw_,
+    bias_,
+    least_,
+    decay_,
+    state_,
+    before_,
+    after_,
+    steps,
+    tokens,
+    chunks,
+    heads,
+    raw_stride,
+    BEGIN: tl.constexpr,
+    KEEP: tl.constexpr,
+    AFTER: tl.constexpr,
+    SIZE: tl.constexpr,
+    STATE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    INNER: tl.constexpr,
+    P: tl.constexpr,
+    N: tl.constexpr,
+    L: tl.constexpr,
+):
+    """The state before every chunk (if KEEP), and after the last one (if AFTER). BEGIN: the first
+    one is given, else zero.
+    """
     stream, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)
     real = (p[:, None] < SIZE) & (n[None, :] < STATE)
@@ -53,31 +85,65 @@ def _scan_states(mixed_, raw_, bias_, least_, decay_, state_, before_, after_, s
     decay = tl.load(decay_ + head).to(tl.float32)
     state = tl.zeros((P, N), tl.float32)
     if BEGIN:
-        state += tl.load(state_ + (stream * heads + head) * SIZE * STATE + inner_place, mask=real, other=0.0).to(tl.float32)
+        state += tl.load(
+            state_ + (stream * heads + head) * SIZE * STATE + inner_place, mask=real, other=0.0
+        ).to(tl.float32)
     first = _first_row(stream, steps, tokens)
     mixed_ += first * CHANNELS
     raw_ += first * raw_stride
     for chunk in range(0, chunks):
         if KEEP:
-            tl.store(before_ + ((stream * chunks + chunk) * heads + head) * SIZE * STATE + inner_place, state, mask=real)
+            tl.store(
+                before_ + ((stream * chunks + chunk) * heads + head) * SIZE * STATE + inner_place,
+                state,
+                mask=real,
+            )
         row = (chunk * L + t) * tokens
         inside = chunk * L + t < steps
         at = row[:, None] * CHANNELS
-        x = tl.load(mixed_ + at + head * SIZE + p[None, :], mask=inside[:, None] & (p[None, :] < SIZE), other=0.0)
-        write = tl.load(mixed_ + at + INNER + n[None, :], mask=inside[:, None] & (n[None, :] < STATE), other=0.0)
+        x = tl.load(
+            mixed_ + at + head * SIZE + p[None, :],
+            mask=inside[:, None] & (p[None, :] < SIZE),
+            other=0.0,
+        )
+        write = tl.load(
+            mixed_ + at + INNER + n[None, :], mask=inside[:, None] & (n[None, :] < STATE), other=0.0
+        )
         rate, _ = _rates(raw_, bias_, least_, row, head, inside, raw_stride)
         step = rate * decay
         end = tl.sum(step, 0)
         arriving = x.to(tl.float32) * (rate * tl.exp(end - tl.cumsum(step, 0)))[:, None]
-        state = state * tl.exp(end) + tl.dot(tl.trans(arriving).to(write.dtype), write, input_precision="ieee")
+        state = state * tl.exp(end) + tl.dot(
+            tl.trans(arriving).to(write.dtype), write, input_precision="ieee"
+        )
     if AFTER:
         tl.store(after_ + (stream * heads + head) * SIZE * STATE + inner_place, state, mask=real)
 
 
 @triton.jit
-def _scan_outputs(mixed_, raw_, bias_, least_, decay_, skip_, before_, y_, steps, tokens, chunks, heads, raw_stride,
-             BEFORE: tl.constexpr, SIZE: tl.constexpr, STATE: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr,
-             P: tl.constexpr, N: tl.constexpr, L: tl.constexpr):  # fmt: skip
+def _scan_outputs(
+    mixed_,
+    raw_,
+    bias_,
+    least_,
+    decay_,
+    skip_,
+    before_,
+    y_,
+    steps,
+    tokens,
+    chunks,
+    heads,
+    raw_stride,
+    BEFORE: tl.constexpr,
+    SIZE: tl.constexpr,
+    STATE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    INNER: tl.constexpr,
+    P: tl.constexpr,
+    N: tl.constexpr,
+    L: tl.constexpr,
+):
     """y of one chunk of one stream, all heads. BEFORE: some state before a chunk is not zero."""
     stream, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)
@@ -114,10 +180,33 @@ def _scan_outputs(mixed_, raw_, bias_, least_, decay_, skip_, before_, y_, steps
 
 
 @triton.jit
-def _scan_state_gradients(dy_, mixed_, raw_, bias_, least_, decay_, dafter_, dends_, dstate_, steps, tokens, chunks, heads, raw_stride,
-                     AFTER: tl.constexpr, SIZE: tl.constexpr, STATE: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr,
-                     P: tl.constexpr, N: tl.constexpr, L: tl.constexpr):  # fmt: skip
-    """The gradient of the state after every chunk, and before the first one. AFTER: that after the last one is given."""
+def _scan_state_gradients(
+    dy_,
+    mixed_,
+    raw_,
+    bias_,
+    least_,
+    decay_,
+    dafter_,
+    dends_,
+    dstate_,
+    steps,
+    tokens,
+    chunks,
+    heads,
+    raw_stride,
+    AFTER: tl.constexpr,
+    SIZE: tl.constexpr,
+    STATE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    INNER: tl.constexpr,
+    P: tl.constexpr,
+    N: tl.constexpr,
+    L: tl.constexpr,
+):
+    """The gradient of the state after every chunk, and before the first one. AFTER: that after the
+    last one is given.
+    """
     stream, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)
     real = (p[:, None] < SIZE) & (n[None, :] < STATE)
@@ -125,22 +214,28 @@ def _scan_state_gradients(dy_, mixed_, raw_, bias_, least_, decay_, dafter_, den
     decay = tl.load(decay_ + head).to(tl.float32)
     dstate = tl.zeros((P, N), tl.float32)
     if AFTER:
-        dstate += tl.load(dafter_ + (stream * heads + head) * SIZE * STATE + inner_place, mask=real, other=0.0).to(
-            tl.float32
-        )
+        dstate += tl.load(
+            dafter_ + (stream * heads + head) * SIZE * STATE + inner_place, mask=real, other=0.0
+        ).to(tl.float32)
     first = _first_row(stream, steps, tokens)
     mixed_ += first * CHANNELS
     raw_ += first * raw_stride
     dy_ += first * INNER
     for back in range(0, chunks):
         chunk = chunks - 1 - back
-        tl.store(dends_ + ((stream * chunks + chunk) * heads + head) * SIZE * STATE + inner_place, dstate, mask=real)
+        tl.store(
+            dends_ + ((stream * chunks + chunk) * heads + head) * SIZE * STATE + inner_place,
+            dstate,
+            mask=real,
+        )
         row = (chunk * L + t) * tokens
         inside = chunk * L + t < steps
         real_p = inside[:, None] & (p[None, :] < SIZE)
         read_place = row[:, None] * CHANNELS + INNER + STATE + n[None, :]
         read = tl.load(mixed_ + read_place, mask=inside[:, None] & (n[None, :] < STATE), other=0.0)
-        dy = tl.load(dy_ + row[:, None] * INNER + head * SIZE + p[None, :], mask=real_p, other=0.0).to(tl.float32)
+        dy = tl.load(
+            dy_ + row[:, None] * INNER + head * SIZE + p[None, :], mask=real_p, other=0.0
+        ).to(tl.float32)
         rate, _ = _rates(raw_, bias_, least_, row, head, inside, raw_stride)
         step = rate * decay
         since = tl.exp(tl.cumsum(step, 0))
@@ -150,9 +245,30 @@ def _scan_state_gradients(dy_, mixed_, raw_, bias_, least_, decay_, dafter_, den
 
 
 @triton.jit
-def _scan_gradients(dy_, mixed_, raw_, bias_, least_, decay_, skip_, dmixed_, draw_, dheads_, steps, tokens, chunks, heads, raw_stride,
-                    SIZE: tl.constexpr, STATE: tl.constexpr, CHANNELS: tl.constexpr, INNER: tl.constexpr,
-                    P: tl.constexpr, N: tl.constexpr, L: tl.constexpr):  # fmt: skip
+def _scan_gradients(
+    dy_,
+    mixed_,
+    raw_,
+    bias_,
+    least_,
+    decay_,
+    skip_,
+    dmixed_,
+    draw_,
+    dheads_,
+    steps,
+    tokens,
+    chunks,
+    heads,
+    raw_stride,
+    SIZE: tl.constexpr,
+    STATE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    INNER: tl.constexpr,
+    P: tl.constexpr,
+    N: tl.constexpr,
+    L: tl.constexpr,
+):
     """Gradients of x, B, C and Delta inside one chunk, all heads."""
     stream, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)
@@ -179,7 +295,9 @@ def _scan_gradients(dy_, mixed_, raw_, bias_, least_, decay_, skip_, dmixed_, dr
         decay, skip = tl.load(decay_ + head).to(tl.float32), tl.load(skip_ + head).to(tl.float32)
         cum = tl.cumsum(rate * decay, 0)
         between = tl.where(t[:, None] >= t[None, :], tl.exp(cum[:, None] - cum[None, :]), 0.0)
-        through = tl.dot(dy, tl.trans((x * rate[:, None]).to(kind)), input_precision="ieee") * between
+        through = (
+            tl.dot(dy, tl.trans((x * rate[:, None]).to(kind)), input_precision="ieee") * between
+        )
         dproducts += through
         by_decay = through * products
         du = tl.dot(tl.trans((products * between).to(kind)), dy, input_precision="ieee")
@@ -188,7 +306,11 @@ def _scan_gradients(dy_, mixed_, raw_, bias_, least_, decay_, skip_, dmixed_, dr
         drate = dstep * decay + tl.sum(du * x, 1)
         draw = drate * slope
         wide_dy = dy.to(tl.float32)
-        tl.store(dmixed_ + at + head * SIZE + p[None, :], du * rate[:, None] + skip * wide_dy, mask=real_p)
+        tl.store(
+            dmixed_ + at + head * SIZE + p[None, :],
+            du * rate[:, None] + skip * wide_dy,
+            mask=real_p,
+        )
         tl.store(draw_ + row * raw_stride + head, draw, mask=inside)
         here = dheads_ + ((stream * chunks + chunk) * heads + head) * 4
         tl.store(here, tl.sum(dstep * rate, 0))
@@ -203,12 +325,36 @@ def _scan_gradients(dy_, mixed_, raw_, bias_, least_, decay_, skip_, dmixed_, dr
 
 
 @triton.jit
-def _scan_gradients_through_states(dy_, mixed_, raw_, bias_, least_, decay_, before_, dends_, dmixed_, draw_, dheads_,
-                                   steps, tokens, chunks, heads, raw_stride,
-                                   BEFORE: tl.constexpr, AFTER: tl.constexpr, SIZE: tl.constexpr, STATE: tl.constexpr,
-                                   CHANNELS: tl.constexpr, INNER: tl.constexpr,
-                                   P: tl.constexpr, N: tl.constexpr, L: tl.constexpr):  # fmt: skip
-    """Adds to `_scan_gradients` what passes through the states around a chunk. BEFORE, AFTER: which of them matter."""
+def _scan_gradients_through_states(
+    dy_,
+    mixed_,
+    raw_,
+    bias_,
+    least_,
+    decay_,
+    before_,
+    dends_,
+    dmixed_,
+    draw_,
+    dheads_,
+    steps,
+    tokens,
+    chunks,
+    heads,
+    raw_stride,
+    BEFORE: tl.constexpr,
+    AFTER: tl.constexpr,
+    SIZE: tl.constexpr,
+    STATE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    INNER: tl.constexpr,
+    P: tl.constexpr,
+    N: tl.constexpr,
+    L: tl.constexpr,
+):
+    """Adds to `_scan_gradients` what passes through the states around a chunk. BEFORE, AFTER: which
+    of them matter.
+    """
     stream, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)
     first = _first_row(stream, steps, tokens)
@@ -240,16 +386,23 @@ def _scan_gradients_through_states(dy_, mixed_, raw_, bias_, least_, decay_, bef
         through_x = tl.zeros((L,), tl.float32)
         if BEFORE:
             state = tl.load(before_ + there + inner_place, mask=real, other=0.0)
-            dy = tl.load(dy_ + row[:, None] * INNER + head * SIZE + p[None, :], mask=real_p, other=0.0).to(tl.float32)
-            to_state = tl.dot((dy * tl.exp(cum)[:, None]).to(kind), state, input_precision="ieee")  # L N
+            dy = tl.load(
+                dy_ + row[:, None] * INNER + head * SIZE + p[None, :], mask=real_p, other=0.0
+            ).to(tl.float32)
+            # L N
+            to_state = tl.dot((dy * tl.exp(cum)[:, None]).to(kind), state, input_precision="ieee")
             dread += to_state
             dcum += tl.sum(to_state * read.to(tl.float32), 1)
         if AFTER:
             until = tl.exp(end - cum)
             dstate = tl.load(dends_ + there + inner_place, mask=real, other=0.0)
             if BEFORE:
-                dend += tl.exp(end) * tl.sum(tl.sum(dstate.to(tl.float32) * state.to(tl.float32), 1), 0)
-            x = tl.load(mixed_ + at + head * SIZE + p[None, :], mask=real_p, other=0.0).to(tl.float32)
+                dend += tl.exp(end) * tl.sum(
+                    tl.sum(dstate.to(tl.float32) * state.to(tl.float32), 1), 0
+                )
+            x = tl.load(mixed_ + at + head * SIZE + p[None, :], mask=real_p, other=0.0).to(
+                tl.float32
+            )
             dwrite += tl.dot((x * (rate * until)[:, None]).to(kind), dstate, input_precision="ieee")
             du = tl.dot(write, tl.trans(dstate), input_precision="ieee") * until[:, None]  # L P
             through_x += tl.sum(du * x, 1)
@@ -267,7 +420,9 @@ def _scan_gradients_through_states(dy_, mixed_, raw_, bias_, least_, decay_, bef
         here = dheads_ + ((stream * chunks + chunk) * heads + head) * 4
         tl.store(here, tl.load(here) + tl.sum(dstep * rate, 0))
         tl.store(here + 2, tl.load(here + 2) + tl.sum(tl.where(inside, draw, 0.0), 0))
-        tl.store(here + 3, tl.load(here + 3) + tl.sum(tl.where(inside & (slope == 0), drate, 0.0), 0))
+        tl.store(
+            here + 3, tl.load(here + 3) + tl.sum(tl.where(inside & (slope == 0), drate, 0.0), 0)
+        )
     if AFTER:
         place = dmixed_ + at + INNER + n[None, :]
         tl.store(place, tl.load(place, mask=real_n, other=0.0).to(tl.float32) + dwrite, mask=real_n)

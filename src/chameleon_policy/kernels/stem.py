@@ -1,10 +1,12 @@
-"""The first layers of the patch encoder, which see the most pixels: 7 x 7 convolution, GroupNorm, ReLU, max pooling.
+"""The first layers of the patch encoder, which see the most pixels: 7 x 7 convolution, GroupNorm,
+ReLU, max pooling.
 
-A convolution over 3 channels leaves matrix units idle. `space_to_depth` therefore turns pictures as cameras give them
-(uint8, rows of pixels) into cells of 4 x 4 pixels with 48 channels, in [-1, 1]. What the convolution of stride 2 makes of a
-cell are 2 x 2 pixels, and they stay together: a 3 x 3 convolution over cells, with four times the output channels, and
-zeros where the 7 x 7 kernel does not reach. `norm_pool` is GroupNorm, ReLU and 3 x 3 max pooling of stride 2 of such cells,
-one pooled pixel for each, without the picture in between.
+A convolution over 3 channels leaves matrix units idle. `space_to_depth` therefore turns pictures as
+cameras give them (uint8, rows of pixels) into cells of 4 x 4 pixels with 48 channels, in [-1, 1].
+What the convolution of stride 2 makes of a cell are 2 x 2 pixels, and they stay together: a 3 x 3
+convolution over cells, with four times the output channels, and zeros where the 7 x 7 kernel does
+not reach. `norm_pool` is GroupNorm, ReLU and 3 x 3 max pooling of stride 2 of such cells, one
+pooled pixel for each, without the picture in between.
 
 | symbol | shape   | meaning                                                                     |
 |--------|---------|-----------------------------------------------------------------------------|
@@ -42,8 +44,23 @@ ROWS = 64
 
 
 @triton.jit
-def _space_to_depth(images_, top_, left_, cells_, steps, image_height, image_width, height, width, rows, columns,
-                    scale, shift, CHANNELS: tl.constexpr, NUMBERS: tl.constexpr):  # fmt: skip
+def _space_to_depth(
+    images_,
+    top_,
+    left_,
+    cells_,
+    steps,
+    image_height,
+    image_width,
+    height,
+    width,
+    rows,
+    columns,
+    scale,
+    shift,
+    CHANNELS: tl.constexpr,
+    NUMBERS: tl.constexpr,
+):
     """One row of cells of one picture; one cell of zeros before the first and one behind the last.
 
     A cell has 12 numbers of each of its four rows of pixels, the next cell the next 12.
@@ -57,16 +74,25 @@ def _space_to_depth(images_, top_, left_, cells_, steps, image_height, image_wid
     for first in range(0, columns * 12, NUMBERS):
         place = first + tl.arange(0, NUMBERS)
         x = place // 3 - 4
-        inside = (y[:, None] >= 0) & (y[:, None] < height) & (x[None, :] >= 0) & (x[None, :] < width)
+        inside = (
+            (y[:, None] >= 0) & (y[:, None] < height) & (x[None, :] >= 0) & (x[None, :] < width)
+        )
         source = ((top + y[:, None]) * image_width + left - 4) * 3 + place[None, :]
         value = tl.load(images_ + source, mask=inside, other=0).to(tl.float32) * scale + shift
         target = (place // 12 * CHANNELS + place % 12)[None, :] + line[:, None] * 12
-        tl.store(cells_ + target, tl.where(inside, value, 0.0), mask=(place[None, :] < columns * 12) & (line[:, None] >= 0))
+        tl.store(
+            cells_ + target,
+            tl.where(inside, value, 0.0),
+            mask=(place[None, :] < columns * 12) & (line[:, None] >= 0),
+        )
 
 
-def space_to_depth(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], kind: torch.dtype) -> Tensor:
-    """Cut `size` at each episode's corner out of (B T H W 3), uint8 or float in [0, 1]: cells (B*T 48 h/4+2 w/4+2) in
-    [-1, 1], channels last."""
+def space_to_depth(
+    images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], kind: torch.dtype
+) -> Tensor:
+    """Cut `size` at each episode's corner out of (B T H W 3), uint8 or float in [0, 1]: cells (B*T
+    48 h/4+2 w/4+2) in [-1, 1], channels last.
+    """
     images = images.contiguous()
     episodes, steps, image_height, image_width, _ = images.shape
     (height, width), frames = size, episodes * steps
@@ -74,26 +100,55 @@ def space_to_depth(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, i
     cells = torch.empty(frames, rows, columns, CELL_CHANNELS, dtype=kind, device=images.device)
     scale = 2 / 255 if images.dtype == torch.uint8 else 2.0
     _space_to_depth[(frames, rows)](
-        images, top, left, cells, steps, image_height, image_width, height, width, rows, columns, scale, -1.0,
-        CHANNELS=CELL_CHANNELS, NUMBERS=512, num_warps=4,
-    )  # fmt: skip
+        images,
+        top,
+        left,
+        cells,
+        steps,
+        image_height,
+        image_width,
+        height,
+        width,
+        rows,
+        columns,
+        scale,
+        -1.0,
+        CHANNELS=CELL_CHANNELS,
+        NUMBERS=512,
+        num_warps=4,
+    )
     return cells.permute(0, 3, 1, 2)
 
 
 def depth_weight(weight: Tensor) -> Tensor:
-    """The 7 x 7 kernel (C 3 7 7) of stride 2 as a 3 x 3 kernel over cells (4C 48 3 3): each of a cell's four pixels has its
-    own, at its own place among zeros."""
+    """The 7 x 7 kernel (C 3 7 7) of stride 2 as a 3 x 3 kernel over cells (4C 48 3 3): each of a
+    cell's four pixels has its own, at its own place among zeros.
+    """
     places = [(down, right) for down in (0, 2) for right in (0, 2)]
     kernels = torch.stack(
         [F.pad(weight, (1 + right, 4 - right, 1 + down, 4 - down)) for down, right in places]
     )  # 4 C 3 12 12
     by_cell = kernels.unflatten(4, (3, CELL)).unflatten(3, (3, CELL))  # 4 C 3 3 4 3 4
-    return by_cell.permute(0, 1, 4, 6, 2, 3, 5).flatten(2, 4).flatten(0, 1)  # 4C (row column colour) 3 3
+    # 4C (row column colour) 3 3
+    return by_cell.permute(0, 1, 4, 6, 2, 3, 5).flatten(2, 4).flatten(0, 1)
 
 
 @triton.jit
-def _cell_sums(x_, sums_, height, width, out_width, pixels, parts, part_rows, CHANNELS: tl.constexpr, ROWS: tl.constexpr):
-    """Sum and sum of squares of every channel, over one part of a picture's pixels; those behind its edge do not count."""
+def _cell_sums(
+    x_,
+    sums_,
+    height,
+    width,
+    out_width,
+    pixels,
+    parts,
+    part_rows,
+    CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Sum and sum of squares of every channel, over one part of a picture's pixels; those behind
+    its edge do not count.
+    """
     picture, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows, channel = tl.arange(0, ROWS), tl.arange(0, CHANNELS)
     total = tl.zeros((ROWS, CHANNELS), tl.float32)
@@ -104,9 +159,13 @@ def _cell_sums(x_, sums_, height, width, out_width, pixels, parts, part_rows, CH
         row = first + rows
         cell = row // 4
         inside = (
-            (2 * (cell // out_width) + row // 2 % 2 < height) & (2 * (cell % out_width) + row % 2 < width) & (row < last)
+            (2 * (cell // out_width) + row // 2 % 2 < height)
+            & (2 * (cell % out_width) + row % 2 < width)
+            & (row < last)
         )
-        x = tl.load(x_ + row[:, None] * CHANNELS + channel[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        x = tl.load(
+            x_ + row[:, None] * CHANNELS + channel[None, :], mask=inside[:, None], other=0.0
+        ).to(tl.float32)
         total += x
         squares += x * x
     here = sums_ + (picture * parts + part) * 2 * CHANNELS + channel
@@ -115,13 +174,27 @@ def _cell_sums(x_, sums_, height, width, out_width, pixels, parts, part_rows, CH
 
 
 @triton.jit
-def _pool(x_, scales_, y_, chosen_, peak_, height, width, out_height, out_width,
-          KEEP: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr):  # fmt: skip
+def _pool(
+    x_,
+    scales_,
+    y_,
+    chosen_,
+    peak_,
+    height,
+    width,
+    out_height,
+    out_width,
+    KEEP: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    TILE: tl.constexpr,
+    TILES: tl.constexpr,
+):
     picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     channel = tl.arange(0, CHANNELS)
     scale = tl.load(scales_ + picture * 2 * CHANNELS + channel)
     shift = tl.load(scales_ + (picture * 2 + 1) * CHANNELS + channel)
-    # The norm keeps or turns the order of a channel's pixels, so the largest can be chosen before it.
+    # The norm keeps or turns the order of a channel's pixels, so the largest can be chosen before
+    # it.
     sign = tl.where(scale < 0, -1.0, 1.0)
     outputs = out_height * out_width
     x_ += picture * outputs * 4 * CHANNELS
@@ -136,11 +209,17 @@ def _pool(x_, scales_, y_, chosen_, peak_, height, width, out_height, out_width,
         for number in tl.static_range(0, 9):
             # Rows 2i - 1 to 2i + 1: the last of the cell above, and both of this one.
             up, back = number // 3 == 0, number % 3 == 0
-            inside = (cell < outputs) & (2 * i - 1 + number // 3 < height) & (2 * j - 1 + number % 3 < width)
+            inside = (
+                (cell < outputs)
+                & (2 * i - 1 + number // 3 < height)
+                & (2 * j - 1 + number % 3 < width)
+            )
             inside = inside & (i >= (1 if up else 0)) & (j >= (1 if back else 0))
             pixel = (cell - (out_width if up else 0) - (1 if back else 0)) * 4
             pixel += (1 if number // 3 != 1 else 0) * 2 + (1 if number % 3 != 1 else 0)
-            x = tl.load(x_ + pixel[:, None] * CHANNELS + channel[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+            x = tl.load(
+                x_ + pixel[:, None] * CHANNELS + channel[None, :], mask=inside[:, None], other=0.0
+            ).to(tl.float32)
             value = tl.where(inside[:, None], x * sign[None, :], -1e30)
             better = value > best
             best = tl.where(better, value, best)
@@ -149,16 +228,32 @@ def _pool(x_, scales_, y_, chosen_, peak_, height, width, out_height, out_width,
         there = cell[:, None] < outputs
         peak = best * sign[None, :]
         value = peak * scale[None, :] + shift[None, :]
-        tl.store(y_ + place, tl.where(value < 0, 0.0, value), mask=there)  # so that what is no number stays none
+        # so that what is no number stays none
+        tl.store(y_ + place, tl.where(value < 0, 0.0, value), mask=there)
         if KEEP:
             tl.store(chosen_ + place, tl.where(value > 0, chosen, CLOSED), mask=there)
             tl.store(peak_ + place, peak, mask=there)
 
 
 @triton.jit
-def _pool_sums(dy_, chosen_, peak_, weight_, mean_, rstd_, dparameters_, along_, outputs, pixels,
-               GROUPS: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
-    """Gradients of weight and bias of one picture, and what its x gradients share: only chosen pixels take part."""
+def _pool_sums(
+    dy_,
+    chosen_,
+    peak_,
+    weight_,
+    mean_,
+    rstd_,
+    dparameters_,
+    along_,
+    outputs,
+    pixels,
+    GROUPS: tl.constexpr,
+    SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Gradients of weight and bias of one picture, and what its x gradients share: only chosen
+    pixels take part.
+    """
     picture = tl.program_id(0).to(tl.int64)
     channels: tl.constexpr = GROUPS * SIZE
     channel = tl.arange(0, channels)
@@ -176,7 +271,9 @@ def _pool_sums(dy_, chosen_, peak_, weight_, mean_, rstd_, dparameters_, along_,
         place = cell[:, None] * channels + channel[None, :]
         open = tl.load(chosen_ + place, mask=there, other=9) < CLOSED
         dy = tl.where(open, tl.load(dy_ + place, mask=there, other=0.0).to(tl.float32), 0.0)
-        xhat = (tl.load(peak_ + place, mask=there, other=0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
+        xhat = (
+            tl.load(peak_ + place, mask=there, other=0.0).to(tl.float32) - mean[None, :]
+        ) * rstd[None, :]
         dbias += dy
         dweight += dy * xhat
     dweight, dbias = tl.sum(dweight, 0), tl.sum(dbias, 0)
@@ -185,7 +282,9 @@ def _pool_sums(dy_, chosen_, peak_, weight_, mean_, rstd_, dparameters_, along_,
     weight = tl.load(weight_ + channel).to(tl.float32)
     count = pixels * SIZE
     tl.store(along_ + group * 2, tl.sum(tl.reshape(dbias * weight, (GROUPS, SIZE)), 1) / count)
-    tl.store(along_ + group * 2 + 1, tl.sum(tl.reshape(dweight * weight, (GROUPS, SIZE)), 1) / count)
+    tl.store(
+        along_ + group * 2 + 1, tl.sum(tl.reshape(dweight * weight, (GROUPS, SIZE)), 1) / count
+    )
 
 
 @triton.jit
@@ -197,8 +296,24 @@ def _window(dy_, chosen_, cell, inside, channel, CHANNELS: tl.constexpr):
 
 
 @triton.jit
-def _pool_back(dy_, chosen_, x_, weight_, mean_, rstd_, along_, dx_, height, width, out_height, out_width,
-               GROUPS: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr):  # fmt: skip
+def _pool_back(
+    dy_,
+    chosen_,
+    x_,
+    weight_,
+    mean_,
+    rstd_,
+    along_,
+    dx_,
+    height,
+    width,
+    out_height,
+    out_width,
+    GROUPS: tl.constexpr,
+    SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    TILES: tl.constexpr,
+):
     picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     channels: tl.constexpr = GROUPS * SIZE
     channel = tl.arange(0, channels)
@@ -223,7 +338,9 @@ def _pool_back(dy_, chosen_, x_, weight_, mean_, rstd_, along_, dx_, height, wid
         dy, chosen = _window(dy_, chosen_, cell, here, channel, channels)
         dy_right, chosen_right = _window(dy_, chosen_, cell + 1, right, channel, channels)
         dy_down, chosen_down = _window(dy_, chosen_, cell + out_width, down, channel, channels)
-        dy_across, chosen_across = _window(dy_, chosen_, cell + out_width + 1, right & down, channel, channels)
+        dy_across, chosen_across = _window(
+            dy_, chosen_, cell + out_width + 1, right & down, channel, channels
+        )
         for number in tl.static_range(0, 4):
             dz = tl.where(chosen == (1 + number // 2) * 3 + 1 + number % 2, dy, 0.0)
             if number % 2 == 1:
@@ -239,9 +356,12 @@ def _pool_back(dy_, chosen_, x_, weight_, mean_, rstd_, along_, dx_, height, wid
             tl.store(dx_ + place, tl.where(inside[:, None], dx, 0.0), mask=here[:, None])
 
 
-def norm_pool(x: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float, size: tuple[int, int]) -> Tensor:
-    """max_pool(relu(group_norm(x))), 3 x 3, stride 2, padding 1, of pictures of `size` in cells: (F 4C h/2 w/2) in
-    channels-last memory to (F C h/2 w/2)."""
+def norm_pool(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float, size: tuple[int, int]
+) -> Tensor:
+    """max_pool(relu(group_norm(x))), 3 x 3, stride 2, padding 1, of pictures of `size` in cells: (F
+    4C h/2 w/2) in channels-last memory to (F C h/2 w/2).
+    """
     result: Tensor = NormPool.apply(x, weight, bias, groups, epsilon, size, torch.is_grad_enabled())
     return result
 
@@ -251,24 +371,60 @@ class NormPool(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float, size: tuple[int, int], keep: bool
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        groups: int,
+        epsilon: float,
+        size: tuple[int, int],
+        keep: bool,
     ) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         pictures, _, out_height, out_width = x.shape
         (height, width), channels, outputs = size, len(weight), out_height * out_width
         y = torch.empty(
-            pictures, channels, out_height, out_width, dtype=x.dtype, device=x.device, memory_format=torch.channels_last
+            pictures,
+            channels,
+            out_height,
+            out_width,
+            dtype=x.dtype,
+            device=x.device,
+            memory_format=torch.channels_last,
         )
-        chosen, peak = (torch.empty_like(y, dtype=torch.uint8), torch.empty_like(y)) if keep else (y, y)
+        chosen, peak = (
+            (torch.empty_like(y, dtype=torch.uint8), torch.empty_like(y)) if keep else (y, y)
+        )
         parts, part_rows = parts_of(4 * outputs, channels, pictures)
         sums = torch.empty(pictures, parts, 2, channels, device=x.device, dtype=torch.float32)
         _cell_sums[(pictures, parts)](
-            x, sums, height, width, out_width, 4 * outputs, parts, part_rows, CHANNELS=channels, ROWS=ROWS, num_warps=4
+            x,
+            sums,
+            height,
+            width,
+            out_width,
+            4 * outputs,
+            parts,
+            part_rows,
+            CHANNELS=channels,
+            ROWS=ROWS,
+            num_warps=4,
         )
         scales, mean, rstd = channel_scales(sums, weight, bias, groups, height * width, epsilon)
         tiling = POOLING if pictures >= MANY_PICTURES else {**POOLING, "TILES": 1}
         _pool[(pictures, triton.cdiv(outputs, tiling["TILE"] * tiling["TILES"]))](
-            x, scales, y, chosen, peak, height, width, out_height, out_width, KEEP=keep, CHANNELS=channels, **tiling
+            x,
+            scales,
+            y,
+            chosen,
+            peak,
+            height,
+            width,
+            out_height,
+            out_width,
+            KEEP=keep,
+            CHANNELS=channels,
+            **tiling,
         )
         ctx.save_for_backward(x, chosen, peak, weight, mean, rstd)
         ctx.groups, ctx.size = groups, size
@@ -285,10 +441,34 @@ class NormPool(torch.autograd.Function):
         along = torch.empty(pictures, ctx.groups, 2, device=x.device, dtype=torch.float32)
         sizes = {"GROUPS": ctx.groups, "SIZE": channels // ctx.groups}
         _pool_sums[(pictures,)](
-            dy, chosen, peak, weight, mean, rstd, dparameters, along, outputs, height * width, **sizes, **POOLING_SUMS
+            dy,
+            chosen,
+            peak,
+            weight,
+            mean,
+            rstd,
+            dparameters,
+            along,
+            outputs,
+            height * width,
+            **sizes,
+            **POOLING_SUMS,
         )
         _pool_back[(pictures, triton.cdiv(outputs, POOLING_BACK["TILE"] * POOLING_BACK["TILES"]))](
-            dy, chosen, x, weight, mean, rstd, along, dx, height, width, out_height, out_width, **sizes, **POOLING_BACK
+            dy,
+            chosen,
+            x,
+            weight,
+            mean,
+            rstd,
+            along,
+            dx,
+            height,
+            width,
+            out_height,
+            out_width,
+            **sizes,
+            **POOLING_BACK,
         )
         dweight, dbias = sum_rows(dparameters).to(weight.dtype)
         return dx, dweight, dbias, None, None, None, None

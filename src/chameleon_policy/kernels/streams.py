@@ -1,4 +1,6 @@
-"""Independent work at the same time: convolutions keep the matrix units busy while norms wait for memory."""
+"""Independent work at the same time: convolutions keep the matrix units busy while norms wait for
+memory.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,21 @@ from torch import Tensor
 @cache
 def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
     # Gradients come from several streams on purpose.
-    getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", lambda _: None)(False)
+    getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", lambda _: None)(
+        False
+    )
     return [torch.cuda.Stream(device) for _ in range(count)]
 
 
-def side_by_side(jobs: Sequence[Callable[[], Tensor]], inputs: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Results of jobs that read their `inputs` and not one another, each on a stream of its own; the first on the current one.
+def side_by_side(
+    jobs: Sequence[Callable[[], Tensor]], inputs: Sequence[Sequence[Tensor]]
+) -> list[Tensor]:
+    """Results of jobs that read their `inputs` and not one another, each on a stream of its own;
+    the first on the current one.
 
-    The way back takes the same streams. Whoever called may use the results as if they had been computed in order. The jobs
-    must not share weights: one that autocast has converted for the first may not be there yet when the second reads it.
+    The way back takes the same streams. Whoever called may use the results as if they had been
+    computed in order. The jobs must not share weights: one that autocast has converted for the
+    first may not be there yet when the second reads it.
     """
     device = inputs[0][0].device
     if device.type != "cuda":

@@ -1,4 +1,6 @@
-"""Sums over the rows that the programs of a kernel leave behind, one for each: always in the same order."""
+"""Sums over the rows that the programs of a kernel leave behind, one for each: always in the same
+order.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS, COLUMNS = 2048, 16
-"""Of a tile at most: few columns, for many programs, and rows enough to wait for memory only a few times."""
+"""Of a tile at most: few columns, for many programs, and rows enough to wait for memory only a few
+times.
+"""
 
 
 @triton.jit
@@ -18,7 +22,9 @@ def _sum_rows(x_, sums_, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexp
     for first in range(0, rows, ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row[:, None] < rows) & (c[None, :] < columns)
-        total += tl.load(x_ + row[:, None].to(tl.int64) * columns + c[None, :], mask=inside, other=0.0)
+        total += tl.load(
+            x_ + row[:, None].to(tl.int64) * columns + c[None, :], mask=inside, other=0.0
+        )
     tl.store(sums_ + c, tl.sum(total, 0), mask=c < columns)
 
 
@@ -28,6 +34,12 @@ def sum_rows(partial: Tensor) -> Tensor:
     columns = sums.numel()
     rows = min(ROWS, max(64, triton.next_power_of_2(len(partial))))
     _sum_rows[(triton.cdiv(columns, COLUMNS),)](
-        partial, sums, len(partial), columns, ROWS=rows, COLUMNS=COLUMNS, num_warps=max(1, rows // 128)
+        partial,
+        sums,
+        len(partial),
+        columns,
+        ROWS=rows,
+        COLUMNS=COLUMNS,
+        num_warps=max(1, rows // 128),
     )
     return sums

@@ -1,4 +1,6 @@
-"""The weights of many linear layers, converted at once: autocast starts a kernel for each of them, and one for each gradient."""
+"""The weights of many linear layers, converted at once: autocast starts a kernel for each of them,
+and one for each gradient.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from torch import Tensor, nn
 
 
 class _Converted(torch.autograd.Function):
-    """Tensors in another type, and their gradients back in their own; each way is one launch for many of them."""
+    """Tensors in another type, and their gradients back in their own; each way is one launch for
+    many of them.
+    """
 
     @staticmethod
     def forward(ctx: Any, kind: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -24,8 +28,15 @@ class _Converted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         given = [gradient for gradient in gradients if gradient is not None]
-        kinds = [kind for kind, gradient in zip(ctx.kinds, gradients, strict=True) if gradient is not None]
-        converted = [torch.empty_like(gradient, dtype=kind) for gradient, kind in zip(given, kinds, strict=True)]
+        kinds = [
+            kind
+            for kind, gradient in zip(ctx.kinds, gradients, strict=True)
+            if gradient is not None
+        ]
+        converted = [
+            torch.empty_like(gradient, dtype=kind)
+            for gradient, kind in zip(given, kinds, strict=True)
+        ]
         if given:
             torch._foreach_copy_(converted, given)
         remaining = iter(converted)
@@ -34,8 +45,12 @@ class _Converted(torch.autograd.Function):
 
 @contextmanager
 def converted(modules: Iterable[nn.Module], kind: torch.dtype) -> Iterator[None]:
-    """Inside this block the weights of all linear layers are of this type; gradients reach the weights themselves."""
-    found = (layer for module in modules for layer in module.modules() if isinstance(layer, nn.Linear))
+    """Inside this block the weights of all linear layers are of this type; gradients reach the
+    weights themselves.
+    """
+    found = (
+        layer for module in modules for layer in module.modules() if isinstance(layer, nn.Linear)
+    )
     layers = [layer for layer in dict.fromkeys(found) if layer.weight.dtype != kind]
     weights = [layer.weight for layer in layers]
     try:

@@ -4,12 +4,13 @@ The model, in the order to read it beside the paper:
 
     visual -> event_tokens -> attention -> ssm -> memory -> control_jepa -> action_flow -> chameleon
 
-Before it, features and observation: what goes in. After it, targets and visuomotor: what Chameleon shares with the methods
-it is compared with, the loss of Eq. 16 and the sum of Eq. 17 among it. Everything here is a plain reference; what computes
-the same faster on a GPU stands in another room.
+Before it, features and observation: what goes in. After it, targets and visuomotor: what Chameleon
+shares with the methods it is compared with, the loss of Eq. 16 and the sum of Eq. 17 among it.
+Everything here is a plain reference; what computes the same faster on a GPU stands in another room.
 
-Dimension letters, everywhere: B batch, T time, V views, N tokens, D width, H horizon, A action, P proprioception.
-(In `ssm.py`, S streams and P channels of a head.) The mapping from the paper's symbols is in `docs/notation.md`.
+Dimension letters, everywhere: B batch, T time, V views, N tokens, D width, H horizon, A action, P
+proprioception. (In `ssm.py`, S streams and P channels of a head.) The mapping from the paper's
+symbols is in `docs/notation.md`.
 """
 
 from chameleon_policy.policy.budget import Budget, parameter_budget

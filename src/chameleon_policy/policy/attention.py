@@ -1,4 +1,6 @@
-"""Attention, and the pre-LayerNorm transformer block that event binding and the action head share."""
+"""Attention, and the pre-LayerNorm transformer block that event binding and the action head
+share.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """Multi-head attention: softmax(Q K^T / sqrt(c)) V in every head of size c, 4 d^2 + 4 d parameters."""
+    """Multi-head attention: softmax(Q K^T / sqrt(c)) V in every head of size c, 4 d^2 + 4 d
+    parameters.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -24,7 +28,9 @@ class Attention(nn.Module):
         return self.output(attend(self.query(queries), self.key_value(sources), self.heads))
 
     def project(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute queries (... M D) and keys and values (... M 2D) of the same tokens, in one product."""
+        """Compute queries (... M D) and keys and values (... M 2D) of the same tokens, in one
+        product.
+        """
         width = self.output.in_features
         query, key_value = F.linear(tokens, *self.join()).split([width, 2 * width], dim=-1)
         return query, key_value
@@ -35,19 +41,28 @@ class Attention(nn.Module):
         return weight, torch.cat([self.query.bias, self.key_value.bias])
 
     def weights(self, queries: Tensor, sources: Tensor) -> Tensor:
-        """Compute how much each head attends where: (... M D) and (... N D) to (... heads M N); rows sum to one."""
+        """Compute how much each head attends where: (... M D) and (... N D) to (... heads M N);
+        rows sum to one.
+        """
         keys, _ = self.key_value(sources).chunk(2, dim=-1)
         asked, keys = (
-            rearrange(tensor, "... n (heads c) -> ... heads n c", heads=self.heads) for tensor in (self.query(queries), keys)
+            rearrange(tensor, "... n (heads c) -> ... heads n c", heads=self.heads)
+            for tensor in (self.query(queries), keys)
         )
         return torch.softmax(asked @ keys.mT * keys.shape[-1] ** -0.5, dim=-1)
 
 
 def attend(query: Tensor, key_value: Tensor, heads: int) -> Tensor:
-    """Mix values by softmax attention: queries (... M D), keys and values (... N 2D) to (... M D)."""
-    keys, values = rearrange(key_value.flatten(0, -3), "b n (two heads c) -> two b heads n c", two=2, heads=heads)
+    """Mix values by softmax attention: queries (... M D), keys and values (... N 2D) to (... M
+    D).
+    """
+    keys, values = rearrange(
+        key_value.flatten(0, -3), "b n (two heads c) -> two b heads n c", two=2, heads=heads
+    )
     queries = rearrange(query.flatten(0, -3), "b m (heads c) -> b heads m c", heads=heads)
-    mixed = rearrange(F.scaled_dot_product_attention(queries, keys, values), "b heads m c -> b m (heads c)")
+    mixed = rearrange(
+        F.scaled_dot_product_attention(queries, keys, values), "b heads m c -> b m (heads c)"
+    )
     return mixed.view(query.shape)
 
 
@@ -66,11 +81,17 @@ class TransformerBlock(nn.Module):
         )
 
     def forward(self, tokens: Tensor, context: Tensor | None = None) -> Tensor:
-        """Let tokens (... M D) attend to themselves and to a context's keys and values (... C 2D): (... M D)."""
+        """Let tokens (... M D) attend to themselves and to a context's keys and values (... C 2D):
+        (... M D).
+        """
         return self.forward_and_cache(tokens, context)[0]
 
-    def forward_and_cache(self, tokens: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return what `forward` does, and the tokens' own keys and values (... M 2D) as a context for others."""
+    def forward_and_cache(
+        self, tokens: Tensor, context: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return what `forward` does, and the tokens' own keys and values (... M 2D) as a context
+        for others.
+        """
         query, own = self.attention.project(self.attention_norm(tokens))
         seen = own if context is None else torch.cat([context, own], dim=-2)
         tokens = tokens + self.attention.output(attend(query, seen, self.attention.heads))

@@ -23,7 +23,9 @@ PAPER_MILLIONS = {
 
 @dataclass(frozen=True)
 class Budget:
-    """Trainable parameters of the exported policy. visual + memory + head + projections = trainable."""
+    """Trainable parameters of the exported policy. visual + memory + head + projections =
+    trainable.
+    """
 
     visual: int
     """Per-view encoders with their projections."""
@@ -38,10 +40,14 @@ class Budget:
 
 
 def parameter_budget(policy: ChameleonPolicy) -> Budget:
-    """Count the policy's parameters; the training-only Control-JEPA branch is outside the budget."""
+    """Count the policy's parameters; the training-only Control-JEPA branch is outside the
+    budget.
+    """
     visual = _count(policy.event_tokens.encoders)
     memory = _count(policy.memory)
-    memory_ssm = sum(_count(module) for module in policy.memory.modules() if isinstance(module, SelectiveSSM))
+    memory_ssm = sum(
+        _count(module) for module in policy.memory.modules() if isinstance(module, SelectiveSSM)
+    )
     head = _count(policy.action_flow)
     projections = _count(policy.event_tokens) - visual
     training_only = 0 if policy.control_jepa is None else _count(policy.control_jepa)

@@ -1,4 +1,5 @@
-"""The Chameleon policy: observation -> event tokens -> memory layers -> working state -> action chunk (Eq. 1).
+"""The Chameleon policy: observation -> event tokens -> memory layers -> working state -> action
+chunk (Eq. 1).
 
 One model with two faces:
 
@@ -7,11 +8,13 @@ One model with two faces:
                act(state)                     when a chunk of actions is due
 
 Decisions
-- The memory is a value. `observe` returns a new `MemoryState` and keeps nothing; starting an episode is making a state.
+- The memory is a value. `observe` returns a new `MemoryState` and keeps nothing; starting an
+  episode is making a state.
 - Memory advances on every control step, also while a chunk is being executed.
 - Control and training run the same code: a control step is a sequence of length one.
 - Observations come in and actions go out in the robot's units; normalisation happens inside.
-- What it shares with the methods it is compared with stands in `visuomotor.py`; here is what makes it Chameleon.
+- What it shares with the methods it is compared with stands in `visuomotor.py`; here is what makes
+  it Chameleon.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ from chameleon_policy.policy.visuomotor import FlowPolicy, Remembered, Terms
 class ChameleonPolicy(FlowPolicy):
     """A visuomotor policy that remembers.
 
-    `with_control_jepa` adds the training-only branch (predictor and EMA target); without it `loss` is refused.
+    `with_control_jepa` adds the training-only branch (predictor and EMA target); without it `loss`
+    is refused.
     """
 
     method: ClassVar[str] = "chameleon"
@@ -75,14 +79,22 @@ class ChameleonPolicy(FlowPolicy):
     # Memory
 
     def remember(
-        self, tokens: Tensor, state: MemoryState | None, *, control_context: Sequence[Tensor | None] | None = None
+        self,
+        tokens: Tensor,
+        state: MemoryState | None,
+        *,
+        control_context: Sequence[Tensor | None] | None = None,
     ) -> tuple[list[LayerOutput], MemoryState]:
-        """Take event tokens (B T N D) through the memory layers: every layer's output, and the memory after the last step.
+        """Take event tokens (B T N D) through the memory layers: every layer's output, and the
+        memory after the last step.
 
-        Without a state, from the beginning of an episode. A `control_context` replaces the layers' own, where given.
+        Without a state, from the beginning of an episode. A `control_context` replaces the layers'
+        own, where given.
         """
         memory = None if state is None else state.layers
-        outputs = self._through_layers(tokens, memory, keep_state=True, control_context=control_context)
+        outputs = self._through_layers(
+            tokens, memory, keep_state=True, control_context=control_context
+        )
         return outputs, self._memory_after(_remembered(outputs, keep=True), state)
 
     def inspect(
@@ -92,13 +104,17 @@ class ChameleonPolicy(FlowPolicy):
         *,
         control_context: Sequence[Tensor | None] | None = None,
     ) -> Inspection:
-        """Observe time steps (with a time axis, B T ...) and return everything that was computed; see `inspection.py`."""
+        """Observe time steps (with a time axis, B T ...) and return everything that was computed;
+        see `inspection.py`.
+        """
         return inspect(self, observation, state, control_context)
 
     def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
         return tuple(layer.initial_state(batch_size, self.features.tokens) for layer in self.layers)
 
-    def _remember(self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool) -> Remembered:
+    def _remember(
+        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+    ) -> Remembered:
         return _remembered(self._through_layers(tokens, memory, keep_state=keep), keep=keep)
 
     def _through_layers(
@@ -114,9 +130,14 @@ class ChameleonPolicy(FlowPolicy):
             last = index == self.config.layers - 1
             before = None if memory is None else memory[index]
             output: LayerOutput = run_layer(
-                layer, tokens, before, forget=self.forget_activations, write_back=not last, keep_state=keep_state,
+                layer,
+                tokens,
+                before,
+                forget=self.forget_activations,
+                write_back=not last,
+                keep_state=keep_state,
                 control_context=None if control_context is None else control_context[index],
-            )  # fmt: skip
+            )
             outputs.append(output)
             if output.tokens is not None:
                 tokens = output.tokens
@@ -138,7 +159,9 @@ class ChameleonPolicy(FlowPolicy):
         self._training_branch.update_target(self._control_context)
 
     def add_training_branch(self) -> None:
-        """Add Control-JEPA, its target a copy of the online control-context path; fuse a fused policy again afterwards."""
+        """Add Control-JEPA, its target a copy of the online control-context path; fuse a fused
+        policy again afterwards.
+        """
         weight = self.action_flow.action_out.weight
         branch = ControlJEPA(self.config, self._control_context)
         initialise(branch.predictor)
@@ -167,7 +190,11 @@ class ChameleonPolicy(FlowPolicy):
 
     @classmethod
     def from_pretrained(
-        cls, path_or_hub_id: str | Path, *, device: torch.device | str = "cpu", with_control_jepa: bool = False
+        cls,
+        path_or_hub_id: str | Path,
+        *,
+        device: torch.device | str = "cpu",
+        with_control_jepa: bool = False,
     ) -> Self:
         """Load a policy from a directory or from the Hugging Face hub, in eval mode.
 
@@ -175,7 +202,8 @@ class ChameleonPolicy(FlowPolicy):
         """
         policy = super().from_pretrained(path_or_hub_id, device=device)
         if with_control_jepa:
-            policy.add_training_branch()  # after the weights, so that the target starts as a copy of the loaded branch
+            # after the weights, so that the target starts as a copy of the loaded branch
+            policy.add_training_branch()
         return policy
 
 

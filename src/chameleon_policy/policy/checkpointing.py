@@ -10,7 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 
 def run_layer(layer: nn.Module, *arguments: Any, forget: bool, **options: Any) -> Any:
-    """layer(...); with `forget`, what it computes inside is not kept for the backward pass but computed again there."""
+    """layer(...); with `forget`, what it computes inside is not kept for the backward pass but
+    computed again there.
+    """
     if not forget or not torch.is_grad_enabled():
         return layer(*arguments, **options)
     # Nothing inside a layer is random.

@@ -1,4 +1,6 @@
-"""Checks of what goes into a policy: each one says what was expected, what came, and what to do about it."""
+"""Checks of what goes into a policy: each one says what was expected, what came, and what to do
+about it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from chameleon_policy.policy.observation import EpisodeBatch, Observation
 def check_batch(batch: EpisodeBatch, features: Features, *, values: bool = True) -> None:
     """Raise a ValueError that says what is wrong if the batch does not fit `features`.
 
-    Looking at `values` waits for the device; a trainer that has checked its data once may leave it out.
+    Looking at `values` waits for the device; a trainer that has checked its data once may leave it
+    out.
     """
     check_rank("proprioception", batch.observation.proprioception, 3)
     episodes, time = batch.observation.proprioception.shape[:2]
@@ -57,7 +60,9 @@ def check_observation(
     """
     _check_shape("proprioception", observation.proprioception, (*leading, features.proprioception))
     if not isinstance(observation.images, Mapping):
-        raise ValueError(f"images: expected a dictionary from view to image, got {type(observation.images).__name__}")
+        raise ValueError(
+            f"images: expected a dictionary from view to image, got {type(observation.images).__name__}"
+        )
     expected, given = [view.name for view in features.views], list(observation.images)
     if set(expected) != set(given):
         raise ValueError(
@@ -69,7 +74,11 @@ def check_observation(
         _check_image(view, observation.images[view.name], leading, values)
     _check_presence("objects", observation.objects, features.objects is not None)
     if features.objects is not None and observation.objects is not None:
-        _check_shape("objects", observation.objects, (*leading, features.objects.count, features.objects.size))
+        _check_shape(
+            "objects",
+            observation.objects,
+            (*leading, features.objects.count, features.objects.size),
+        )
     if features.language is None and observation.instruction is not None:
         raise ValueError(
             "instruction: this policy was built without language (features.language is None) and uses a learned null "
@@ -108,15 +117,23 @@ def _check_presence(name: str, value: Tensor | None, expected: bool) -> None:
     if expected and value is None:
         raise ValueError(f"{name}: this policy expects them, and the observation has none")
     if not expected and value is not None:
-        raise ValueError(f"{name}: this policy was built without them (features.{name} is None); leave them out")
+        raise ValueError(
+            f"{name}: this policy was built without them (features.{name} is None); leave them out"
+        )
 
 
 def check_rank(name: str, tensor: Tensor, dimensions: int) -> None:
-    """Raise a ValueError if a tensor has no batch dimension, no time dimension in training, or one too many."""
+    """Raise a ValueError if a tensor has no batch dimension, no time dimension in training, or one
+    too many.
+    """
     _check_tensor(name, tensor)
     if tensor.dim() != dimensions:
         wanted = {2: "(batch, size)", 3: "(batch, time, size)"}[dimensions]
-        hint = "; add the batch dimension with unsqueeze(0), or use Observation.single" if tensor.dim() == 1 else ""
+        hint = (
+            "; add the batch dimension with unsqueeze(0), or use Observation.single"
+            if tensor.dim() == 1
+            else ""
+        )
         raise ValueError(f"{name}: expected the shape {wanted}, got {tuple(tensor.shape)}{hint}")
 
 
@@ -147,11 +164,17 @@ def _check_finite(name: str, tensor: Tensor) -> None:
 def _check_mask_shape(name: str, mask: Tensor, expected: tuple[int, ...]) -> None:
     _check_shape(name, mask, expected)
     if mask.dtype != torch.bool:
-        raise ValueError(f"{name}: expected a mask of torch.bool, got {mask.dtype}; pass mask.bool()")
+        raise ValueError(
+            f"{name}: expected a mask of torch.bool, got {mask.dtype}; pass mask.bool()"
+        )
 
 
 def _check_emphasis(emphasis: Tensor, valid: Tensor) -> None:
-    usable = torch.isfinite(emphasis).all(dim=1) & (emphasis >= 0).all(dim=1) & ((emphasis * valid).sum(dim=1) > 0)
+    usable = (
+        torch.isfinite(emphasis).all(dim=1)
+        & (emphasis >= 0).all(dim=1)
+        & ((emphasis * valid).sum(dim=1) > 0)
+    )
     if not bool(usable.all()):
         bad = (~usable).nonzero().flatten().tolist()
         raise ValueError(
@@ -163,10 +186,14 @@ def _check_emphasis(emphasis: Tensor, valid: Tensor) -> None:
 def _check_mask(name: str, mask: Tensor) -> None:
     empty = (~mask[:, 0]).nonzero().flatten().tolist()
     if empty:
-        raise ValueError(f"{name}: episodes {empty} of the batch do not begin with a valid time step; leave them out")
+        raise ValueError(
+            f"{name}: episodes {empty} of the batch do not begin with a valid time step; leave them out"
+        )
     gaps = (mask[:, 1:] & ~mask[:, :-1]).any(dim=1).nonzero().flatten().tolist()
     if gaps:
-        raise ValueError(f"{name}: episodes {gaps} of the batch have padding in the middle; pad episodes at the end only")
+        raise ValueError(
+            f"{name}: episodes {gaps} of the batch have padding in the middle; pad episodes at the end only"
+        )
 
 
 def _check_image(view: View, image: Tensor, leading: tuple[int, ...], values: bool) -> None:
@@ -180,7 +207,9 @@ def _check_image(view: View, image: Tensor, leading: tuple[int, ...], values: bo
             hint = "; the batch dimension is missing: pass image.unsqueeze(0), or use Observation.single"
         elif image.dim() == len(expected) and image.shape[-1] == 3:
             hint = f"; resize the frames to {view.height} x {view.width}, or build the policy for their size"
-        raise ValueError(f"{name}: expected the shape {expected} (channels last), got {tuple(image.shape)}{hint}")
+        raise ValueError(
+            f"{name}: expected the shape {expected} (channels last), got {tuple(image.shape)}{hint}"
+        )
     if image.dtype == torch.uint8:
         return
     if not image.is_floating_point():

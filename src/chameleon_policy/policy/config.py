@@ -1,7 +1,7 @@
 """How large the policy is and how it is trained; what the data look like stands in `features.py`.
 
-Every class here is frozen, keyword-only and checked on construction. `from_json` reads one back and refuses a key that
-it does not know, so that a misspelt option cannot silently become a default.
+Every class here is frozen, keyword-only and checked on construction. `from_json` reads one back and
+refuses a key that it does not know, so that a misspelt option cannot silently become a default.
 """
 
 from __future__ import annotations
@@ -27,13 +27,19 @@ def _require_counts(config: object, *names: str) -> None:
         value = getattr(config, name)
         for count in value if isinstance(value, tuple) else (value,):
             whole = isinstance(count, int) and not isinstance(count, bool)
-            _require(whole and count >= 1, f"{type(config).__name__}.{name} must be at least 1, got {value!r}")
+            _require(
+                whole and count >= 1,
+                f"{type(config).__name__}.{name} must be at least 1, got {value!r}",
+            )
 
 
 def _require_not_negative(config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        _require(0 <= value < math.inf, f"{type(config).__name__}.{name} must be finite and not negative, got {value}")
+        _require(
+            0 <= value < math.inf,
+            f"{type(config).__name__}.{name} must be finite and not negative, got {value}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +55,19 @@ class SSMConfig:
     convolution: int = 4
     """Width of the causal convolution in front of the recurrence."""
     half_life: tuple[float, float]
-    """Shortest and longest half-life at initialisation, in control steps; the heads are spread evenly in log between.
+    """Shortest and longest half-life at initialisation, in control steps; the heads are spread
+    evenly in log between.
 
-    They hold for the mean clock over inputs of unit variance, before a limit; on a still scene a head may be far off."""
+    They hold for the mean clock over inputs of unit variance, before a limit; on a still scene a
+    head may be far off."""
     half_life_limit: float | None = None
-    """H_max: no head ever keeps more than half of its state over so many steps, whatever the input; None: no limit."""
+    """H_max: no head ever keeps more than half of its state over so many steps, whatever the input;
+    None: no limit.
+    """
     selectivity: float = 3.0
-    """Standard deviation, at initialisation and over inputs of unit variance, of what goes into softplus to make Delta."""
+    """Standard deviation, at initialisation and over inputs of unit variance, of what goes into
+    softplus to make Delta.
+    """
     chunk: int = 64
     """Time steps that the parallel scan handles in one matrix product."""
 
@@ -74,14 +86,18 @@ class SSMConfig:
         )
 
     def limited(self, limit: float) -> SSMConfig:
-        """Return this layer with H_max = `limit` (inf: none); half-lives at initialisation end there, too."""
+        """Return this layer with H_max = `limit` (inf: none); half-lives at initialisation end
+        there, too.
+        """
         shortest, longest = self.half_life
         _require(
             limit >= shortest,
             f"half_life_limit must be at least the shortest half-life to begin with ({shortest}), got {limit}",
         )
         return dataclasses.replace(
-            self, half_life=(shortest, min(longest, limit)), half_life_limit=None if limit == math.inf else limit
+            self,
+            half_life=(shortest, min(longest, limit)),
+            half_life_limit=None if limit == math.inf else limit,
         )
 
 
@@ -102,11 +118,15 @@ class ObjectiveConfig:
     target_momentum: float = 0.99
     """EMA momentum of the target branch."""
     proprioception_noise: float = 0.1
-    """Standard deviation, in normalised units, of the noise on proprioception: one draw per episode plus one per step."""
+    """Standard deviation, in normalised units, of the noise on proprioception: one draw per episode
+    plus one per step.
+    """
     flow_time_power: float = 1.0
     """Flow time is u ** power with u uniform; above 1 it favours the noise end. The paper has 1."""
     action_steps: int | None = None
-    """Time steps of each episode that carry the action loss, drawn anew each time; None means all of them."""
+    """Time steps of each episode that carry the action loss, drawn anew each time; None means all
+    of them.
+    """
 
     def __post_init__(self) -> None:
         _require(
@@ -119,12 +139,21 @@ class ObjectiveConfig:
             all(0 < weight < math.inf for weight in self.horizon_weights),
             f"ObjectiveConfig.horizon_weights must be positive, got {self.horizon_weights}",
         )
-        _require_not_negative(self, "control_jepa_weight", "variance_weight", "variance_target", "proprioception_noise")
+        _require_not_negative(
+            self,
+            "control_jepa_weight",
+            "variance_weight",
+            "variance_target",
+            "proprioception_noise",
+        )
         _require(
             0 <= self.target_momentum <= 1,
             f"ObjectiveConfig.target_momentum must lie in [0, 1], got {self.target_momentum}",
         )
-        _require(self.flow_time_power > 0, f"ObjectiveConfig.flow_time_power must be positive, got {self.flow_time_power}")
+        _require(
+            self.flow_time_power > 0,
+            f"ObjectiveConfig.flow_time_power must be positive, got {self.flow_time_power}",
+        )
         _require(
             self.action_steps is None or self.action_steps >= 1,
             f"ObjectiveConfig.action_steps must be at least 1 or None, got {self.action_steps}",
@@ -133,7 +162,9 @@ class ObjectiveConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """The size of a Chameleon policy. Use a preset (`presets.py`) and `dataclasses.replace` what you want different."""
+    """The size of a Chameleon policy. Use a preset (`presets.py`) and `dataclasses.replace` what
+    you want different.
+    """
 
     preset: str
     """Name of the preset that this configuration started from."""
@@ -163,7 +194,14 @@ class PolicyConfig:
 
     def __post_init__(self) -> None:
         _require_counts(
-            self, "width", "heads", "layers", "feedforward_ratio", "policy_tokens", "head_layers", "sampling_steps"
+            self,
+            "width",
+            "heads",
+            "layers",
+            "feedforward_ratio",
+            "policy_tokens",
+            "head_layers",
+            "sampling_steps",
         )
         _require_counts(self, "encoder_channels", "encoder_blocks")
         _require(self.width % 2 == 0, f"PolicyConfig.width must be even, got {self.width}")
@@ -191,7 +229,9 @@ def to_json(config: Any) -> dict[str, Any]:
 
 
 def from_json(cls: type[ConfigT], data: Any, where: str = "") -> ConfigT:
-    """Rebuild the dataclass `cls` from `to_json`'s output, naming any key that is unknown, missing or of a wrong type."""
+    """Rebuild the dataclass `cls` from `to_json`'s output, naming any key that is unknown, missing
+    or of a wrong type.
+    """
     where = where or cls.__name__
     if not isinstance(data, dict):
         raise ValueError(f"{where}: expected an object with named values, got {data!r}")
@@ -203,9 +243,14 @@ def from_json(cls: type[ConfigT], data: Any, where: str = "") -> ConfigT:
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"{where}: unknown key {key!r}.{hint} Known keys: {', '.join(fields)}")
     for name, spec in fields.items():
-        optional = spec.default is not dataclasses.MISSING or spec.default_factory is not dataclasses.MISSING
+        optional = (
+            spec.default is not dataclasses.MISSING
+            or spec.default_factory is not dataclasses.MISSING
+        )
         if name not in data and not optional:
-            raise ValueError(f"{where}: the key {name!r} is missing. Known keys: {', '.join(fields)}")
+            raise ValueError(
+                f"{where}: the key {name!r} is missing. Known keys: {', '.join(fields)}"
+            )
     return cls(**{key: _decode(hints[key], value, f"{where}.{key}") for key, value in data.items()})
 
 
@@ -221,9 +266,14 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             raise ValueError(f"{where}: expected a list, got {value!r}")
         variable_length = len(arguments) == 2 and arguments[1] is Ellipsis
         if not variable_length and len(value) != len(arguments):
-            raise ValueError(f"{where}: expected {len(arguments)} values, got {len(value)}: {value!r}")
+            raise ValueError(
+                f"{where}: expected {len(arguments)} values, got {len(value)}: {value!r}"
+            )
         kinds = [arguments[0]] * len(value) if variable_length else arguments
-        return tuple(_decode(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+        return tuple(
+            _decode(k, v, f"{where}[{i}]")
+            for i, (k, v) in enumerate(zip(kinds, value, strict=True))
+        )
     if dataclasses.is_dataclass(kind):
         return from_json(typing.cast(type[Any], kind), value, where)
     accepted = (int, float) if kind is float else kind

@@ -8,12 +8,15 @@
 | Z_t^0  | event tokens             | B T N D   | 4        |
 
 Decisions
-- Object slots (state observations) become tokens of the same kind as patches, in the same place. Each slot has a range of
+- Object slots (state observations) become tokens of the same kind as patches, in the same place.
+  Each slot has a range of
   its own; a row of zeros is an object that is not there, and stays zero.
-- Every token knows its slot: a learned embedding per object slot, and per view one for each row and one for each column
-  of the patch grid. Without them binding and recall could not tell patches apart. Proprioception and language have a
-  projection of their own and need none.
-- A training crop is drawn once per episode and view. A crop that jitters in time would destroy motion.
+- Every token knows its slot: a learned embedding per object slot, and per view one for each row and
+  one for each column
+  of the patch grid. Without them binding and recall could not tell patches apart. Proprioception
+  and language have a projection of their own and need none.
+- A training crop is drawn once per episode and view. A crop that jitters in time would destroy
+  motion.
 """
 
 from __future__ import annotations
@@ -77,13 +80,19 @@ class EventTokens(nn.Module):
         self.objects: nn.Linear | None = None
         if features.objects is not None:
             self.objects = nn.Linear(features.objects.size, width)
-            self.object_slots = nn.Parameter(SLOT_EMBEDDING_STD * torch.randn(features.objects.count, width))
+            self.object_slots = nn.Parameter(
+                SLOT_EMBEDDING_STD * torch.randn(features.objects.count, width)
+            )
             numbers = features.objects.count * features.objects.size
             self.normalize_objects = Normalizer(numbers, statistics.objects, "objects")
         elif statistics.objects is not None:
-            raise ValueError("statistics of objects were given, but the features have no objects; leave them out")
+            raise ValueError(
+                "statistics of objects were given, but the features have no objects; leave them out"
+            )
         self.proprioception = nn.Linear(features.proprioception, width)
-        self.normalize_proprioception = Normalizer(features.proprioception, statistics.proprioception, "proprioception")
+        self.normalize_proprioception = Normalizer(
+            features.proprioception, statistics.proprioception, "proprioception"
+        )
         self.language: nn.Linear | None = None
         if features.language is not None:
             self.language = nn.Linear(features.language.width, width)
@@ -96,11 +105,15 @@ class EventTokens(nn.Module):
         return Augmentation(
             crop=torch.rand(batch_size, len(self.features.views), 2, device=weight.device),
             proprioception_offset=self.noise
-            * torch.randn(batch_size, self.features.proprioception, dtype=weight.dtype, device=weight.device),
+            * torch.randn(
+                batch_size, self.features.proprioception, dtype=weight.dtype, device=weight.device
+            ),
         )
 
     def forward(self, observation: Observation, augmentation: Augmentation | None = None) -> Tensor:
-        """An observation with a time axis to event tokens (B T N D); without augmentation, crops are centred."""
+        """An observation with a time axis to event tokens (B T N D); without augmentation, crops
+        are centred.
+        """
         weight = self.proprioception.weight
         if augmentation is not None and len(augmentation.crop) != len(observation.proprioception):
             raise ValueError(
@@ -110,25 +123,38 @@ class EventTokens(nn.Module):
         batch, time = observation.proprioception.shape[:2]
         tokens = self._patches(observation, augmentation)
         if self.objects is not None and observation.objects is not None:
-            tokens.append(self.objects(self._normalized(observation.objects).to(weight.dtype)) + self.object_slots)
+            tokens.append(
+                self.objects(self._normalized(observation.objects).to(weight.dtype))
+                + self.object_slots
+            )
         body = self.normalize_proprioception(observation.proprioception).to(weight.dtype)
         if augmentation is not None:
-            body = body + augmentation.proprioception_offset[:, None] + self.noise * torch.randn_like(body)
+            body = (
+                body
+                + augmentation.proprioception_offset[:, None]
+                + self.noise * torch.randn_like(body)
+            )
         tokens.append(self.proprioception(body).unsqueeze(2))
         if self.language is not None and observation.instruction is not None:
             instruction = self.language(observation.instruction.to(weight.dtype))[:, None]
         else:
             instruction = self.null_instruction
         # Joining is fast where all parts lie in memory as they are.
-        tokens.append(instruction.expand(batch, time, -1).unsqueeze(2).to(tokens[-1].dtype).contiguous())
+        tokens.append(
+            instruction.expand(batch, time, -1).unsqueeze(2).to(tokens[-1].dtype).contiguous()
+        )
         return torch.cat(tokens, dim=2)
 
     def _patches(self, observation: Observation, augmentation: Augmentation | None) -> list[Tensor]:
         """Encode every view as X_t^v (B T N_v D), each patch with its slot."""
         patches = []
-        for index, (view, encoder, slots) in enumerate(zip(self.features.views, self.encoders, self.slots, strict=True)):
+        for index, (view, encoder, slots) in enumerate(
+            zip(self.features.views, self.encoders, self.slots, strict=True)
+        ):
             position = None if augmentation is None else augmentation.crop[:, index]
-            tokens = run_layer(encoder, observation.images[view.name], position, forget=self.forget_activations)
+            tokens = run_layer(
+                encoder, observation.images[view.name], position, forget=self.forget_activations
+            )
             patches.append(tokens + slots())
         return patches
 

@@ -46,7 +46,9 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectSlots:
-    """State observations in place of images: `count` object slots of `size` numbers each, one token per slot."""
+    """State observations in place of images: `count` object slots of `size` numbers each, one token
+    per slot.
+    """
 
     count: int
     size: int
@@ -57,7 +59,9 @@ class ObjectSlots:
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """Instructions arrive as embeddings of this width, made by the frozen encoder of this name (see `language.py`)."""
+    """Instructions arrive as embeddings of this width, made by the frozen encoder of this name (see
+    `language.py`).
+    """
 
     width: int
     encoder: str
@@ -83,9 +87,13 @@ class Features:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "views", tuple(self.views))  # a list is as good
-        _require_positive("Features", proprioception=self.proprioception, action=self.action, horizon=self.horizon)
+        _require_positive(
+            "Features", proprioception=self.proprioception, action=self.action, horizon=self.horizon
+        )
         if not self.views and self.objects is None:
-            raise ValueError("Features describe a policy that sees nothing: give at least one View in `views`, or `objects`")
+            raise ValueError(
+                "Features describe a policy that sees nothing: give at least one View in `views`, or `objects`"
+            )
         names = [view.name for view in self.views]
         if len(set(names)) != len(names):
             raise ValueError(f"Features.views must have different names, got {names}")
@@ -98,4 +106,8 @@ class Features:
     @property
     def tokens(self) -> int:
         """N = sum of N_v (and object slots) + 2, for the proprioception and the language token."""
-        return sum(view.tokens for view in self.views) + (self.objects.count if self.objects else 0) + 2
+        return (
+            sum(view.tokens for view in self.views)
+            + (self.objects.count if self.objects else 0)
+            + 2
+        )

@@ -1,4 +1,6 @@
-"""Everything that a policy of Chameleon's family computes on the way from observations to its working state."""
+"""Everything that a policy of Chameleon's family computes on the way from observations to its
+working state.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Inspection:
 
     @property
     def control_context(self) -> tuple[Tensor, ...]:
-        """u_t of every layer, B T D each: what `inspect` takes to ask another memory the same question."""
+        """u_t of every layer, B T D each: what `inspect` takes to ask another memory the same
+        question.
+        """
         return tuple(layer.control_context for layer in self.layers)
 
     def traces(
@@ -50,9 +54,13 @@ class Inspection:
     ) -> Tensor:
         """E_t of the chosen layers, time steps and tokens (default: all), B L T N D."""
         everything = torch.stack([layer.traces for layer in self.layers], dim=1)
-        for dimension, (name, places) in enumerate((("layer", layers), ("time step", times), ("token", tokens)), start=1):
+        for dimension, (name, places) in enumerate(
+            (("layer", layers), ("time step", times), ("token", tokens)), start=1
+        ):
             indices = chosen(name, places, everything.shape[dimension])
-            everything = everything.index_select(dimension, torch.tensor(indices, device=everything.device))
+            everything = everything.index_select(
+                dimension, torch.tensor(indices, device=everything.device)
+            )
         return everything
 
 
@@ -65,8 +73,9 @@ def inspect(
 ) -> Inspection:
     """Observe time steps (with a time axis, B T ...) and return everything that was computed.
 
-    Without a state, from the beginning of an episode. `control_context` has u_t (B T D) for every layer, or None for a layer
-    that is to make its own: with what another inspection saw there, an edited memory is asked the same question.
+    Without a state, from the beginning of an episode. `control_context` has u_t (B T D) for every
+    layer, or None for a layer that is to make its own: with what another inspection saw there, an
+    edited memory is asked the same question.
     """
     check_rank("proprioception", observation.proprioception, 3)
     shape = (observation.proprioception.shape[0], observation.proprioception.shape[1])
@@ -77,17 +86,25 @@ def inspect(
     tokens = policy.event_tokens(observation.to(policy.device))
     outputs, after = policy.remember(tokens, state, control_context=control_context)
     asked = [
-        layer.recall.attention.weights(output.control_context.unsqueeze(-2), output.traces).squeeze(-2)
+        layer.recall.attention.weights(output.control_context.unsqueeze(-2), output.traces).squeeze(
+            -2
+        )
         for layer, output in zip(policy.layers, outputs, strict=True)
     ]
     return Inspection(tokens, tuple(outputs), torch.stack(asked, dim=2), after)
 
 
-def _check_contexts(contexts: Sequence[Tensor | None] | None, layers: int, expected: tuple[int, ...]) -> None:
+def _check_contexts(
+    contexts: Sequence[Tensor | None] | None, layers: int, expected: tuple[int, ...]
+) -> None:
     if contexts is None:
         return
     if len(contexts) != layers:
-        raise ValueError(f"control_context: expected one (or None) for each of {layers} layers, got {len(contexts)}")
+        raise ValueError(
+            f"control_context: expected one (or None) for each of {layers} layers, got {len(contexts)}"
+        )
     for index, context in enumerate(contexts):
         if context is not None and tuple(context.shape) != expected:
-            raise ValueError(f"control_context of layer {index}: expected the shape {expected}, got {tuple(context.shape)}")
+            raise ValueError(
+                f"control_context of layer {index}: expected the shape {expected}, got {tuple(context.shape)}"
+            )

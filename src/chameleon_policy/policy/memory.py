@@ -1,4 +1,5 @@
-"""Control-indexed prospective memory: the four operations of a memory layer, one class each, and the layer.
+"""Control-indexed prospective memory: the four operations of a memory layer, one class each, and
+the layer.
 
 | symbol      | name here           | shape   | equation | operation                                          |
 |-------------|---------------------|---------|----------|----------------------------------------------------|
@@ -12,8 +13,9 @@
 | h_t         | working             | B T D   | 10       | 4. consolidation: the state that is ready to act   |
 | Z_t (next)  | tokens              | B T N D | 11       | write-back                                         |
 
-The proprioception token is the last but one of the N tokens, the language token the last. Only the two state-space
-layers see more than one time step, so a sequence of length one is a control step and needs no second code path.
+The proprioception token is the last but one of the N tokens, the language token the last. Only the
+two state-space layers see more than one time step, so a sequence of length one is a control step
+and needs no second code path.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class LayerState:
 
 @dataclass(frozen=True, eq=False)
 class LayerOutput:
-    """Everything that a memory layer computed: the policy uses `working` and `tokens`, probes read the rest."""
+    """Everything that a memory layer computed: the policy uses `working` and `tokens`, probes read
+    the rest.
+    """
 
     bound: Tensor
     traces: Tensor
@@ -56,7 +60,9 @@ class LayerOutput:
 
 
 class EventBinding(nn.Module):
-    """Z-bar_t = Mixer(Z_t), Eq. 5: the tokens of one time step reinterpret one another before anything is written."""
+    """Z-bar_t = Mixer(Z_t), Eq. 5: the tokens of one time step reinterpret one another before
+    anything is written.
+    """
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -68,14 +74,18 @@ class EventBinding(nn.Module):
 
 
 class TracePropagation(nn.Module):
-    """e_{1:T,i} = SSM_slow(Z-bar_{1:T,i}), Eq. 6: one shared kernel carries each token stream i by itself."""
+    """e_{1:T,i} = SSM_slow(Z-bar_{1:T,i}), Eq. 6: one shared kernel carries each token stream i by
+    itself.
+    """
 
     def __init__(self, config: PolicyConfig, ssm: type[SelectiveSSM] = SelectiveSSM) -> None:
         super().__init__()
         self.slow = ssm(config.width, config.slow)
 
     def forward(self, bound: Tensor, state: Any, *, keep_state: bool) -> tuple[Tensor, Any]:
-        """Carry bound tokens (B T N D) on as traces (B T N D); without a state, from the beginning."""
+        """Carry bound tokens (B T N D) on as traces (B T N D); without a state, from the
+        beginning.
+        """
         traces, state = self.slow(bound.transpose(1, 2), state, keep_state=keep_state)
         return traces.transpose(1, 2), state
 
@@ -84,16 +94,22 @@ class TracePropagation(nn.Module):
         return self.slow.initial_state(batch_size, tokens)
 
     def of_tokens(self, traces: Tensor) -> Tensor:
-        """Return e_i of every token i for the write-back (B T N D), or one for all of them (B T 1 D)."""
+        """Return e_i of every token i for the write-back (B T N D), or one for all of them (B T 1
+        D).
+        """
         return traces
 
 
 class ControlContext(nn.Module):
-    """c_t = f_c([p-bar_t, q-bar_t]) and u_t = LN(c_t + Attn(c_t, Z-bar_t, Z-bar_t)), Eqs. 7 and 8."""
+    """c_t = f_c([p-bar_t, q-bar_t]) and u_t = LN(c_t + Attn(c_t, Z-bar_t, Z-bar_t)), Eqs. 7 and
+    8.
+    """
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
-        self.index = nn.Sequential(*two_layer_mlp(2 * config.width, config.width), nn.LayerNorm(config.width))
+        self.index = nn.Sequential(
+            *two_layer_mlp(2 * config.width, config.width), nn.LayerNorm(config.width)
+        )
         self.attention = Attention(config.width, config.heads)
         self.norm = nn.LayerNorm(config.width)
 
@@ -105,7 +121,9 @@ class ControlContext(nn.Module):
 
 
 class ControlIndexedRecall(nn.Module):
-    """r_t = LN(Attn(u_t, E_t, E_t)), Eq. 9: the control context u_t of Eqs. 7-8 asks, the traces answer."""
+    """r_t = LN(Attn(u_t, E_t, E_t)), Eq. 9: the control context u_t of Eqs. 7-8 asks, the traces
+    answer.
+    """
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -115,20 +133,25 @@ class ControlIndexedRecall(nn.Module):
 
     def forward(self, control_context: Tensor, traces: Tensor) -> Tensor:
         """Recall (B T D) what traces (B T N D) answer to the control context (B T D)."""
-        recalled: Tensor = self.norm(self.attention(control_context.unsqueeze(-2), traces).squeeze(-2))
+        recalled: Tensor = self.norm(
+            self.attention(control_context.unsqueeze(-2), traces).squeeze(-2)
+        )
         return recalled
 
 
 class WorkingStateConsolidation(nn.Module):
-    """w_t = f_w([u_t, r_t]), h_{1:T} = SSM_fast(w_{1:T}), Eq. 10, and the write-back f_upd of Eq. 11.
+    """w_t = f_w([u_t, r_t]), h_{1:T} = SSM_fast(w_{1:T}), Eq. 10, and the write-back f_upd of Eq.
+    11.
 
-    The working state is brief by construction: `config.fast.half_life_limit` bounds its half-life, so that what must last
-    much longer has to be a trace.
+    The working state is brief by construction: `config.fast.half_life_limit` bounds its half-life,
+    so that what must last much longer has to be a trace.
     """
 
     def __init__(self, config: PolicyConfig, ssm: type[SelectiveSSM] = SelectiveSSM) -> None:
         super().__init__()
-        self.fuse = nn.Sequential(*two_layer_mlp(2 * config.width, config.width), nn.LayerNorm(config.width))
+        self.fuse = nn.Sequential(
+            *two_layer_mlp(2 * config.width, config.width), nn.LayerNorm(config.width)
+        )
         self.fast = ssm(config.width, config.fast)
         self.update = two_layer_mlp(2 * config.width, config.width)
 
@@ -136,21 +159,30 @@ class WorkingStateConsolidation(nn.Module):
         self, control_context: Tensor, recalled: Tensor, state: SSMState | None, *, keep_state: bool
     ) -> tuple[Tensor, SSMState | None]:
         """Consolidate control context and recalled trace (B T D) into the working state (B T D)."""
-        return self.fast(self.fuse(torch.cat([control_context, recalled], dim=-1)), state, keep_state=keep_state)
+        return self.fast(
+            self.fuse(torch.cat([control_context, recalled], dim=-1)), state, keep_state=keep_state
+        )
 
     def write_back(self, bound: Tensor, traces: Tensor, working: Tensor) -> Tensor:
         """Compute Z_i <- Z-bar_i + f_upd([e_i, h]) for every token i, Eq. 11."""
         first: nn.Linear = self.update[0]  # type: ignore[assignment]
-        from_traces, from_working = first.weight.chunk(2, dim=1)  # W [e_i, h] = W_e e_i + W_h h: h goes through once
+        # W [e_i, h] = W_e e_i + W_h h: h goes through once
+        from_traces, from_working = first.weight.chunk(2, dim=1)
         shared = F.linear(working, from_working, first.bias).unsqueeze(-2)
         return bound + self.update[1:](F.linear(traces, from_traces) + shared)
 
 
 class MemoryLayer(nn.Module):
-    """Write, propagate, address, consolidate: one of the L layers. Ablations put another kind of SSM in place."""
+    """Write, propagate, address, consolidate: one of the L layers. Ablations put another kind of
+    SSM in place.
+    """
 
     def __init__(
-        self, config: PolicyConfig, *, slow: type[SelectiveSSM] = SelectiveSSM, fast: type[SelectiveSSM] = SelectiveSSM
+        self,
+        config: PolicyConfig,
+        *,
+        slow: type[SelectiveSSM] = SelectiveSSM,
+        fast: type[SelectiveSSM] = SelectiveSSM,
     ) -> None:
         super().__init__()
         self.binding = EventBinding(config)
@@ -174,12 +206,15 @@ class MemoryLayer(nn.Module):
         keep_state: bool = True,
         control_context: Tensor | None = None,
     ) -> LayerOutput:
-        """Take event tokens (B T N D) through the four operations; without a state, from the beginning of an episode.
+        """Take event tokens (B T N D) through the four operations; without a state, from the
+        beginning of an episode.
 
-        A `control_context` that is given replaces the layer's own: probes ask two memories the same question.
+        A `control_context` that is given replaces the layer's own: probes ask two memories the same
+        question.
 
-        Nothing reads the tokens after the last layer, so there `write_back` is False and Eq. 11 is not computed. Nor does
-        anything read the state after a whole episode: `keep_state` says whether it is wanted.
+        Nothing reads the tokens after the last layer, so there `write_back` is False and Eq. 11 is
+        not computed. Nor does anything read the state after a whole episode: `keep_state` says
+        whether it is wanted.
         """
         slow, fast = (None, None) if state is None else (state.slow, state.fast)
         bound = self.binding(tokens)

@@ -1,4 +1,6 @@
-"""Per-dimension normalisation: a range goes to [-1, 1]; the statistics live inside the policy and its checkpoint."""
+"""Per-dimension normalisation: a range goes to [-1, 1]; the statistics live inside the policy and
+its checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ CONSTANT_RANGE = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """What goes to -1 and what to 1, for every dimension: smallest and largest value over a dataset, or the like."""
+    """What goes to -1 and what to 1, for every dimension: smallest and largest value over a
+    dataset, or the like.
+    """
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -25,15 +29,21 @@ class Range:
             raise ValueError(f"Range: {len(self.low)} low values and {len(self.high)} high values")
         for index, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
             if not (math.isfinite(low) and math.isfinite(high)):
-                raise ValueError(f"Range: dimension {index} goes from {low} to {high}; expected finite numbers")
+                raise ValueError(
+                    f"Range: dimension {index} goes from {low} to {high}; expected finite numbers"
+                )
             if low > high:
                 raise ValueError(f"Range: dimension {index} has low {low} above high {high}")
 
     @classmethod
     def of(cls, values: Tensor) -> Range:
-        """The range of (... D) over everything but the last dimension; leave padding out of `values`."""
+        """The range of (... D) over everything but the last dimension; leave padding out of
+        `values`.
+        """
         if values.dim() < 2 or values.numel() == 0:
-            raise ValueError(f"Range.of: expected values of the shape (..., D), got {tuple(values.shape)}")
+            raise ValueError(
+                f"Range.of: expected values of the shape (..., D), got {tuple(values.shape)}"
+            )
         flat = values.flatten(0, -2).double()
         return cls(low=tuple(flat.amin(0).tolist()), high=tuple(flat.amax(0).tolist()))
 
@@ -51,7 +61,8 @@ class Statistics:
 class Normalizer(nn.Module):
     """Maps (... D) from its range to [-1, 1] and back; constant dimensions are left alone.
 
-    Always in float32 or finer, whatever the weights are: in bfloat16 half a metre would move in steps of millimetres.
+    Always in float32 or finer, whatever the weights are: in bfloat16 half a metre would move in
+    steps of millimetres.
     """
 
     middle: Tensor
@@ -62,17 +73,27 @@ class Normalizer(nn.Module):
         low, high = (limits.low, limits.high) if limits else ((-1.0,) * size, (1.0,) * size)
         if len(low) != size:
             raise ValueError(f"statistics of {name}: expected {size} dimensions, got {len(low)}")
-        lowest, highest = torch.tensor(low, dtype=torch.float64), torch.tensor(high, dtype=torch.float64)
+        lowest, highest = (
+            torch.tensor(low, dtype=torch.float64),
+            torch.tensor(high, dtype=torch.float64),
+        )
         varies = highest - lowest > CONSTANT_RANGE
         # Not in the state dict: the statistics are saved on their own, where people can read them.
-        self.register_buffer("middle", torch.where(varies, (highest + lowest) / 2, 0.0).float(), persistent=False)
-        self.register_buffer("half_range", torch.where(varies, (highest - lowest) / 2, 1.0).float(), persistent=False)
+        self.register_buffer(
+            "middle", torch.where(varies, (highest + lowest) / 2, 0.0).float(), persistent=False
+        )
+        self.register_buffer(
+            "half_range", torch.where(varies, (highest - lowest) / 2, 1.0).float(), persistent=False
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Normalizer:
         """Follow the module to another device, not to another dtype."""
         middle, half_range = self.middle, self.half_range
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.middle, self.half_range = middle.to(self.middle.device), half_range.to(self.half_range.device)
+        self.middle, self.half_range = (
+            middle.to(self.middle.device),
+            half_range.to(self.half_range.device),
+        )
         return self
 
     def forward(self, values: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""What goes into the policy: one observation per robot in control, whole padded episodes in training.
+"""What goes into the policy: one observation per robot in control, whole padded episodes in
+training.
 
 Layouts, everywhere in this package (B robots or episodes, T time steps; T is absent in control):
 
@@ -52,7 +53,9 @@ class Observation:
         )
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Observation:
-        """The observation with `function` applied to every tensor that has a time axis in training."""
+        """The observation with `function` applied to every tensor that has a time axis in
+        training.
+        """
         return replace(
             self,
             proprioception=function(self.proprioception),
@@ -63,7 +66,11 @@ class Observation:
     def to(self, device: torch.device | str) -> Observation:
         """The same observation on another device."""
         moved = self.map(lambda tensor: _move(tensor, device))
-        return moved if self.instruction is None else replace(moved, instruction=self.instruction.to(device))
+        return (
+            moved
+            if self.instruction is None
+            else replace(moved, instruction=self.instruction.to(device))
+        )
 
     def at(self, time: int) -> Observation:
         """The observation at one time step of an episode batch, as control would see it."""
@@ -74,9 +81,9 @@ class Observation:
 class EpisodeBatch:
     """Whole episodes, padded at the end to a common length T.
 
-    Actions may run past the observations (up to H - 1 steps), so that a window cut out of a longer episode still has
-    complete chunks. Chunk positions behind the last valid action are left out of the loss.
-    Both masks are True up to an episode's end and False behind it.
+    Actions may run past the observations (up to H - 1 steps), so that a window cut out of a longer
+    episode still has complete chunks. Chunk positions behind the last valid action are left out of
+    the loss. Both masks are True up to an episode's end and False behind it.
     """
 
     observation: Observation
@@ -86,20 +93,28 @@ class EpisodeBatch:
     actions_valid: Tensor | None = None
     """B (T + extra), True where the action is real; None: as `valid`."""
     emphasis: Tensor | None = None
-    """B T, not negative: how likely a time step is to be drawn when `objective.action_steps` is set; None: evenly."""
+    """B T, not negative: how likely a time step is to be drawn when `objective.action_steps` is
+    set; None: evenly.
+    """
     deciding: Tensor | None = None
-    """B T, True where the robot is about to decide; these steps' part of the action loss is then told separately."""
+    """B T, True where the robot is about to decide; these steps' part of the action loss is then
+    told separately.
+    """
 
     def to(self, device: torch.device | str) -> EpisodeBatch:
         """The same batch on another device."""
         return self.map(lambda tensor: _move(tensor, device))
 
     def pin_memory(self) -> EpisodeBatch:
-        """The same batch in page-locked memory, from which copies to a GPU need not be waited for."""
+        """The same batch in page-locked memory, from which copies to a GPU need not be waited
+        for.
+        """
         return self.map(lambda tensor: tensor.pin_memory())
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Let no memory of this batch be used for something else before a stream has done with it."""
+        """Let no memory of this batch be used for something else before a stream has done with
+        it.
+        """
 
         def record(tensor: Tensor) -> Tensor:
             tensor.record_stream(stream)
@@ -110,14 +125,23 @@ class EpisodeBatch:
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, in a fixed order."""
         seen = self.observation
-        named = {"proprioception": seen.proprioception, "objects": seen.objects, "instruction": seen.instruction}
+        named = {
+            "proprioception": seen.proprioception,
+            "objects": seen.objects,
+            "instruction": seen.instruction,
+        }
         named |= {f"images.{name}": seen.images[name] for name in sorted(seen.images)}
-        named |= {name: getattr(self, name) for name in ("actions", "valid", "actions_valid", "emphasis", "deciding")}
+        named |= {
+            name: getattr(self, name)
+            for name in ("actions", "valid", "actions_valid", "emphasis", "deciding")
+        }
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     def map(self, function: Callable[[Tensor], Tensor]) -> EpisodeBatch:
         """Return the batch with `function` applied to every tensor."""
-        return self.with_tensors({name: function(tensor) for name, tensor in self.tensors().items()})
+        return self.with_tensors(
+            {name: function(tensor) for name, tensor in self.tensors().items()}
+        )
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> EpisodeBatch:
         """Return the batch with other tensors under some of the names of `tensors`."""
@@ -129,7 +153,9 @@ class EpisodeBatch:
             instruction=mine.get("instruction"),
         )
         rest = {name: mine.get(name) for name in ("actions_valid", "emphasis", "deciding")}
-        return EpisodeBatch(observation=observation, actions=mine["actions"], valid=mine["valid"], **rest)
+        return EpisodeBatch(
+            observation=observation, actions=mine["actions"], valid=mine["valid"], **rest
+        )
 
 
 def _move(tensor: Tensor, device: torch.device | str) -> Tensor:

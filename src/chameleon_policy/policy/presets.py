@@ -1,4 +1,6 @@
-"""The three sizes. Image sizes, views, proprioception, action and horizon are not here: they come with the data."""
+"""The three sizes. Image sizes, views, proprioception, action and horizon are not here: they come
+with the data.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from chameleon_policy.policy.features import Features, Language, View
 
 PresetName = Literal["paper", "small", "nano"]
 
-# Camo episodes last 50 to 150 control steps and its delay study goes to 1,000: the longest trace outlives all of them.
+# Camo episodes last 50 to 150 control steps and its delay study goes to 1,000: the longest trace
+# outlives all of them.
 SLOW_HALF_LIFE = (4.0, 2048.0)
 FAST_HALF_LIFE = (1.0, 16.0)
 FAST_LIMIT = 16.0
@@ -27,7 +30,9 @@ def paper() -> PolicyConfig:
 
 
 def small() -> PolicyConfig:
-    """A light encoder and a narrow memory, under 8M parameters: small enough to ship with a repository."""
+    """A light encoder and a narrow memory, under 8M parameters: small enough to ship with a
+    repository.
+    """
     return PolicyConfig(
         preset="small",
         width=192,
@@ -35,13 +40,22 @@ def small() -> PolicyConfig:
         encoder_channels=(32, 64, 128, 192),
         encoder_blocks=(1, 1, 1, 1),
         slow=SSMConfig(expand=1, state=64, head_dim=24, chunk=32, half_life=SLOW_HALF_LIFE),
-        fast=SSMConfig(expand=2, state=32, head_dim=48, chunk=32, half_life=FAST_HALF_LIFE, half_life_limit=FAST_LIMIT),
+        fast=SSMConfig(
+            expand=2,
+            state=32,
+            head_dim=48,
+            chunk=32,
+            half_life=FAST_HALF_LIFE,
+            half_life_limit=FAST_LIMIT,
+        ),
         head_layers=4,
     )
 
 
 def nano() -> PolicyConfig:
-    """About 0.5M parameters on state observations (0.6M with two views), for tests and for experiments on a CPU."""
+    """About 0.5M parameters on state observations (0.6M with two views), for tests and for
+    experiments on a CPU.
+    """
     return PolicyConfig(
         preset="nano",
         width=64,
@@ -49,7 +63,14 @@ def nano() -> PolicyConfig:
         encoder_channels=(8, 16, 32, 32),
         encoder_blocks=(1, 1, 1, 1),
         slow=SSMConfig(expand=1, state=32, head_dim=8, chunk=16, half_life=SLOW_HALF_LIFE),
-        fast=SSMConfig(expand=2, state=16, head_dim=16, chunk=16, half_life=FAST_HALF_LIFE, half_life_limit=FAST_LIMIT),
+        fast=SSMConfig(
+            expand=2,
+            state=16,
+            head_dim=16,
+            chunk=16,
+            half_life=FAST_HALF_LIFE,
+            half_life_limit=FAST_LIMIT,
+        ),
         policy_tokens=4,
         head_layers=2,
     )
@@ -66,9 +87,14 @@ def preset(name: str) -> PolicyConfig:
 
 
 def budget_features() -> Features:
-    """The data that the paper's parameter budget belongs to: Camo's cameras and actions, with language."""
+    """The data that the paper's parameter budget belongs to: Camo's cameras and actions, with
+    language.
+    """
     return Features(
-        views=(View(name="third", height=224, width=224), View(name="wrist", height=224, width=224)),
+        views=(
+            View(name="third", height=224, width=224),
+            View(name="wrist", height=224, width=224),
+        ),
         proprioception=10,
         action=10,
         horizon=16,

@@ -1,7 +1,9 @@
-"""A policy on disk: `config.json` (sizes and features), `normalizer.json` (statistics), `model.safetensors` (weights).
+"""A policy on disk: `config.json` (sizes and features), `normalizer.json` (statistics),
+`model.safetensors` (weights).
 
-Loading is strict: a file that is missing, cut short or made by something else, a key that is unknown, missing or of
-another shape stops with the name of the file and the key. No pickle is ever read or written.
+Loading is strict: a file that is missing, cut short or made by something else, a key that is
+unknown, missing or of another shape stops with the name of the file and the key. No pickle is ever
+read or written.
 """
 
 from __future__ import annotations
@@ -38,7 +40,11 @@ SHIPPED = Path(__file__).parents[1] / "pretrained"
 
 def exported_weights(policy: VisuomotorPolicy) -> dict[str, Tensor]:
     """The weights that control needs: all but those of a training branch."""
-    return {name: tensor for name, tensor in policy.state_dict().items() if not name.startswith(policy.training_only)}
+    return {
+        name: tensor
+        for name, tensor in policy.state_dict().items()
+        if not name.startswith(policy.training_only)
+    }
 
 
 def save(policy: VisuomotorPolicy, directory: Path) -> None:
@@ -52,9 +58,13 @@ def save(policy: VisuomotorPolicy, directory: Path) -> None:
         "features": to_json(policy.features),
         "provenance": policy.provenance,
     }
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in exported_weights(policy).items()}
+    weights = {
+        name: tensor.detach().cpu().contiguous()
+        for name, tensor in exported_weights(policy).items()
+    }
     texts = {CONFIG: _json(description), NORMALIZER: _json(to_json(policy.statistics))}
-    # The weights know the texts that belong to them: a save that was cut short between files cannot pass for a policy.
+    # The weights know the texts that belong to them: a save that was cut short between files cannot
+    # pass for a policy.
     metadata = {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
     _write(directory / WEIGHTS, safetensors.torch.save(weights, metadata=metadata))
     for name, text in texts.items():
@@ -69,7 +79,8 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
             f"{directory} holds a {description['method']} policy, and {cls.__name__} is {cls.method}; "
             "chameleon_policy.baselines.load_policy loads every kind"
         )
-    with torch.random.fork_rng(devices=[]):  # the random weights that are about to be replaced are nobody's business
+    # the random weights that are about to be replaced are nobody's business
+    with torch.random.fork_rng(devices=[]):
         policy = cls.for_control(
             from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config"),
             from_json(Features, description["features"], f"{directory / CONFIG}: features"),
@@ -84,7 +95,9 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
 
 @cache
 def _say_that_it_is_unlimited(directory: Path) -> None:
-    """Log, once, where a policy is from before the fast layer had a limit: it loads as it was trained, without one."""
+    """Log, once, where a policy is from before the fast layer had a limit: it loads as it was
+    trained, without one.
+    """
     LOG.warning(
         "%s was saved before the fast layer had a half_life_limit and keeps its layer without one: its working state may "
         "outlast the traces (docs/deviations.md)",
@@ -93,7 +106,9 @@ def _say_that_it_is_unlimited(directory: Path) -> None:
 
 
 def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
-    """The directory of a saved policy and its `config.json`, checked as far as every method shares it."""
+    """The directory of a saved policy and its `config.json`, checked as far as every method shares
+    it.
+    """
     directory = _find(path_or_hub_id)
     description = _read_json(directory / CONFIG)
     if not isinstance(description, dict) or description.get("format") != FORMAT:
@@ -109,7 +124,9 @@ def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
     description.setdefault("provenance", {})  # policies from before it was saved
     known = {"format", "format_version", "method", "config", "features", "provenance"}
     if set(description) != known:
-        raise ValueError(f"{directory / CONFIG}: expected the keys {sorted(known)}, got {sorted(description)}")
+        raise ValueError(
+            f"{directory / CONFIG}: expected the keys {sorted(known)}, got {sorted(description)}"
+        )
     return directory, description
 
 
@@ -123,7 +140,10 @@ def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
             f"{path} cannot be read ({error}); it may have been cut short while copying: copy or download it again"
         ) from error
     expected = policy.state_dict()
-    missing, unknown = sorted(expected.keys() - loaded.keys()), sorted(loaded.keys() - expected.keys())
+    missing, unknown = (
+        sorted(expected.keys() - loaded.keys()),
+        sorted(loaded.keys() - expected.keys()),
+    )
     if missing or unknown:
         raise ValueError(
             f"{path} does not belong to the {CONFIG} beside it: {_some('missing', missing)}; {_some('unknown', unknown)}"
@@ -134,10 +154,14 @@ def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
                 f"{path}: {name} has the shape {tuple(loaded[name].shape)}, {CONFIG} says {tuple(tensor.shape)}"
             )
         if not bool(torch.isfinite(loaded[name]).all()):
-            raise ValueError(f"{path}: {name} holds numbers that are not finite; the training that made it has diverged")
+            raise ValueError(
+                f"{path}: {name} holds numbers that are not finite; the training that made it has diverged"
+            )
     dtypes = {tensor.dtype for tensor in loaded.values()}
     if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
-        raise ValueError(f"{path}: expected weights of one floating-point type, got {sorted(map(str, dtypes))}")
+        raise ValueError(
+            f"{path}: expected weights of one floating-point type, got {sorted(map(str, dtypes))}"
+        )
     for name in (CONFIG, NORMALIZER):
         if metadata.get(name) != hashlib.sha256((path.parent / name).read_bytes()).hexdigest():
             raise ValueError(
@@ -154,7 +178,9 @@ def _some(word: str, names: list[str]) -> str:
 
 
 def _find(path_or_hub_id: str | Path) -> Path:
-    """The directory itself, or a policy that comes with the package, or a snapshot of the hub repository of that name."""
+    """The directory itself, or a policy that comes with the package, or a snapshot of the hub
+    repository of that name.
+    """
     path, text = Path(path_or_hub_id), str(path_or_hub_id)
     if text and path.is_dir():
         return _complete(path)
@@ -175,7 +201,9 @@ def _find(path_or_hub_id: str | Path) -> Path:
     try:
         snapshot = Path(snapshot_download(text, allow_patterns=[CONFIG, NORMALIZER, WEIGHTS]))
     except Exception as error:  # the hub client has many; all of them mean the same to the caller
-        raise FileNotFoundError(f"{text} is neither a local directory nor reachable on the hub: {error}") from error
+        raise FileNotFoundError(
+            f"{text} is neither a local directory nor reachable on the hub: {error}"
+        ) from error
     return _complete(snapshot)
 
 
@@ -183,7 +211,9 @@ def _complete(directory: Path) -> Path:
     for name in (CONFIG, NORMALIZER, WEIGHTS):
         if not (directory / name).is_file():
             found = ", ".join(sorted(p.name for p in directory.iterdir())) or "nothing"
-            raise FileNotFoundError(f"{directory} is no saved policy: {name} is missing (it holds {found})")
+            raise FileNotFoundError(
+                f"{directory} is no saved policy: {name} is missing (it holds {found})"
+            )
     return directory
 
 
@@ -191,7 +221,9 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); it may have been cut short") from error
+        raise ValueError(
+            f"{path} is not valid JSON ({error}); it may have been cut short"
+        ) from error
 
 
 def _json(data: Any) -> bytes:

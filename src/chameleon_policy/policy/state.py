@@ -1,4 +1,6 @@
-"""The memory of one or more episodes, as a value: batch it, slice it, save it, move it, hand it to another process."""
+"""The memory of one or more episodes, as a value: batch it, slice it, save it, move it, hand it to
+another process.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,19 @@ PARTS: tuple[Part, ...] = get_args(Part)
 class MemoryState:
     """Everything a policy remembers. Its size does not depend on how much it has seen.
 
-    Every tensor's first dimension is the batch: one entry per robot or episode. A step never changes a state, it returns
-    a new one; to edit a state, index it, `put` into it, or use `dataclasses.replace`.
+    Every tensor's first dimension is the batch: one entry per robot or episode. A step never
+    changes a state, it returns a new one; to edit a state, index it, `put` into it, or use
+    `dataclasses.replace`.
     """
 
     layers: tuple[Any, ...]
-    """What is carried from step to step: a `LayerState` per memory layer; other methods have tensors by name."""
+    """What is carried from step to step: a `LayerState` per memory layer; other methods have
+    tensors by name.
+    """
     working: Tensor
-    """h_t of the last layer, B D: what the action head reads. Other methods have contexts of other shapes, B ..."""
+    """h_t of the last layer, B D: what the action head reads. Other methods have contexts of other
+    shapes, B ...
+    """
     steps: Tensor
     """B, int64: control steps observed so far."""
     signature: str
@@ -44,32 +51,48 @@ class MemoryState:
         return len(self.working)
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> MemoryState:
-        """Some of the episodes; an integer keeps a batch of one, a boolean tensor chooses by mask."""
+        """Some of the episodes; an integer keeps a batch of one, a boolean tensor chooses by
+        mask.
+        """
         where = self._places(index)
         return self._map(lambda tensor: tensor[where])
 
     def put(self, index: int | slice | Sequence[int] | Tensor, other: MemoryState) -> MemoryState:
-        """A copy in which the episodes at `index` are those of `other`; starts some robots of a batch afresh."""
+        """A copy in which the episodes at `index` are those of `other`; starts some robots of a
+        batch afresh.
+        """
         if other.signature != self.signature:
             raise ValueError(
                 "put: the two memory states belong to policies of different architectures, features or statistics"
             )
         where = self._places(index)
         if len(where) != len(other):
-            raise ValueError(f"put: {len(where)} places for a memory state that holds {len(other)} episodes")
+            raise ValueError(
+                f"put: {len(where)} places for a memory state that holds {len(other)} episodes"
+            )
         others = other.tensors()
         return self.with_tensors(
-            {name: mine.index_put((where,), others[name].to(mine)) for name, mine in self.tensors().items()}
+            {
+                name: mine.index_put((where,), others[name].to(mine))
+                for name, mine in self.tensors().items()
+            }
         )
 
-    # Surgery: who reads, swaps or empties traces gets a new state; what follows from it shows at the next `observe`
+    # Surgery: who reads, swaps or empties traces gets a new state; what follows from it shows at
+    # the next `observe`
 
-    def carried(self, *, layers: Sequence[int] | None = None, tokens: Tokens | None = None) -> Tensor:
-        """What the traces of these tokens carry in these layers (default: all), B L N heads P state."""
+    def carried(
+        self, *, layers: Sequence[int] | None = None, tokens: Tokens | None = None
+    ) -> Tensor:
+        """What the traces of these tokens carry in these layers (default: all), B L N heads P
+        state.
+        """
         streams = [self._streams(index).ssm for index in chosen("layer", layers, len(self.layers))]
         places = self._token_mask(tokens)
         if (places != places[:1]).any():
-            raise ValueError("carried: expected the same tokens for all episodes; read them one by one, state[i].carried()")
+            raise ValueError(
+                "carried: expected the same tokens for all episodes; read them one by one, state[i].carried()"
+            )
         return torch.stack(streams, dim=1)[:, :, places[0]]
 
     def swap(
@@ -80,29 +103,44 @@ class MemoryState:
         tokens: Tokens | None = None,
         part: Part = "traces",
     ) -> MemoryState:
-        """A copy in which the traces of these tokens in these layers (default: all) are `other`'s, episode by episode.
+        """A copy in which the traces of these tokens in these layers (default: all) are `other`'s,
+        episode by episode.
 
-        `tokens` are their numbers, or a mask (N, or B N for other tokens in each episode). With `part="working"` it is the
-        state of the fast layer, which has no tokens, and with `part="both"` both.
+        `tokens` are their numbers, or a mask (N, or B N for other tokens in each episode). With
+        `part="working"` it is the state of the fast layer, which has no tokens, and with
+        `part="both"` both.
         """
         if other.signature != self.signature:
-            raise ValueError("swap: the two memory states belong to policies of different architectures")
+            raise ValueError(
+                "swap: the two memory states belong to policies of different architectures"
+            )
         if len(other) != len(self):
-            raise ValueError(f"swap: expected a memory of {len(self)} episodes to take from, got one of {len(other)}")
+            raise ValueError(
+                f"swap: expected a memory of {len(self)} episodes to take from, got one of {len(other)}"
+            )
         if part not in PARTS:
             raise ValueError(f"part: expected one of {', '.join(PARTS)}, got {part!r}")
         if tokens is not None and part == "working":
-            raise ValueError("tokens: the working state has none; leave them out, or edit the traces")
+            raise ValueError(
+                "tokens: the working state has none; leave them out, or edit the traces"
+            )
         places = self._token_mask(tokens)
         edited = list(self.layers)
         for index in chosen("layer", layers, len(self.layers)):
             mine, theirs = self._streams(index), other._streams(index)
             if part != "working":
                 both = zip(_parts(mine).items(), _parts(theirs).values(), strict=True)
-                slow = {name: torch.where(_like(places, tensor), new.to(tensor), tensor) for (name, tensor), new in both}
+                slow = {
+                    name: torch.where(_like(places, tensor), new.to(tensor), tensor)
+                    for (name, tensor), new in both
+                }
                 edited[index] = replace(edited[index], slow=SSMState(**slow))
             if part != "traces":
-                pairs = zip(_parts(edited[index].fast).items(), _parts(other.layers[index].fast).values(), strict=True)
+                pairs = zip(
+                    _parts(edited[index].fast).items(),
+                    _parts(other.layers[index].fast).values(),
+                    strict=True,
+                )
                 fast = {name: new.to(tensor) for (name, tensor), new in pairs}
                 edited[index] = replace(edited[index], fast=SSMState(**fast))
         return replace(self, layers=tuple(edited))
@@ -115,7 +153,9 @@ class MemoryState:
         keep: bool = False,
         part: Part = "traces",
     ) -> MemoryState:
-        """A copy in which these traces (default: all) are as empty as before the first step; with `keep`, all others are."""
+        """A copy in which these traces (default: all) are as empty as before the first step; with
+        `keep`, all others are.
+        """
         if keep and tokens is None:
             raise ValueError("mask: keep=True keeps the tokens that are named; name them")
         emptied = ~self._token_mask(tokens) if keep else tokens
@@ -170,9 +210,13 @@ class MemoryState:
         first = states[0]
         for position, state in enumerate(states):
             if state.signature != first.signature:
-                raise ValueError(f"cat: memory state {position} belongs to a policy of another architecture than the first")
+                raise ValueError(
+                    f"cat: memory state {position} belongs to a policy of another architecture than the first"
+                )
         parts = [state.tensors() for state in states]
-        return first.with_tensors({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+        return first.with_tensors(
+            {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        )
 
     def to(self, device: torch.device | str) -> MemoryState:
         """The same memory on another device."""
@@ -202,7 +246,10 @@ class MemoryState:
         """Return the same memory with other tensors under some of the names of `tensors`."""
         return replace(
             self,
-            layers=tuple(_rebuilt(layer, f"layers.{index}", tensors) for index, layer in enumerate(self.layers)),
+            layers=tuple(
+                _rebuilt(layer, f"layers.{index}", tensors)
+                for index, layer in enumerate(self.layers)
+            ),
             working=tensors.get("working", self.working),
             steps=tensors.get("steps", self.steps),
         )
@@ -210,7 +257,9 @@ class MemoryState:
     def save(self, path: str | Path) -> None:
         """Write the state to one safetensors file."""
         tensors = {name: tensor.contiguous() for name, tensor in self.tensors().items()}
-        safetensors.torch.save_file(tensors, path, metadata={"format": FORMAT, "signature": self.signature})
+        safetensors.torch.save_file(
+            tensors, path, metadata={"format": FORMAT, "signature": self.signature}
+        )
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> MemoryState:
@@ -222,9 +271,13 @@ class MemoryState:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except safetensors.SafetensorError as error:
-            raise ValueError(f"{path} is not a readable memory state (truncated or damaged?): {error}") from error
+            raise ValueError(
+                f"{path} is not a readable memory state (truncated or damaged?): {error}"
+            ) from error
         if metadata.get("format") != FORMAT:
-            raise ValueError(f"{path} holds tensors, but no memory state; write one with MemoryState.save")
+            raise ValueError(
+                f"{path} holds tensors, but no memory state; write one with MemoryState.save"
+            )
         try:
             layers: list[Any] = []
             while part := _below(tensors, f"layers.{len(layers)}."):
@@ -240,11 +293,15 @@ class MemoryState:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> MemoryState:
         """Return the state with `function` applied to every tensor."""
-        return self.with_tensors({name: function(tensor) for name, tensor in self.tensors().items()})
+        return self.with_tensors(
+            {name: function(tensor) for name, tensor in self.tensors().items()}
+        )
 
 
 def chosen(what: str, numbers: Sequence[int] | None, count: int) -> list[int]:
-    """Numbers of layers, tokens or time steps, counted from the end where they are negative; None means all."""
+    """Numbers of layers, tokens or time steps, counted from the end where they are negative; None
+    means all.
+    """
     places = list(range(count)) if numbers is None else list(numbers)
     wrong = [place for place in places if not -count <= place < count]
     if wrong:
@@ -261,7 +318,11 @@ def _like(places: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _parts(node: Any) -> dict[str, Any]:
-    return {field.name: getattr(node, field.name) for field in fields(node)} if is_dataclass(node) else node
+    return (
+        {field.name: getattr(node, field.name) for field in fields(node)}
+        if is_dataclass(node)
+        else node
+    )
 
 
 def _leaves(node: Any, name: str) -> Iterator[tuple[str, Tensor]]:
@@ -280,13 +341,22 @@ def _rebuilt(node: Any, name: str, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def _built(tensors: dict[str, Tensor]) -> Any:
-    """A layer's part out of tensors with dotted names: what has a name of `LayerState` or `SSMState` is one."""
+    """A layer's part out of tensors with dotted names: what has a name of `LayerState` or
+    `SSMState` is one.
+    """
     names = dict.fromkeys(name.partition(".")[0] for name in tensors)
-    parts = {name: tensors[name] if name in tensors else _built(_below(tensors, f"{name}.")) for name in names}
+    parts = {
+        name: tensors[name] if name in tensors else _built(_below(tensors, f"{name}."))
+        for name in names
+    }
     kinds: tuple[type[Any], ...] = (LayerState, SSMState)
     for kind in kinds:
         expected = [field.name for field in fields(kind)]

@@ -1,4 +1,6 @@
-"""What a head should predict, at which moments: chunks of actions, which of their positions count, and their mean error."""
+"""What a head should predict, at which moments: chunks of actions, which of their positions count,
+and their mean error.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Moments = tuple[Tensor, Tensor]
 
 
 def draw_moments(batch: EpisodeBatch, count: int | None) -> Moments:
-    """Time steps that carry the action loss: `count` of every episode, drawn by the batch's emphasis, or all of them."""
+    """Time steps that carry the action loss: `count` of every episode, drawn by the batch's
+    emphasis, or all of them.
+    """
     episodes, time = batch.valid.shape
     episode = torch.arange(episodes, device=batch.valid.device).unsqueeze(1)
     if count is None:
@@ -37,12 +41,15 @@ class Targets:
     """..., True where the robot is about to decide."""
 
     @classmethod
-    def of(cls, batch: EpisodeBatch, features: Features, normalize: Normalizer, dtype: torch.dtype) -> Targets:
+    def of(
+        cls, batch: EpisodeBatch, features: Features, normalize: Normalizer, dtype: torch.dtype
+    ) -> Targets:
         """The chunk of every time step."""
         horizon, time = features.horizon, batch.valid.shape[1]
         missing = max(0, time + horizon - 1 - batch.actions.shape[1])
         actions_valid = batch.valid if batch.actions_valid is None else batch.actions_valid
-        # Behind an episode's last action the head sees that action again; it is not counted, and padding is never seen.
+        # Behind an episode's last action the head sees that action again; it is not counted, and
+        # padding is never seen.
         place = torch.arange(batch.actions.shape[1] + missing, device=batch.actions.device)
         place = torch.minimum(place, actions_valid.sum(1, keepdim=True) - 1)
         actions = batch.actions.gather(1, place.unsqueeze(-1).expand(-1, -1, features.action))
@@ -55,10 +62,14 @@ class Targets:
     def at(self, moments: Moments) -> Targets:
         """Those of B x S moments, in one row (M = B S)."""
         deciding = None if self.deciding is None else self.deciding[moments].flatten()
-        return Targets(self.chunks[moments].flatten(0, 1), self.counted[moments].flatten(0, 1), deciding)
+        return Targets(
+            self.chunks[moments].flatten(0, 1), self.counted[moments].flatten(0, 1), deciding
+        )
 
     def means(self, errors: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The mean of errors (M H A) over what counts: the action loss; and that of the deciding moments alone, detached."""
+        """The mean of errors (M H A) over what counts: the action loss; and that of the deciding
+        moments alone, detached.
+        """
         weight = self.counted.unsqueeze(-1).to(errors.dtype)
         errors = errors * weight
         size = errors.shape[-1]

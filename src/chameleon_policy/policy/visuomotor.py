@@ -1,8 +1,10 @@
-"""What every method shares: observations in, action chunks out, a memory that is a value, and the loss around a head.
+"""What every method shares: observations in, action chunks out, a memory that is a value, and the
+loss around a head.
 
-Chameleon and everything it is compared with are subclasses. A method says how event tokens become a context for every
-moment (`_remember`), what a head makes of a context in training (`_errors`) and in control (`_sample`); encoder,
-normalisation, checks, drawing of time steps, saving and the training loop are the same for all of them.
+Chameleon and everything it is compared with are subclasses. A method says how event tokens become a
+context for every moment (`_remember`), what a head makes of a context in training (`_errors`) and
+in control (`_sample`); encoder, normalisation, checks, drawing of time steps, saving and the
+training loop are the same for all of them.
 
     training   loss(batch)                    whole padded episodes at once
     control    observe(observation, state)    every control step; returns the next memory state
@@ -40,14 +42,20 @@ class Loss:
     total: Tensor
     """L = action + what else the method minimises, weighted."""
     parts: dict[str, Tensor]
-    """Detached: `action` (Eq. 16), what the method adds to it (for Chameleon `control_jepa`, Eq. 13, and its terms
-    `alignment` and `variance`), and `decision_loss`: the action loss of the batch's deciding time steps alone, where it says
-    which those are (NaN if none of them was drawn)."""
+    """Detached: `action` (Eq. 16), what the method adds to it (for Chameleon `control_jepa`, Eq.
+    13, and its terms `alignment` and `variance`), and `decision_loss`: the action loss of the
+    batch's deciding time steps alone, where it says which those are (NaN if none of them was
+    drawn).
+    """
     state: MemoryState | None
-    """Memory after the batch, detached: pass it on with the next window of the same episodes. An episode that ended inside
-    the batch has run on over its padding; its memory means nothing any more. None with `keep_state=False`."""
+    """Memory after the batch, detached: pass it on with the next window of the same episodes. An
+    episode that ended inside the batch has run on over its padding; its memory means nothing any
+    more. None with `keep_state=False`.
+    """
     augmentation: Augmentation | None = None
-    """What was drawn for these episodes in training mode: pass it on with the next window as well."""
+    """What was drawn for these episodes in training mode: pass it on with the next window as
+    well.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +80,12 @@ class Terms:
     """As they are told in the metrics."""
 
 
-def architecture_signature(config: PolicyConfig, features: Features, statistics: Statistics, method: str) -> str:
-    """Fingerprint of what decides the meaning of a memory state, but for the weights: architecture, data, statistics."""
+def architecture_signature(
+    config: PolicyConfig, features: Features, statistics: Statistics, method: str
+) -> str:
+    """Fingerprint of what decides the meaning of a memory state, but for the weights: architecture,
+    data, statistics.
+    """
     architecture = to_json(config)
     for option in ("preset", "objective", "sampling_steps"):
         del architecture[option]
@@ -82,7 +94,9 @@ def architecture_signature(config: PolicyConfig, features: Features, statistics:
             del ssm[option]
         if ssm["half_life_limit"] is None:  # as in policies from before there was one
             del ssm["half_life_limit"]
-    description = json.dumps([method, architecture, to_json(features), to_json(statistics)], sort_keys=True)
+    description = json.dumps(
+        [method, architecture, to_json(features), to_json(statistics)], sort_keys=True
+    )
     return hashlib.sha256(description.encode()).hexdigest()[:16]
 
 
@@ -96,25 +110,35 @@ class VisuomotorPolicy(nn.Module):
     training_only: ClassVar[tuple[str, ...]] = ()
     """How names of weights begin that control does not need: they are neither counted nor saved."""
     has_working_state: ClassVar[bool] = False
-    """Whether a fast layer carries a working state from step to step, which has a limit of its half-life."""
+    """Whether a fast layer carries a working state from step to step, which has a limit of its
+    half-life.
+    """
     carries_memory: ClassVar[bool] = True
     """Whether windows of a long episode can be trained on one after another."""
 
-    def __init__(self, config: PolicyConfig, features: Features, statistics: Statistics | None = None) -> None:
+    def __init__(
+        self, config: PolicyConfig, features: Features, statistics: Statistics | None = None
+    ) -> None:
         super().__init__()
         if not isinstance(config, PolicyConfig):
-            raise ValueError(f'config: expected a PolicyConfig such as preset("nano"), got {config!r}')
+            raise ValueError(
+                f'config: expected a PolicyConfig such as preset("nano"), got {config!r}'
+            )
         self.config, self.features = config, features
         self.statistics = statistics or Statistics()
         self.event_tokens = EventTokens(config, features, self.statistics)
         self.normalize_action = Normalizer(features.action, self.statistics.action, "action")
         self.signature = architecture_signature(config, features, self.statistics, self.method)
         self.provenance: dict[str, Any] = {}
-        """Where the weights come from: training seed and git revision, as the trainer says; saved with the policy."""
+        """Where the weights come from: training seed and git revision, as the trainer says; saved
+        with the policy.
+        """
 
     @classmethod
     def check_requirements(cls) -> None:
-        """Raise an ImportError that says what to install if a package is missing that this method alone needs."""
+        """Raise an ImportError that says what to install if a package is missing that this method
+        alone needs.
+        """
 
     # What a method is made of
 
@@ -122,15 +146,27 @@ class VisuomotorPolicy(nn.Module):
         """What is carried before the first time step."""
         return ()
 
-    def _remember(self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool) -> Remembered:
-        """Event tokens (B T N D) to contexts, on from a memory of so many `steps` (B), or from an episode's beginning."""
+    def _remember(
+        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+    ) -> Remembered:
+        """Event tokens (B T N D) to contexts, on from a memory of so many `steps` (B), or from an
+        episode's beginning.
+        """
         raise NotImplementedError
 
     def _errors(self, context: Tensor, targets: Targets) -> tuple[Tensor, Terms]:
-        """What the head is trained with at M moments: an error of every number of the chunks (M H A), and other terms."""
+        """What the head is trained with at M moments: an error of every number of the chunks (M H
+        A), and other terms.
+        """
         raise NotImplementedError
 
-    def _sample(self, state: MemoryState, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
+    def _sample(
+        self,
+        state: MemoryState,
+        steps: int,
+        source: Source | Tensor,
+        generator: torch.Generator | None,
+    ) -> Tensor:
         """Normalised chunks (B H A)."""
         raise NotImplementedError
 
@@ -170,12 +206,16 @@ class VisuomotorPolicy(nn.Module):
     @property
     def parameter_count(self) -> int:
         """Trainable parameters of the policy that control uses."""
-        counted = (p for name, p in self.named_parameters() if not name.startswith(self.training_only))
+        counted = (
+            p for name, p in self.named_parameters() if not name.startswith(self.training_only)
+        )
         return sum(parameter.numel() for parameter in counted)
 
     @property
     def forget_activations(self) -> bool:
-        """Whether the encoders and memory layers compute their insides again on the way back: less memory, more time."""
+        """Whether the encoders and memory layers compute their insides again on the way back: less
+        memory, more time.
+        """
         return self.event_tokens.forget_activations
 
     @forget_activations.setter
@@ -192,27 +232,37 @@ class VisuomotorPolicy(nn.Module):
     def initial_state(self, batch_size: int = 1) -> MemoryState:
         """The memory before the first observation, for `batch_size` robots."""
         if not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size: expected a whole number of at least 1, got {batch_size!r}")
+            raise ValueError(
+                f"batch_size: expected a whole number of at least 1, got {batch_size!r}"
+            )
         return MemoryState(
             layers=self._initial_memory(batch_size),
-            working=torch.zeros(batch_size, *self._context_shape, dtype=self._precision, device=self.device),
+            working=torch.zeros(
+                batch_size, *self._context_shape, dtype=self._precision, device=self.device
+            ),
             steps=torch.zeros(batch_size, dtype=torch.int64, device=self.device),
             signature=self.signature,
         )
 
     @torch.no_grad()
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
-        """Take in one control step (no time axis) and return the memory after it. Call it on EVERY control step."""
+        """Take in one control step (no time axis) and return the memory after it. Call it on EVERY
+        control step.
+        """
         if not isinstance(observation, Observation):
             raise ValueError(f"observe: expected an Observation, got {type(observation).__name__}")
         check_rank("proprioception", observation.proprioception, 2)
         self._check_state(state, len(observation.proprioception))
         check_observation(observation, self.features, (len(state),))
-        return self.advance(observation.to(self.device).map(lambda tensor: tensor.unsqueeze(1)), state)
+        return self.advance(
+            observation.to(self.device).map(lambda tensor: tensor.unsqueeze(1)), state
+        )
 
     def advance(self, observation: Observation, state: MemoryState) -> MemoryState:
         """`observe` of time steps (with a time axis) that were checked before."""
-        remembered = self._remember(self.event_tokens(observation), state.layers, state.steps, keep=True)
+        remembered = self._remember(
+            self.event_tokens(observation), state.layers, state.steps, keep=True
+        )
         return self._memory_after(remembered, state)
 
     @torch.no_grad()
@@ -226,23 +276,31 @@ class VisuomotorPolicy(nn.Module):
     ) -> Tensor:
         """The next H actions (B H A) in the robot's units, for the moment that was observed last.
 
-        `steps` is the number of sampling steps (default: the configuration's, 50 Euler steps in the paper), `source` where
-        the flow starts ("zero" makes sampling deterministic; a tensor B H A is taken as the noise itself), and `generator`
-        fixes the noise.
+        `steps` is the number of sampling steps (default: the configuration's, 50 Euler steps in the
+        paper), `source` where the flow starts ("zero" makes sampling deterministic; a tensor B H A
+        is taken as the noise itself), and `generator` fixes the noise.
         """
         self._check_state(state)
         if bool((state.steps == 0).any()):
-            raise ValueError("act: this state has not observed anything yet; call observe(observation, state) first")
-        chunk = self._sample(state, self.config.sampling_steps if steps is None else steps, source, generator)
+            raise ValueError(
+                "act: this state has not observed anything yet; call observe(observation, state) first"
+            )
+        chunk = self._sample(
+            state, self.config.sampling_steps if steps is None else steps, source, generator
+        )
         return self.normalize_action.inverse(chunk)
 
     def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
-        """Called where a decision is due for these robots: what was planned before must not be done any more."""
+        """Called where a decision is due for these robots: what was planned before must not be done
+        any more.
+        """
         return state
 
     @torch.no_grad()
     def working_states(self, observation: Observation) -> Tensor:
-        """What the head reads at every time step (B T ...) of whole episodes, from their beginning: what probes look at."""
+        """What the head reads at every time step (B T ...) of whole episodes, from their beginning:
+        what probes look at.
+        """
         check_rank("proprioception", observation.proprioception, 3)
         check_observation(observation, self.features, tuple(observation.proprioception.shape[:2]))
         tokens = self.event_tokens(observation.to(self.device))
@@ -260,28 +318,40 @@ class VisuomotorPolicy(nn.Module):
         check_values: bool = True,
         keep_state: bool = True,
     ) -> Loss:
-        """The method's loss over whole padded episodes; for Chameleon L = L_act + alpha L_CJEP, Eq. 17.
+        """The method's loss over whole padded episodes; for Chameleon L = L_act + alpha L_CJEP, Eq.
+        17.
 
-        For the windows of a long episode pass the previous window's `Loss.state` and one `draw_augmentation` for all of
-        them. In training mode crops and proprioceptive noise are random; in eval mode crops are centred and there is no
-        noise on the input. `check_values=False` leaves out the checks that wait for the device, `keep_state=False` the
+        For the windows of a long episode pass the previous window's `Loss.state` and one
+        `draw_augmentation` for all of them. In training mode crops and proprioceptive noise are
+        random; in eval mode crops are centred and there is no noise on the input.
+        `check_values=False` leaves out the checks that wait for the device, `keep_state=False` the
         memory afterwards, where no window follows.
         """
         self._check_batch(batch, state, check_values)
         if self.training and augmentation is None:
             augmentation = self.draw_augmentation(len(batch.valid))
-        total, parts, after = self._losses(batch, state, augmentation if self.training else None, keep_state)
-        return Loss(total, {name: part.detach() for name, part in parts.items()}, after, augmentation)
+        total, parts, after = self._losses(
+            batch, state, augmentation if self.training else None, keep_state
+        )
+        return Loss(
+            total, {name: part.detach() for name, part in parts.items()}, after, augmentation
+        )
 
     def _losses(
-        self, batch: EpisodeBatch, state: MemoryState | None, augmentation: Augmentation | None, keep_state: bool
+        self,
+        batch: EpisodeBatch,
+        state: MemoryState | None,
+        augmentation: Augmentation | None,
+        keep_state: bool,
     ) -> tuple[Tensor, dict[str, Tensor], MemoryState | None]:
         """The loss, its parts and the memory afterwards."""
         tokens = self.event_tokens(batch.observation, augmentation)
         before = (None, None) if state is None else (state.layers, state.steps)
         remembered = self._remember(tokens, *before, keep=keep_state)
         moments = draw_moments(batch, self.config.objective.action_steps)
-        targets = Targets.of(batch, self.features, self.normalize_action, self._precision).at(moments)
+        targets = Targets.of(batch, self.features, self.normalize_action, self._precision).at(
+            moments
+        )
         total, parts = self._head_loss(remembered.context[moments].flatten(0, 1), targets)
         more = self._auxiliary(remembered, batch.valid)
         after = self._memory_after(remembered, state).detach() if keep_state else None
@@ -296,25 +366,35 @@ class VisuomotorPolicy(nn.Module):
         return action + terms.total, parts
 
     def draw_augmentation(self, episodes: int) -> Augmentation:
-        """Draw what stays the same through an episode: one crop per view, one proprioceptive offset."""
+        """Draw what stays the same through an episode: one crop per view, one proprioceptive
+        offset.
+        """
         return self.event_tokens.draw_augmentation(episodes)
 
     # Checks
 
-    def _check_batch(self, batch: EpisodeBatch, state: MemoryState | None, check_values: bool) -> None:
+    def _check_batch(
+        self, batch: EpisodeBatch, state: MemoryState | None, check_values: bool
+    ) -> None:
         check_rank("proprioception", batch.observation.proprioception, 3)
         device = batch.observation.proprioception.device
         if device != self.device:
-            raise ValueError(f'batch: it is on {device}, the policy on {self.device}; use batch.to("{self.device}")')
+            raise ValueError(
+                f'batch: it is on {device}, the policy on {self.device}; use batch.to("{self.device}")'
+            )
         check_batch(batch, self.features, values=check_values)
         if batch.emphasis is not None and self.config.objective.action_steps is None:
-            raise ValueError("emphasis: it has a meaning only with objective.action_steps; set that, or leave it out")
+            raise ValueError(
+                "emphasis: it has a meaning only with objective.action_steps; set that, or leave it out"
+            )
         if state is not None:
             self._check_state(state, len(batch.valid))
 
     def _check_state(self, state: MemoryState, batch_size: int | None = None) -> None:
         if not isinstance(state, MemoryState):
-            raise ValueError(f"state: expected a MemoryState, got {type(state).__name__}; begin with policy.initial_state()")
+            raise ValueError(
+                f"state: expected a MemoryState, got {type(state).__name__}; begin with policy.initial_state()"
+            )
         batch_size = len(state) if batch_size is None else batch_size
         if state.signature != self.signature:
             raise ValueError(
@@ -340,19 +420,26 @@ class VisuomotorPolicy(nn.Module):
             layers=remembered.memory,
             # Copies, not views: a state must not keep the sequence it came from alive.
             working=context[:, -1].to(self._precision, copy=True),
-            steps=torch.full((episodes,), steps, device=context.device) + (0 if before is None else before.steps),
+            steps=torch.full((episodes,), steps, device=context.device)
+            + (0 if before is None else before.steps),
             signature=self.signature,
         )
 
     # Saving
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write `config.json`, `normalizer.json` and `model.safetensors`, without what only training needs."""
+        """Write `config.json`, `normalizer.json` and `model.safetensors`, without what only
+        training needs.
+        """
         saving.save(self, Path(directory))
 
     @classmethod
-    def from_pretrained(cls, path_or_hub_id: str | Path, *, device: torch.device | str = "cpu") -> Self:
-        """Load a policy from a directory or from the Hugging Face hub, in eval mode. Every key must match."""
+    def from_pretrained(
+        cls, path_or_hub_id: str | Path, *, device: torch.device | str = "cpu"
+    ) -> Self:
+        """Load a policy from a directory or from the Hugging Face hub, in eval mode. Every key must
+        match.
+        """
         return saving.load(cls, path_or_hub_id, torch.device(device))
 
 
@@ -363,8 +450,18 @@ class FlowPolicy(VisuomotorPolicy):
 
     def _errors(self, context: Tensor, targets: Targets) -> tuple[Tensor, Terms]:
         """Eq. 16: squared errors of the clean chunk in normalised units."""
-        predicted = self.action_flow(self._condition(context), targets.chunks, self.config.objective.flow_time_power)
+        predicted = self.action_flow(
+            self._condition(context), targets.chunks, self.config.objective.flow_time_power
+        )
         return (predicted.to(targets.chunks.dtype) - targets.chunks).square(), Terms()
 
-    def _sample(self, state: MemoryState, steps: int, source: Source | Tensor, generator: torch.Generator | None) -> Tensor:
-        return self.action_flow.sample(self._condition(state.working.to(self._precision)), steps, source, generator)
+    def _sample(
+        self,
+        state: MemoryState,
+        steps: int,
+        source: Source | Tensor,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        return self.action_flow.sample(
+            self._condition(state.working.to(self._precision)), steps, source, generator
+        )

@@ -1,8 +1,9 @@
 """Addressability (Appendix F.2): does the policy act on the trace that the decision asks for?
 
-A policy plays an episode up to a decision. There its memory is edited, the same question is asked (the control contexts u_t
-stay those of the unedited episode), and the policy goes on in closed loop until it has chosen. An edit is judged by whether
-the choice follows the edited memory: the donor's answer after a swap, the episode's own otherwise.
+A policy plays an episode up to a decision. There its memory is edited, the same question is asked
+(the control contexts u_t stay those of the unedited episode), and the policy goes on in closed loop
+until it has chosen. An edit is judged by whether the choice follows the edited memory: the donor's
+answer after a swap, the episode's own otherwise.
 
 Which traces are relevant is found by rule, for each layer:
 
@@ -84,7 +85,9 @@ INTERVENTIONS: tuple[Intervention, ...] = (
     Intervention("Swap, every trace", "swap", layers="all"),
     Intervention("Swap, working state", "swap", layers="all", part="working"),
     Intervention("Swap, everything", "swap", layers="all", part="both"),
-    Intervention("Swap, everything, another scene", "swap", layers="all", part="both", donor="another"),
+    Intervention(
+        "Swap, everything, another scene", "swap", layers="all", part="both", donor="another"
+    ),
     Intervention("Equal answer, another scene", "swap", layers="all", part="both", donor="equal"),
     Intervention("Own memory", "swap", layers="all", part="both", donor="own"),
 )
@@ -123,7 +126,9 @@ class Row:
     @property
     def follows(self) -> Rate:
         """Counterfactual choice accuracy: the choice is what the edited memory stands for."""
-        return Rate.of(sum(each.chosen == each.asks_for for each in self.outcomes), len(self.outcomes))
+        return Rate.of(
+            sum(each.chosen == each.asks_for for each in self.outcomes), len(self.outcomes)
+        )
 
     @property
     def nothing(self) -> int:
@@ -133,22 +138,32 @@ class Row:
     @property
     def original(self) -> Rate:
         """The choice is what the episode itself asks for."""
-        return Rate.of(sum(each.chosen == each.original for each in self.outcomes), len(self.outcomes))
+        return Rate.of(
+            sum(each.chosen == each.original for each in self.outcomes), len(self.outcomes)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; choices as text, `-` for none."""
         intervention = self.intervention
         return {
-            "name": intervention.name, "edit": intervention.edit, "rule": intervention.rule, "layers": intervention.layers,
-            "part": intervention.part, "donor": intervention.donor if intervention.edit == "swap" else None,
-            "follows": self.follows.as_dict(), "original": self.original.as_dict(), "nothing": self.nothing,
+            "name": intervention.name,
+            "edit": intervention.edit,
+            "rule": intervention.rule,
+            "layers": intervention.layers,
+            "part": intervention.part,
+            "donor": intervention.donor if intervention.edit == "swap" else None,
+            "follows": self.follows.as_dict(),
+            "original": self.original.as_dict(),
+            "nothing": self.nothing,
             "same_actions": sum(each.same_actions for each in self.outcomes),
             "episodes": " ".join(str(each.episode) for each in self.outcomes),
             "decisions": "".join(str(each.decision) for each in self.outcomes),
             "asks_for": "".join(str(each.asks_for) for each in self.outcomes),
             "originals": "".join(str(each.original) for each in self.outcomes),
-            "choices": "".join("-" if each.chosen is None else str(each.chosen) for each in self.outcomes),
-        }  # fmt: skip
+            "choices": "".join(
+                "-" if each.chosen is None else str(each.chosen) for each in self.outcomes
+            ),
+        }
 
 
 @dataclass(frozen=True)
@@ -171,11 +186,15 @@ class Addressability:
 
 
 def readable(material: Material) -> Tensor:
-    """How often a linear probe reads the next choice from the trace of each token at the decisions, L N."""
+    """How often a linear probe reads the next choice from the trace of each token at the decisions,
+    L N.
+    """
     parts = []
     for part in (material.fitted, material.asked):
         rows = torch.cat([episode.traces for episode in part])  # decisions L N D
-        parts.append((rows, torch.tensor([answer for episode in part for answer in episode.answers])))
+        parts.append(
+            (rows, torch.tensor([answer for episode in part for answer in episode.answers]))
+        )
     (known, answers), (asked, right) = parts
     layers, tokens = known.shape[1:3]
     shares = torch.zeros(layers, tokens)
@@ -196,8 +215,8 @@ def addressability(
 ) -> Addressability:
     """Edit memories at every decision of the episodes that were played, and see what is chosen.
 
-    `twins` are what `play_twins` makes of them; `shares` says how well the next choice is read from each token (L N), which
-    `readable` measures.
+    `twins` are what `play_twins` makes of them; `shares` says how well the next choice is read from
+    each token (L N), which `readable` measures.
     """
     outcomes: dict[str, list[Outcome]] = {each.name: [] for each in interventions}
     done = 0
@@ -216,7 +235,9 @@ def addressability(
 
 
 def largest(shares: Tensor) -> Tensor:
-    """A mask of the quarter of the tokens with the largest shares, ... N; of equal ones the first."""
+    """A mask of the quarter of the tokens with the largest shares, ... N; of equal ones the
+    first.
+    """
     count = max(1, shares.shape[-1] // SHARE)
     order = torch.sort(shares, dim=-1, descending=True, stable=True).indices
     return torch.zeros_like(shares, dtype=torch.bool).scatter(-1, order[..., :count], True)
@@ -228,16 +249,25 @@ class Surgeon:
     def __init__(self, played: Played, twins: Played, decision: int, shares: Tensor) -> None:
         self._played, self._twins, self._decision = played, twins, decision
         self._episodes = played.reached(decision)
-        self._asked_for = {episode: played.asked_for(episode, decision) for episode in self._episodes}
+        self._asked_for = {
+            episode: played.asked_for(episode, decision) for episode in self._episodes
+        }
         self._decoded = largest(shares)
 
-    def perform(self, policy: ChameleonPolicy, intervention: Intervention, pool: EnvPool) -> list[Outcome]:
+    def perform(
+        self, policy: ChameleonPolicy, intervention: Intervention, pool: EnvPool
+    ) -> list[Outcome]:
         """The outcome of every episode that has a donor, where one is needed."""
         donors = self.donors(intervention)
-        memories = {episode: self.edited(episode, donor.memory, intervention) for episode, donor in donors.items()}
+        memories = {
+            episode: self.edited(episode, donor.memory, intervention)
+            for episode, donor in donors.items()
+        }
         return [
             self._outcome(episode, donors[episode].asks_for, continued.rollout)
-            for episode, continued in go_on(policy, self._played, self._decision, memories, pool).items()
+            for episode, continued in go_on(
+                policy, self._played, self._decision, memories, pool
+            ).items()
         ]
 
     def donors(self, intervention: Intervention) -> dict[int, Given]:
@@ -252,24 +282,37 @@ class Surgeon:
             else:
                 others = [*self._episodes[place + 1 :], *self._episodes[:place]]
                 wanted = intervention.donor == "equal"
-                fitting = [each for each in others if (self._asked_for[each] == self._asked_for[episode]) == wanted]
+                fitting = [
+                    each
+                    for each in others
+                    if (self._asked_for[each] == self._asked_for[episode]) == wanted
+                ]
                 if fitting:
                     found[episode] = self._given(self._played, fitting[0])
         return found
 
     def _given(self, played: Played, episode: int) -> Given:
-        return Given(played.decided[episode, self._decision].memory, played.asked_for(episode, self._decision))
+        return Given(
+            played.decided[episode, self._decision].memory,
+            played.asked_for(episode, self._decision),
+        )
 
     def edited(self, episode: int, given: MemoryState, intervention: Intervention) -> MemoryState:
         """The memory of an episode after the intervention."""
         memory = self._played.decided[episode, self._decision].memory
         count = len(memory.layers)
         for layer in range(count) if intervention.layers == "all" else [count - 1]:
-            tokens = None if intervention.rule is None else self.tokens(episode, layer, intervention.rule)
+            tokens = (
+                None
+                if intervention.rule is None
+                else self.tokens(episode, layer, intervention.rule)
+            )
             if intervention.edit == "swap":
                 memory = memory.swap(given, layers=[layer], tokens=tokens, part=intervention.part)
             elif intervention.edit != "nothing":
-                memory = memory.mask(layers=[layer], tokens=tokens, keep=intervention.edit == "keep")
+                memory = memory.mask(
+                    layers=[layer], tokens=tokens, keep=intervention.edit == "keep"
+                )
         return memory
 
     def tokens(self, episode: int, layer: int, rule: Rule) -> Tensor:
@@ -280,7 +323,9 @@ class Surgeon:
         if rule == "attended":
             return attended
         rest = (~(self._decoded[layer] | attended)).nonzero().flatten()
-        generator = torch.Generator().manual_seed(self._played.rollouts[episode].played.seed + layer)
+        generator = torch.Generator().manual_seed(
+            self._played.rollouts[episode].played.seed + layer
+        )
         mask = torch.zeros_like(attended)
         mask[rest[torch.randperm(len(rest), generator=generator)[: int(attended.sum())]]] = True
         return mask

@@ -4,8 +4,9 @@
     with stage(played, decision) as pool:
         again = go_on(policy, played, decision, memories, pool)   from that decision on, with these memories
 
-Up to the decision the second pass repeats the actions of the first. There, each robot's memory is replaced by the one that
-is given, and the policy looks, recalls and acts. With the memory that it had, it does the same again, bit for bit.
+Up to the decision the second pass repeats the actions of the first. There, each robot's memory is
+replaced by the one that is given, and the policy looks, recalls and acts. With the memory that it
+had, it does the same again, bit for bit.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Played:
 
     def reached(self, decision: int) -> list[int]:
         """Episodes that came to this decision."""
-        return [episode for episode in range(len(self.rollouts)) if (episode, decision) in self.decided]
+        return [
+            episode for episode in range(len(self.rollouts)) if (episode, decision) in self.decided
+        ]
 
     def asked_for(self, episode: int, decision: int) -> int:
         """What a decision of an episode asks for."""
@@ -77,22 +80,35 @@ class Played:
         return z[decision] if isinstance(z, tuple) else z
 
 
-def play_twins(policy: ChameleonPolicy, played: Played, *, progress: Callable[[int], object] = lambda done: None) -> Played:
+def play_twins(
+    policy: ChameleonPolicy,
+    played: Played,
+    *,
+    progress: Callable[[int], object] = lambda done: None,
+) -> Played:
     """The same scenes once more, each with another answer: the next place, at every decision.
 
-    At the decision a twin sees, to the last bit, what the episode sees; what it remembers differs in what was shown.
+    At the decision a twin sees, to the last bit, what the episode sees; what it remembers differs
+    in what was shown.
     """
     seeds = [rollout.played.seed for rollout in played.rollouts]
     choices = len(task_named(played.settings.task).candidates)
     answers = [_next(rollout.played.z, choices) for rollout in played.rollouts]
     return play(
-        policy, played.settings, seeds, answers=answers, steps=played.sampling_steps, workers=played.workers,
+        policy,
+        played.settings,
+        seeds,
+        answers=answers,
+        steps=played.sampling_steps,
+        workers=played.workers,
         progress=progress,
-    )  # fmt: skip
+    )
 
 
 def _next(z: Answer, choices: int) -> Answer:
-    return tuple((place + 1) % choices for place in z) if isinstance(z, tuple) else (z + 1) % choices
+    return (
+        tuple((place + 1) % choices for place in z) if isinstance(z, tuple) else (z + 1) % choices
+    )
 
 
 def play(
@@ -106,9 +122,11 @@ def play(
     watch: Callable[[Inspection], None] | None = None,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Played:
-    """Play one episode for every seed, all at once; `watch` is called with what the policy computes at each step.
+    """Play one episode for every seed, all at once; `watch` is called with what the policy computes
+    at each step.
 
-    With `answers`, the episodes have these in place of those that their seeds decide; nothing else of them is changed.
+    With `answers`, the episodes have these in place of those that their seeds decide; nothing else
+    of them is changed.
     """
     keeper = _Keeper(policy, watch)
     with EnvPool(settings, len(seeds), workers) as pool:
@@ -118,7 +136,9 @@ def play(
 
 @contextmanager
 def stage(played: Played, decision: int, *, until_choice: bool = True) -> Iterator[EnvPool]:
-    """The environments in which episodes go on from a decision; with `until_choice` they end with the next choice."""
+    """The environments in which episodes go on from a decision; with `until_choice` they end with
+    the next choice.
+    """
     settings = replace(played.settings, until_choice=decision if until_choice else None)
     with EnvPool(settings, len(played.rollouts), played.workers) as pool:
         yield pool
@@ -133,21 +153,25 @@ def go_on(
     *,
     same_question: bool = True,
 ) -> dict[int, Continued]:
-    """Episode -> what becomes of it from a decision on with another memory, in the environments of `stage`.
+    """Episode -> what becomes of it from a decision on with another memory, in the environments of
+    `stage`.
 
-    With `same_question` the memory is asked, when the decision is due, with the control contexts u_t of the first pass.
+    With `same_question` the memory is asked, when the decision is due, with the control contexts
+    u_t of the first pass.
     """
     chosen = [episode for episode in played.reached(decision) if episode in memories]
     if not chosen:
         return {}
-    # All episodes are played again, each by the robot of the first pass, also those that only repeat what they did: the last
-    # bits of a result depend on its place in the batch.
+    # All episodes are played again, each by the robot of the first pass, also those that only
+    # repeat what they did: the last bits of a result depend on its place in the batch.
     robots = {
         number: _Robot(
             actions=rollout.actions,
             memory=memories[number] if number in chosen else None,
             control_context=(
-                played.decided[number, decision].control_context if same_question and number in chosen else None
+                played.decided[number, decision].control_context
+                if same_question and number in chosen
+                else None
             ),
         )
         for number, rollout in enumerate(played.rollouts)
@@ -155,7 +179,10 @@ def go_on(
     continuer = _Continuer(policy, robots, decision)
     seeds = [rollout.played.seed for rollout in played.rollouts]
     rollouts = _pass(continuer, pool, played.settings.task, seeds, played.sampling_steps)
-    return {number: Continued(rollouts[number], continuer.working[number], continuer.plans[number]) for number in chosen}
+    return {
+        number: Continued(rollouts[number], continuer.working[number], continuer.plans[number])
+        for number in chosen
+    }
 
 
 def _pass(
@@ -170,9 +197,14 @@ def _pass(
     """All episodes begin at once, so that robot and episode have the same number."""
     assert len(seeds) == pool.slots
     return roll_out(
-        policy, pool, seeds, steps=steps, instruction=embed_instruction(policy.features, task), answers=answers,
+        policy,
+        pool,
+        seeds,
+        steps=steps,
+        instruction=embed_instruction(policy.features, task),
+        answers=answers,
         progress=progress,
-    )  # fmt: skip
+    )
 
 
 class _Keeper:
@@ -221,7 +253,9 @@ class _Robot:
 class _Continuer:
     """Repeats actions up to a decision, and from there on is the policy with another memory."""
 
-    def __init__(self, policy: ChameleonPolicy, robots: Mapping[int, _Robot], decision: int) -> None:
+    def __init__(
+        self, policy: ChameleonPolicy, robots: Mapping[int, _Robot], decision: int
+    ) -> None:
         self.features, self.device, self.executed = policy.features, policy.device, policy.executed
         self._policy, self._robots, self._decision = policy, robots, decision
         self._decisions: Counter[int] = Counter()
@@ -259,14 +293,18 @@ class _Continuer:
         given = {robot: self._robots[robot].control_context for robot in self._deciding}
         if not any(given.values()):
             return None
-        own = [context.clone() for context in self._policy.inspect(observation, state).control_context]
+        own = [
+            context.clone() for context in self._policy.inspect(observation, state).control_context
+        ]
         for robot, contexts in given.items():
             for layer, context in enumerate(contexts or ()):
                 own[layer][robot] = context[0].to(own[layer])
         return own
 
     def act(self, state: MemoryState, *, steps: int | None, source: Tensor) -> Tensor:
-        chunks = torch.zeros(len(source), self.features.horizon, self.features.action, device=self.device)
+        chunks = torch.zeros(
+            len(source), self.features.horizon, self.features.action, device=self.device
+        )
         if self._free:
             chunks = self._policy.act(_observed(state), steps=steps, source=source)
             self.plans |= {robot: chunks[robot].float().cpu() for robot in self._deciding}
@@ -282,5 +320,7 @@ def _with_time(observation: Observation) -> Observation:
 
 
 def _observed(state: MemoryState) -> MemoryState:
-    """Robots that repeat actions have looked at nothing; the policy refuses to act for such, and theirs is not used."""
+    """Robots that repeat actions have looked at nothing; the policy refuses to act for such, and
+    theirs is not used.
+    """
     return replace(state, steps=state.steps.clamp(min=1))

@@ -1,6 +1,8 @@
-"""What a policy holds of expert demonstrations that it was not trained on: the material of the probes.
+"""What a policy holds of expert demonstrations that it was not trained on: the material of the
+probes.
 
-Experts act, and the policy looks on: its memory is that of a right episode, whatever it would have done itself.
+Experts act, and the policy looks on: its memory is that of a right episode, whatever it would have
+done itself.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from chameleon_policy.train.store import EpisodeStore
 
 BATCH = 8
 RECORDING = 9000
-"""Number of the recording that probes are fitted to; that of the one they are asked about comes next. Trainings count from
-0, and what is held out in them from 1000."""
+"""Number of the recording that probes are fitted to; that of the one they are asked about comes
+next. Trainings count from 0, and what is held out in them from 1000.
+"""
 WINDOW = range(-40, 9, 2)
 """Time steps around a decision, relative to it, at which all traces are kept."""
 
@@ -44,7 +47,9 @@ class Episode:
     traces: Tensor
     """E at the decisions, K L N D."""
     window: Tensor
-    """E of the last layer around the decisions, K W N D in half precision; NaN where the episode has no such step."""
+    """E of the last layer around the decisions, K W N D in half precision; NaN where the episode
+    has no such step.
+    """
 
     def working_at(self, step: int) -> Tensor | None:
         """h at a time step, if the episode has it."""
@@ -53,7 +58,9 @@ class Episode:
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """A task's demonstrations as a policy holds them: those that probes are fitted to, and those they are asked about."""
+    """A task's demonstrations as a policy holds them: those that probes are fitted to, and those
+    they are asked about.
+    """
 
     task: str
     fitted: list[Episode]
@@ -76,18 +83,32 @@ class Material:
 
 
 def gather(
-    policy: ChameleonPolicy, settings: CamoSettings, counts: tuple[int, int], folder: Path, bar: Bar, workers: int
+    policy: ChameleonPolicy,
+    settings: CamoSettings,
+    counts: tuple[int, int],
+    folder: Path,
+    bar: Bar,
+    workers: int,
 ) -> Material:
     """Record demonstrations (once), show them to the policy, and keep what it holds of them."""
     pictures = settings.observation == "rgb"
     kind = f"rgb{settings.image_size}" if pictures else "state"
     parts = []
     for number, count in enumerate(counts):
-        recording = Recording(task=settings.task, episodes=count, seed=RECORDING + number, observation=settings.observation)
+        recording = Recording(
+            task=settings.task,
+            episodes=count,
+            seed=RECORDING + number,
+            observation=settings.observation,
+        )
         recording = replace(recording, image_size=settings.image_size) if pictures else recording
         place = folder / f"{settings.task}-{kind}-{('fitted', 'asked')[number]}{count}"
         record_once(recording, place, bar, workers)
-        encoder = None if policy.features.language is None else InstructionEncoder(policy.features.language.encoder)
+        encoder = (
+            None
+            if policy.features.language is None
+            else InstructionEncoder(policy.features.language.encoder)
+        )
         arrays = load_episodes(open_episodes(place), workers=workers)
         store = EpisodeStore(arrays, policy.features, policy.statistics, encoder=encoder)
         with bar(f"{settings.task}: showing {place.name}", count) as advance:
@@ -96,7 +117,9 @@ def gather(
 
 
 def look(
-    policy: ChameleonPolicy, store: EpisodeStore, progress: Callable[[int], object] = lambda done: None
+    policy: ChameleonPolicy,
+    store: EpisodeStore,
+    progress: Callable[[int], object] = lambda done: None,
 ) -> list[Episode]:
     """Every episode of a store, as the policy holds it."""
     found: list[Episode] = []
@@ -113,19 +136,25 @@ def look(
             window[~inside] = torch.nan
             found.append(
                 Episode(
-                    decisions=decisions.steps, answers=decisions.answers, working=seen.working[row, :length].float().cpu(),
-                    tokens=seen.tokens[row, steps].float().cpu(), traces=traces[row, steps].float().cpu(), window=window,
+                    decisions=decisions.steps,
+                    answers=decisions.answers,
+                    working=seen.working[row, :length].float().cpu(),
+                    tokens=seen.tokens[row, steps].float().cpu(),
+                    traces=traces[row, steps].float().cpu(),
+                    window=window,
                 )
-            )  # fmt: skip
+            )
         progress(len(found))
     return found
 
 
-def readable_share(material: Material, read: Callable[[Episode], Iterable[tuple[Tensor | None, int]]]) -> Rate | None:
+def readable_share(
+    material: Material, read: Callable[[Episode], Iterable[tuple[Tensor | None, int]]]
+) -> Rate | None:
     """How often a probe that is fitted to some demonstrations tells the answers of the others.
 
-    `read` gives what there is to read of an episode, and the answers; nothing (None) where the episode has no such step.
-    None where fewer than half of them have it.
+    `read` gives what there is to read of an episode, and the answers; nothing (None) where the
+    episode has no such step. None where fewer than half of them have it.
     """
     parts = []
     for episodes in (material.fitted, material.asked):
@@ -133,7 +162,9 @@ def readable_share(material: Material, read: Callable[[Episode], Iterable[tuple[
         there = [(row, answer) for row, answer in pairs if row is not None]
         if not there or 2 * len(there) < len(pairs):
             return None
-        parts.append((torch.stack([row for row, _ in there]), torch.tensor([answer for _, answer in there])))
+        parts.append(
+            (torch.stack([row for row, _ in there]), torch.tensor([answer for _, answer in there]))
+        )
     (known, answers), (asked, right) = parts
     told = LinearProbe.fit(known, answers, material.choices).told(asked)
     return Rate.of(int((told == right).sum()), len(right))

@@ -1,8 +1,10 @@
-"""Separability (Appendix F.1): can the answer be read from what is seen now, and from what is remembered?
+"""Separability (Appendix F.1): can the answer be read from what is seen now, and from what is
+remembered?
 
-At a decision the scene looks the same for every answer. A linear probe reads z from the event tokens Z^0 (`current`), which
-should be a guess, and from the working state h (`memory`). Fitted and asked episodes are disjoint; a probe fitted to answers
-that were dealt out at random (`shuffled`) must be at chance, or the figures mean nothing.
+At a decision the scene looks the same for every answer. A linear probe reads z from the event
+tokens Z^0 (`current`), which should be a guess, and from the working state h (`memory`). Fitted and
+asked episodes are disjoint; a probe fitted to answers that were dealt out at random (`shuffled`)
+must be at chance, or the figures mean nothing.
 """
 
 from __future__ import annotations
@@ -34,20 +36,29 @@ class Separability:
     memory: Rate
     shuffled: Rate
     place_by_place: Rate | None
-    """Where z has several places: all of them right, each by a probe of its own, at the first decision."""
+    """Where z has several places: all of them right, each by a probe of its own, at the first
+    decision.
+    """
     over_time: dict[str, list[tuple[int, Rate]]]
-    """What is asked for -> time relative to the first decision, and how often it is read from h then."""
+    """What is asked for -> time relative to the first decision, and how often it is read from h
+    then.
+    """
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "chance": self.chance, "current": self.current.as_dict(), "memory": self.memory.as_dict(),
+            "chance": self.chance,
+            "current": self.current.as_dict(),
+            "memory": self.memory.as_dict(),
             "shuffled": self.shuffled.as_dict(),
-            "place_by_place": None if self.place_by_place is None else self.place_by_place.as_dict(),
+            "place_by_place": None
+            if self.place_by_place is None
+            else self.place_by_place.as_dict(),
             "over_time": {
-                name: [{"step": step, **rate.as_dict()} for step, rate in line] for name, line in self.over_time.items()
+                name: [{"step": step, **rate.as_dict()} for step, rate in line]
+                for name, line in self.over_time.items()
             },
-        }  # fmt: skip
+        }
 
 
 def separability(material: Material, generator: torch.Generator) -> Separability:
@@ -56,10 +67,14 @@ def separability(material: Material, generator: torch.Generator) -> Separability
     classes = round(1 / material.chance)
 
     def rate(read: Read, fitted_to: Tensor) -> Rate:
-        known, asked = (torch.cat([read(episode) for episode in part]) for part in (material.fitted, material.asked))
+        known, asked = (
+            torch.cat([read(episode) for episode in part])
+            for part in (material.fitted, material.asked)
+        )
         return _rate(LinearProbe.fit(known, fitted_to, classes).told(asked) == z[1])
 
-    # Dealt out among episodes, not among decisions: those of an episode have the same answer, shuffled or not.
+    # Dealt out among episodes, not among decisions: those of an episode have the same answer,
+    # shuffled or not.
     dealt = torch.randperm(len(material.fitted), generator=generator).tolist()
     shuffled = _decided(material.numbered, [material.fitted[place] for place in dealt])
     return Separability(
@@ -82,7 +97,9 @@ def _memory(episode: Episode) -> Tensor:
 
 def _decided(numbered: Callable[[Sequence[int]], int], episodes: Sequence[Episode]) -> Tensor:
     """z of every decision."""
-    return torch.tensor([numbered(episode.answers) for episode in episodes for _ in episode.decisions])
+    return torch.tensor(
+        [numbered(episode.answers) for episode in episodes for _ in episode.decisions]
+    )
 
 
 def _rate(right: Tensor) -> Rate:
@@ -90,10 +107,16 @@ def _rate(right: Tensor) -> Rate:
 
 
 def _place_by_place(material: Material) -> Rate:
-    rows = [torch.stack([each.working[each.decisions[0]] for each in part]) for part in (material.fitted, material.asked)]
+    rows = [
+        torch.stack([each.working[each.decisions[0]] for each in part])
+        for part in (material.fitted, material.asked)
+    ]
     right = torch.ones(len(material.asked), dtype=torch.bool)
     for place in range(len(material.asked[0].answers)):
-        known, asked = (torch.tensor([each.answers[place] for each in part]) for part in (material.fitted, material.asked))
+        known, asked = (
+            torch.tensor([each.answers[place] for each in part])
+            for part in (material.fitted, material.asked)
+        )
         right &= LinearProbe.fit(rows[0], known, material.choices).told(rows[1]) == asked
     return _rate(right)
 

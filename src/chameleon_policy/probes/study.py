@@ -1,4 +1,5 @@
-"""`chameleon probe`: all three probes of some runs, a file for every run and task; the same command goes on where it was.
+"""`chameleon probe`: all three probes of some runs, a file for every run and task; the same command
+goes on where it was.
 
 out/
     demonstrations/            what probes are fitted to and asked about; every run sees the same
@@ -40,9 +41,18 @@ SURGERY = "seasonings"
 """Where the paper edits memories: three decisions that look the same."""
 NONE = "none"
 RESULT = (
-    "run", "weights", "method", "preset", "task", "observation", "study", "scores", "separability", "prospectiveness",
+    "run",
+    "weights",
+    "method",
+    "preset",
+    "task",
+    "observation",
+    "study",
+    "scores",
+    "separability",
+    "prospectiveness",
     "addressability",
-)  # fmt: skip
+)
 """What a finding consists of."""
 Finding = dict[str, Any]
 
@@ -90,8 +100,12 @@ def trained_on(run: Path | str) -> tuple[str, ...]:
     return tuple(json.loads(path.read_text())["task"] for path in recordings if path.is_file())
 
 
-def tasks_of(run: Path | str, wanted: Sequence[str], device: Device) -> dict[str, tuple[ChameleonPolicy, CamoSettings]]:
-    """The tasks that a run's policy can play, among those that are wanted (none: all); ValueError if there is none."""
+def tasks_of(
+    run: Path | str, wanted: Sequence[str], device: Device
+) -> dict[str, tuple[ChameleonPolicy, CamoSettings]]:
+    """The tasks that a run's policy can play, among those that are wanted (none: all); ValueError
+    if there is none.
+    """
     for task in wanted:
         task_named(task)  # or ValueError
     found: dict[str, tuple[ChameleonPolicy, CamoSettings]] = {}
@@ -106,21 +120,31 @@ def tasks_of(run: Path | str, wanted: Sequence[str], device: Device) -> dict[str
             continue
         found[task] = _with_traces(run, policy), settings
         if settings.kind == "told":
-            raise ValueError(f"{run} was trained with the answer in its observations: there is no memory to look into")
+            raise ValueError(
+                f"{run} was trained with the answer in its observations: there is no memory to look into"
+            )
     if not found:
         raise ValueError(refusals[0])
     return found
 
 
 def _with_traces(run: Path | str, policy: Policy) -> ChameleonPolicy:
-    """The policy, if it is one that probes can look into; better refused now than after the demonstrations."""
+    """The policy, if it is one that probes can look into; better refused now than after the
+    demonstrations.
+    """
     if not isinstance(policy, ChameleonPolicy):
-        raise ValueError(f"{run}: probes look into Chameleon's memory layers, and this is another method")
+        raise ValueError(
+            f"{run}: probes look into Chameleon's memory layers, and this is another method"
+        )
     slow = policy.initial_state(1).layers[0].slow
     if not isinstance(slow, SSMState) or slow.ssm.shape[1] != policy.features.tokens:
-        raise ValueError(f"{run}: {policy.method} keeps no trace for every token, so there are none to look into")
+        raise ValueError(
+            f"{run}: {policy.method} keeps no trace for every token, so there are none to look into"
+        )
     if policy.statistics.action is None:
-        raise ValueError(f"{run} was saved without statistics of its actions; probes need a policy that was trained")
+        raise ValueError(
+            f"{run} was saved without statistics of its actions; probes need a policy that was trained"
+        )
     return policy
 
 
@@ -128,7 +152,9 @@ def check_names(runs: Sequence[Path | str]) -> None:
     """ValueError if two runs would be called the same."""
     names = [name_of(run) for run in runs]
     if len(set(names)) < len(names):
-        raise ValueError(f"runs need names of their own (the last part of their paths), got {', '.join(names)}")
+        raise ValueError(
+            f"runs need names of their own (the last part of their paths), got {', '.join(names)}"
+        )
 
 
 def fingerprint(policy: ChameleonPolicy) -> str:
@@ -141,12 +167,17 @@ def fingerprint(policy: ChameleonPolicy) -> str:
 
 
 def probe_runs(
-    runs: Sequence[Path | str], tasks: Sequence[str], surgery: Sequence[str], study: Study, place: Place, bar: Bar
+    runs: Sequence[Path | str],
+    tasks: Sequence[str],
+    surgery: Sequence[str],
+    study: Study,
+    place: Place,
+    bar: Bar,
 ) -> list[Finding]:
     """What was found, or is found now, run by run and task by task.
 
-    Memories are edited in the tasks named by `surgery`; without names in seasonings, or in all that the policy plays if
-    that is not among them, and with the name `none` nowhere.
+    Memories are edited in the tasks named by `surgery`; without names in seasonings, or in all that
+    the policy plays if that is not among them, and with the name `none` nowhere.
     """
     for task in surgery:
         if task != NONE:
@@ -155,7 +186,11 @@ def probe_runs(
     findings = []
     for run in runs:
         known = tasks_of(run, tasks, place.device)
-        operated = () if tuple(surgery) == (NONE,) else surgery or ((SURGERY,) if SURGERY in known else tuple(known))
+        operated = (
+            ()
+            if tuple(surgery) == (NONE,)
+            else surgery or ((SURGERY,) if SURGERY in known else tuple(known))
+        )
         for task, (policy, settings) in known.items():
             file = place.out / name_of(run) / f"{task}.json"
             if not _there(file, study, fingerprint(policy), surgery=task in operated):
@@ -165,21 +200,29 @@ def probe_runs(
 
 
 def found_before(runs: Sequence[Path | str], tasks: Sequence[str], out: Path) -> list[Finding]:
-    """What `probe_runs` has found so far, whatever its settings were; ValueError if that is nothing."""
+    """What `probe_runs` has found so far, whatever its settings were; ValueError if that is
+    nothing.
+    """
     files = [out / name_of(run) / f"{task}.json" for run in runs for task in tasks or TASKS]
     findings = [_read(file) for file in files if file.exists()]
     if not findings:
-        raise ValueError(f"nothing was found in {out} yet for {', '.join(map(name_of, runs))}; leave out --found-only")
+        raise ValueError(
+            f"nothing was found in {out} yet for {', '.join(map(name_of, runs))}; leave out --found-only"
+        )
     return findings
 
 
 def _there(file: Path, study: Study, weights: str, *, surgery: bool) -> bool:
-    """Whether the file has all that is asked for; ValueError if it was made with other settings, or of another policy."""
+    """Whether the file has all that is asked for; ValueError if it was made with other settings, or
+    of another policy.
+    """
     if not file.exists():
         return False
     finding = _read(file)
     if finding["weights"] != weights:
-        raise ValueError(f"{file} is about a policy with other weights; move it away, or choose another --out")
+        raise ValueError(
+            f"{file} is about a policy with other weights; move it away, or choose another --out"
+        )
     if finding["study"] != asdict(study):
         raise ValueError(
             f"{file} was made with other settings ({finding['study']}); give the same, choose another --out, or look at it "
@@ -192,38 +235,62 @@ def _read(file: Path) -> Finding:
     """A finding with its provenance."""
     try:
         document = json.loads(file.read_text())
-        provenance = {name: document[name] for name in ("command", "hardware", "git_revision", "duration_s")}
+        provenance = {
+            name: document[name] for name in ("command", "hardware", "git_revision", "duration_s")
+        }
         return {**provenance, **{name: document["result"][name] for name in RESULT}}
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{file} is no finding of a probe ({error!r}); move it away") from error
 
 
 def _probe(
-    policy: ChameleonPolicy, settings: CamoSettings, file: Path, study: Study, place: Place, bar: Bar, *, surgery: bool
+    policy: ChameleonPolicy,
+    settings: CamoSettings,
+    file: Path,
+    study: Study,
+    place: Place,
+    bar: Bar,
+    *,
+    surgery: bool,
 ) -> None:
     task, seeds = settings.task, evaluation_seeds(FIRST_SEED, study.episodes)
     demonstrations = place.out / "demonstrations"
-    material = gather(policy, settings, (study.fitted, study.asked), demonstrations, bar, place.workers)
+    material = gather(
+        policy, settings, (study.fitted, study.asked), demonstrations, bar, place.workers
+    )
     with bar(f"{task}: fitting probes", 2) as advance:
         separable = separability(material, torch.Generator().manual_seed(0))
         advance(1)
         prospective = prospectiveness(material)
         advance(2)
     with bar(f"{task}: playing", study.episodes) as advance:
-        played = play(policy, settings, seeds, steps=study.steps, workers=place.workers, progress=advance)
+        played = play(
+            policy, settings, seeds, steps=study.steps, workers=place.workers, progress=advance
+        )
     addressed = None
     if surgery:
         with bar(f"{task}: playing twins", study.episodes) as advance:
             twins = play_twins(policy, played, progress=advance)
         with bar(f"{task}: editing memories", len(INTERVENTIONS) * played.decisions) as advance:
-            addressed = addressability(policy, played, twins, readable(material), INTERVENTIONS, advance)
-    scores = summarise([rollout.played.score for rollout in played.rollouts], task_named(task)().chance)
+            addressed = addressability(
+                policy, played, twins, readable(material), INTERVENTIONS, advance
+            )
+    scores = summarise(
+        [rollout.played.score for rollout in played.rollouts], task_named(task)().chance
+    )
     result = {
-        "run": file.parent.name, "weights": fingerprint(policy), "method": policy.method, "preset": policy.config.preset,
-        "task": task, "observation": settings.observation, "study": asdict(study), "scores": scores.as_dict(),
-        "separability": separable.as_dict(), "prospectiveness": prospective.as_dict(),
+        "run": file.parent.name,
+        "weights": fingerprint(policy),
+        "method": policy.method,
+        "preset": policy.config.preset,
+        "task": task,
+        "observation": settings.observation,
+        "study": asdict(study),
+        "scores": scores.as_dict(),
+        "separability": separable.as_dict(),
+        "prospectiveness": prospective.as_dict(),
         "addressability": None if addressed is None else addressed.as_dict(),
-    }  # fmt: skip
+    }
     file.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(file.with_suffix(".npz"), **_trajectories(material.asked))  # type: ignore[arg-type]
     write_result(file, result, command=place.command, seeds=seeds)

@@ -1,4 +1,6 @@
-"""What the memory theatre shows of an episode. Pictures are uint8, times are control steps, shares lie between 0 and 1."""
+"""What the memory theatre shows of an episode. Pictures are uint8, times are control steps, shares
+lie between 0 and 1.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Where the N event tokens of a policy come from, in their order: patches of each view, then tokens without a place."""
+    """Where the N event tokens of a policy come from, in their order: patches of each view, then
+    tokens without a place.
+    """
 
     views: dict[str, tuple[int, int]]
-    """View -> rows and columns of its patches, row by row from the upper left; empty for policies without cameras."""
+    """View -> rows and columns of its patches, row by row from the upper left; empty for policies
+    without cameras.
+    """
     others: tuple[str, ...]
     """Names of the tokens behind the patches: object slots, `body`, `instruction`."""
     margin: float = 0.0
@@ -55,7 +61,9 @@ class Counterfactual:
     shares: np.ndarray
     """(choices,) what is read from h at the decision about the choice that is due there."""
     plan: np.ndarray
-    """(H, 3) tool positions of the chunk that follows, in metres: x away from the robot's base, y to the left, z up."""
+    """(H, 3) tool positions of the chunk that follows, in metres: x away from the robot's base, y
+    to the left, z up.
+    """
     frames: np.ndarray
     """(K, height, width, 3) the first view from the decision on, in closed loop."""
 

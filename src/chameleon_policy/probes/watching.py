@@ -1,4 +1,6 @@
-"""Episodes for the memory theatre: what a policy recalled and believed at each step, and what other memories lead to."""
+"""Episodes for the memory theatre: what a policy recalled and believed at each step, and what other
+memories lead to.
+"""
 
 from __future__ import annotations
 
@@ -18,34 +20,48 @@ from chameleon_policy.policy import ChameleonPolicy, Features, Inspection
 from chameleon_policy.probes.addressability import Intervention, Surgeon
 from chameleon_policy.probes.continuation import Continued, Played, go_on, stage
 from chameleon_policy.probes.representations import Material
-from chameleon_policy.probes.theatre_episode import Belief, Counterfactual, TheatreEpisode, TokenLayout
+from chameleon_policy.probes.theatre_episode import (
+    Belief,
+    Counterfactual,
+    TheatreEpisode,
+    TokenLayout,
+)
 from chameleon_policy.train.linear_probe import LinearProbe
 
 PLACES = ("left", "middle", "right")
 """Candidates as the third view shows them."""
 QUESTIONS = {
-    "clean-plate": ("which plate",), "shell-game": ("which cup",),
+    "clean-plate": ("which plate",),
+    "shell-game": ("which cup",),
     "seasonings": ("first seasoning", "second seasoning", "third seasoning"),
-}  # fmt: skip
+}
 STRIDE = 2
 """Of the time steps of a demonstration that the probes of beliefs are fitted to."""
 WHAT_IFS: dict[Intervention, str] = {
-    Intervention("as it was", "nothing"): "Nothing is edited: the policy goes on with its own memory.",
+    Intervention(
+        "as it was", "nothing"
+    ): "Nothing is edited: the policy goes on with its own memory.",
     Intervention("swap the relevant traces", "swap", "decoded"): (
         "In the last layer, the quarter of the traces from which the next choice is read best comes from an episode in the "
         "same scene that was shown another answer."
     ),
-    Intervention("swap every trace", "swap", layers="all"): "All traces of all layers come from that other episode.",
+    Intervention(
+        "swap every trace", "swap", layers="all"
+    ): "All traces of all layers come from that other episode.",
     Intervention("swap the working state", "swap", layers="all", part="working"): (
         "The traces stay; what the fast layers carry comes from that other episode."
     ),
-    Intervention("swap everything", "swap", layers="all", part="both"): "The whole memory is that of the other episode.",
+    Intervention(
+        "swap everything", "swap", layers="all", part="both"
+    ): "The whole memory is that of the other episode.",
 }
 
 
 @dataclass(eq=False)
 class Watcher:
-    """Keeps what recall attended to and what the working state was, robot by robot, at every step."""
+    """Keeps what recall attended to and what the working state was, robot by robot, at every
+    step.
+    """
 
     attention: list[Tensor] = field(default_factory=list)
     working: list[Tensor] = field(default_factory=list)
@@ -57,24 +73,37 @@ class Watcher:
 
 
 def beliefs(material: Material) -> list[LinearProbe]:
-    """A probe for every place of z, fitted to h at all times: early ones teach it what cannot be known yet."""
+    """A probe for every place of z, fitted to h at all times: early ones teach it what cannot be
+    known yet.
+    """
     rows = torch.cat([episode.working[::STRIDE] for episode in material.fitted])
     probes = []
     for place in range(len(material.fitted[0].answers)):
-        answers = [torch.full((len(each.working[::STRIDE]),), each.answers[place]) for each in material.fitted]
+        answers = [
+            torch.full((len(each.working[::STRIDE]),), each.answers[place])
+            for each in material.fitted
+        ]
         probes.append(LinearProbe.fit(rows, torch.cat(answers), material.choices))
     return probes
 
 
 def telling(rollouts: Sequence[Rollout], count: int) -> list[int]:
-    """Episodes worth looking at: a success, a wrong choice, then others with answers that were not shown yet."""
+    """Episodes worth looking at: a success, a wrong choice, then others with answers that were not
+    shown yet.
+    """
     order: list[int] = []
     for wanted in ("success", "wrong choice"):
-        order += [number for number, each in enumerate(rollouts) if each.played.score.reason == wanted][:1]
+        order += [
+            number for number, each in enumerate(rollouts) if each.played.score.reason == wanted
+        ][:1]
     rest = [number for number in range(len(rollouts)) if number not in order]
     while rest and len(order) < count:
         shown = [rollouts[number].played.z for number in order]
-        order.append(rest.pop(min(range(len(rest)), key=lambda place: shown.count(rollouts[rest[place]].played.z))))
+        order.append(
+            rest.pop(
+                min(range(len(rest)), key=lambda place: shown.count(rollouts[rest[place]].played.z))
+            )
+        )
     return sorted(order[:count])
 
 
@@ -91,7 +120,9 @@ def theatre_episodes(
     size: int = 160,
     progress: Callable[[int], object] = lambda done: None,
 ) -> list[TheatreEpisode]:
-    """The chosen episodes with everything that the theatre shows; `shares` tells relevant traces (see `readable`)."""
+    """The chosen episodes with everything that the theatre shows; `shares` tells relevant traces
+    (see `readable`).
+    """
     probes = beliefs(material)
     what_ifs = _what_ifs(policy, played, twins, probes, shares, chosen, size, progress)
     layout = layout_of(policy.features)
@@ -101,7 +132,9 @@ def theatre_episodes(
         scene = replay_scene(played.settings, rollout, size)
         steps = len(scene.phases)
         working = torch.stack([each[number] for each in watcher.working[:steps]])
-        attention = torch.stack([each[number] for each in watcher.attention[:steps]]).float().numpy()
+        attention = (
+            torch.stack([each[number] for each in watcher.attention[:steps]]).float().numpy()
+        )
         z = rollout.played.z
         answers = z if isinstance(z, tuple) else (z,)
         questions = zip(QUESTIONS[played.settings.task], probes, answers, strict=True)
@@ -119,7 +152,8 @@ def theatre_episodes(
                 layout=layout,
                 attention=attention / attention.sum(-1, keepdims=True),
                 beliefs=tuple(
-                    Belief(question, PLACES, truth, probe.shares(working).numpy()) for question, probe, truth in questions
+                    Belief(question, PLACES, truth, probe.shares(working).numpy())
+                    for question, probe, truth in questions
                 ),
                 positions=scene.positions,
                 candidates=scene.candidates,
@@ -136,9 +170,17 @@ def in_words(z: Answer) -> str:
 
 def layout_of(features: Features) -> TokenLayout:
     """Where a policy's tokens come from."""
-    slots = () if features.objects is None else tuple(f"object {slot + 1}" for slot in range(features.objects.count))
-    margin = (1 - features.views[0].crop[0] / features.views[0].height) / 2 if features.views else 0.0
-    return TokenLayout({view.name: view.grid for view in features.views}, (*slots, "body", "instruction"), margin)
+    slots = (
+        ()
+        if features.objects is None
+        else tuple(f"object {slot + 1}" for slot in range(features.objects.count))
+    )
+    margin = (
+        (1 - features.views[0].crop[0] / features.views[0].height) / 2 if features.views else 0.0
+    )
+    return TokenLayout(
+        {view.name: view.grid for view in features.views}, (*slots, "body", "instruction"), margin
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,13 +195,16 @@ class Scene:
 
 
 def replay_scene(settings: CamoSettings, rollout: Rollout, size: int, decision: int = -1) -> Scene:
-    """Play a rollout's actions again, in pictures of this size, from its beginning or from one of its decisions on."""
+    """Play a rollout's actions again, in pictures of this size, from its beginning or from one of
+    its decisions on.
+    """
     env = replace(settings, observation="state", kind="policy", until_choice=None).make_env()
     try:
         env.reset(seed=rollout.played.seed)
         frames, phases, positions = [], [], []
         candidates: dict[str, tuple[float, float]] = {}
-        # After the last action nothing is done any more: what was seen then belongs to no step of the policy.
+        # After the last action nothing is done any more: what was seen then belongs to no step of
+        # the policy.
         for number in range(len(rollout.actions)):
             if number:
                 env.step(rollout.actions[number - 1])
@@ -176,7 +221,9 @@ def replay_scene(settings: CamoSettings, rollout: Rollout, size: int, decision: 
 
 
 def _candidates(env: CamoEnv) -> dict[str, tuple[float, float]]:
-    poses = sorted((env.world.position(name) for name in env.task.candidates), key=lambda position: position[1])
+    poses = sorted(
+        (env.world.position(name) for name in env.task.candidates), key=lambda position: position[1]
+    )
     return {place: (float(x), float(y)) for place, (x, y, _) in zip(PLACES, poses, strict=True)}
 
 
@@ -207,7 +254,14 @@ def _what_ifs(
                     asks_for = donors[number].asks_for
                     found[number].append(
                         _counterfactual(
-                            played, continued, decision, probes[decision], intervention, explanation, asks_for, size
+                            played,
+                            continued,
+                            decision,
+                            probes[decision],
+                            intervention,
+                            explanation,
+                            asks_for,
+                            size,
                         )
                     )
                 done += 1

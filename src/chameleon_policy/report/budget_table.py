@@ -20,7 +20,9 @@ ROWS = {
 
 
 def budget_table(budget: Budget, *, beside_paper: bool) -> Table:
-    """One row per component; `beside_paper` adds the paper's figure and whether ours rounds to it."""
+    """One row per component; `beside_paper` adds the paper's figure and whether ours rounds to
+    it.
+    """
     table = Table(title="Parameter budget")
     table.add_column("component")
     table.add_column("parameters", justify="right")
@@ -33,7 +35,10 @@ def budget_table(budget: Budget, *, beside_paper: bool) -> Table:
         count = counts[key]
         cells = [label, f"{count:,}", f"{count / 1e6:.1f}"]
         if beside_paper:
-            cells += [f"{PAPER_MILLIONS[key]:.1f}", "yes" if agrees(key, count) else "[red]no[/red]"]
+            cells += [
+                f"{PAPER_MILLIONS[key]:.1f}",
+                "yes" if agrees(key, count) else "[red]no[/red]",
+            ]
         if key == "trainable":
             table.add_section()
         table.add_row(*cells, style="bold" if key == "trainable" else None)

@@ -1,4 +1,6 @@
-"""The page that `chameleon demo` writes: two policies side by side, one with memory and one without."""
+"""The page that `chameleon demo` writes: two policies side by side, one with memory and one
+without.
+"""
 
 from __future__ import annotations
 
@@ -87,11 +89,19 @@ def demo_page(
     """One page without network: scores, curves, clips."""
     first = contenders[0].summary
     kinds = ("with", "without")
-    scores = "".join(_score_card(kind, contender) for kind, contender in zip(kinds, contenders, strict=True))
-    clips = "".join(_clip_card(kind, contender) for kind, contender in zip(kinds, contenders, strict=True))
+    scores = "".join(
+        _score_card(kind, contender) for kind, contender in zip(kinds, contenders, strict=True)
+    )
+    clips = "".join(
+        _clip_card(kind, contender) for kind, contender in zip(kinds, contenders, strict=True)
+    )
     curves = [
         _curve(contenders, "action", "Action loss (log scale)"),
-        _curve(contenders, "decision_loss", "Decision loss: just before the answer is needed (log scale)"),
+        _curve(
+            contenders,
+            "decision_loss",
+            "Decision loss: just before the answer is needed (log scale)",
+        ),
     ]
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -116,9 +126,15 @@ guess ({first.chance:.0%}). SR: both. In brackets the 95 % Wilson interval.</p>
 
 def _score_card(kind: str, contender: Contender) -> str:
     summary = contender.summary
-    named = (("MSR", summary.msr, None), ("DSR", summary.dsr, summary.chance), ("SR", summary.sr, None))
+    named = (
+        ("MSR", summary.msr, None),
+        ("DSR", summary.dsr, summary.chance),
+        ("SR", summary.sr, None),
+    )
     rows = "".join(_score_row(*each) for each in named)
-    reasons = ", ".join(f"{count} x {escape(reason)}" for reason, count in list(summary.reasons.items())[:4])
+    reasons = ", ".join(
+        f"{count} x {escape(reason)}" for reason, count in list(summary.reasons.items())[:4]
+    )
     return f'<div class="card {kind}"><h3>{escape(contender.name)}</h3>{rows}<p class="faint">{reasons}</p></div>'
 
 

@@ -1,4 +1,6 @@
-"""An evaluation for people: one row for all episodes, one per answer, one per value of each dial."""
+"""An evaluation for people: one row for all episodes, one per answer, one per value of each
+dial.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rates with their intervals over a dial, as an SVG file that stands alone: for pages that bring no style of their own."""
+"""Rates with their intervals over a dial, as an SVG file that stands alone: for pages that bring no
+style of their own.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,11 @@ def interval_chart(
     ticks: Sequence[float] | None = None,
     bands: bool = False,
 ) -> str:
-    """Lines of rates between 0 and 1 with bars for their intervals, or bands where points are many; every x has a tick.
+    """Lines of rates between 0 and 1 with bars for their intervals, or bands where points are many;
+    every x has a tick.
 
-    `levels` are dashed horizontal lines such as chance; `shaded` is a range of x, such as the one trained on; `ticks` are
-    those of the x axis, of which the ones outside the lines are left out.
+    `levels` are dashed horizontal lines such as chance; `shaded` is a range of x, such as the one
+    trained on; `ticks` are those of the x axis, of which the ones outside the lines are left out.
     """
     xs = sorted({point[0] for line in lines.values() for point in line})
     if not xs:
@@ -47,12 +50,16 @@ def interval_chart(
     margin = 0.05 * (last - first) or 1.0
 
     def across(x: float) -> float:
-        return LEFT + (scale(x) - first + margin) / (last - first + 2 * margin) * (WIDTH - LEFT - RIGHT)
+        return LEFT + (scale(x) - first + margin) / (last - first + 2 * margin) * (
+            WIDTH - LEFT - RIGHT
+        )
 
     def down(rate: float) -> float:
         return HEIGHT - BOTTOM - rate * (HEIGHT - TOP - BOTTOM)
 
-    parts = [f'<text x="{LEFT}" y="20" font-size="15" font-weight="600" fill="{INK}">{escape(title)}</text>']
+    parts = [
+        f'<text x="{LEFT}" y="20" font-size="15" font-weight="600" fill="{INK}">{escape(title)}</text>'
+    ]
     if shaded is not None and shaded[0] <= xs[-1] and shaded[1] >= xs[0]:
         low, high = (across(min(max(x, xs[0]), xs[-1])) for x in shaded)
         parts.append(
@@ -61,7 +68,9 @@ def interval_chart(
         )
     for rate in (0.0, 0.25, 0.5, 0.75, 1.0):
         row = down(rate)
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{row:.1f}" y2="{row:.1f}" stroke="{FAINT}"/>')
+        parts.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{row:.1f}" y2="{row:.1f}" stroke="{FAINT}"/>'
+        )
         parts.append(text(LEFT - 8, row + 4, f"{rate:.0%}", "end"))
     for x in xs if ticks is None else [tick for tick in ticks if xs[0] <= tick <= xs[-1]]:
         parts.append(text(across(x), HEIGHT - BOTTOM + 18, f"{x:g}", "middle"))
@@ -86,9 +95,13 @@ def interval_chart(
             band = " ".join(f"{column:.1f},{row:.1f}" for column, row in outline)
             parts.append(f'<polygon points="{band}" fill="{colour}" opacity="0.15"/>')
         for column, row, low, high in [] if bands else places:
-            parts.append(f'<line x1="{column:.1f}" x2="{column:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{colour}"/>')
+            parts.append(
+                f'<line x1="{column:.1f}" x2="{column:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{colour}"/>'
+            )
             parts.append(f'<circle cx="{column:.1f}" cy="{row:.1f}" r="3" fill="{colour}"/>')
-        parts.append(f'<line x1="{right:.0f}" x2="{right + 18:.0f}" y1="40" y2="40" stroke="{colour}" stroke-width="2"/>')
+        parts.append(
+            f'<line x1="{right:.0f}" x2="{right + 18:.0f}" y1="40" y2="40" stroke="{colour}" stroke-width="2"/>'
+        )
         parts.append(text(right + 24, 44, name, "start"))
         right += 44 + 7 * len(name)
     return (

@@ -14,8 +14,12 @@ LETTER = 6.6
 Line = Sequence[tuple[float, float]]
 
 
-def line_chart(lines: Mapping[str, Line], *, title: str, x_label: str, logarithmic: bool = False) -> str:
-    """Named lines over a common x axis; a line takes its colour from the CSS classes `line-0`, `line-1`, ..."""
+def line_chart(
+    lines: Mapping[str, Line], *, title: str, x_label: str, logarithmic: bool = False
+) -> str:
+    """Named lines over a common x axis; a line takes its colour from the CSS classes `line-0`,
+    `line-1`, ...
+    """
     points = [point for line in lines.values() for point in line if not logarithmic or point[1] > 0]
     if not points:
         return f'<p class="faint">{escape(title)}: nothing to draw yet.</p>'
@@ -27,24 +31,42 @@ def line_chart(lines: Mapping[str, Line], *, title: str, x_label: str, logarithm
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
         up = (scale(y) - scale(y_ticks[0])) / (scale(y_ticks[-1]) - scale(y_ticks[0]))
-        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
+        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (
+            HEIGHT - TOP - BOTTOM
+        )
 
     parts = [f'<text class="chart-title" x="{LEFT}" y="16">{escape(title)}</text>']
     for y in y_ticks:
         _, row = place(x_ticks[0], y)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{row:.1f}" y2="{row:.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{row + 4:.1f}" text-anchor="end">{y:g}</text>')
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{row:.1f}" y2="{row:.1f}"/>'
+        )
+        parts.append(
+            f'<text class="tick" x="{LEFT - 6}" y="{row + 4:.1f}" text-anchor="end">{y:g}</text>'
+        )
     for x in x_ticks:
         column, _ = place(x, y_ticks[0])
-        parts.append(f'<text class="tick" x="{column:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{x:g}</text>')
+        parts.append(
+            f'<text class="tick" x="{column:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{x:g}</text>'
+        )
     middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="tick" x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>')
+    parts.append(
+        f'<text class="tick" x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>'
+    )
     right = float(LEFT)
     for number, (name, line) in enumerate(lines.items()):
-        path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in line if not logarithmic or y > 0)
-        parts.append(f'<polyline class="line line-{number}" points="{path}"><title>{escape(name)}</title></polyline>')
-        parts.append(f'<line class="line line-{number}" x1="{right:.0f}" x2="{right + 18:.0f}" y1="32" y2="32"/>')
-        parts.append(f'<text class="legend line-{number}" x="{right + 24:.0f}" y="36">{escape(name)}</text>')
+        path = " ".join(
+            "{:.1f},{:.1f}".format(*place(x, y)) for x, y in line if not logarithmic or y > 0
+        )
+        parts.append(
+            f'<polyline class="line line-{number}" points="{path}"><title>{escape(name)}</title></polyline>'
+        )
+        parts.append(
+            f'<line class="line line-{number}" x1="{right:.0f}" x2="{right + 18:.0f}" y1="32" y2="32"/>'
+        )
+        parts.append(
+            f'<text class="legend line-{number}" x="{right + 24:.0f}" y="36">{escape(name)}</text>'
+        )
         right += 40 + LETTER * len(name)
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
 

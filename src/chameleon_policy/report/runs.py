@@ -1,4 +1,6 @@
-"""`chameleon report`: runs play held-out episodes of Camo, and one page shows how they did and what they remembered."""
+"""`chameleon report`: runs play held-out episodes of Camo, and one page shows how they did and what
+they remembered.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Report:
     shown: int = 2
     """Of them in the theatre."""
     fitted: int = 48
-    """Demonstrations that the probes of beliefs are fitted to; half as many tell which traces are relevant."""
+    """Demonstrations that the probes of beliefs are fitted to; half as many tell which traces are
+    relevant.
+    """
     steps: int = 8
     """Euler steps of a chunk."""
 
@@ -52,7 +56,9 @@ class Report:
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
         if self.shown > self.episodes:
-            raise ValueError(f"--shown must be at most --episodes ({self.episodes}), got {self.shown}")
+            raise ValueError(
+                f"--shown must be at most --episodes ({self.episodes}), got {self.shown}"
+            )
 
 
 def report_runs(
@@ -79,9 +85,19 @@ def report_runs(
         for task, (policy, settings) in tasks_of(run, tasks, device).items():
             watcher = Watcher()
             with bar(f"{name}: playing {task}", report.episodes) as advance:
-                played = play(policy, settings, seeds, steps=report.steps, workers=workers, watch=watcher, progress=advance)
+                played = play(
+                    policy,
+                    settings,
+                    seeds,
+                    steps=report.steps,
+                    workers=workers,
+                    watch=watcher,
+                    progress=advance,
+                )
             played_tasks[task] = played
-            episodes += _episodes(policy, name, settings, played, watcher, report, out, bar, workers)
+            episodes += _episodes(
+                policy, name, settings, played, watcher, report, out, bar, workers
+            )
         reports.append(_run_report(run, policy, played_tasks, out / "clips" / name, probes))
         scores[name] = {task: summary.as_dict() for task, summary in reports[-1].scores.items()}
     machine = hardware()
@@ -116,8 +132,20 @@ def _episodes(
     chosen = telling(played.rollouts, report.shown)
     with bar(f"{name}: twins of {settings.task}", report.episodes) as advance:
         twins = play_twins(policy, played, progress=advance)
-    with bar(f"{name}: {settings.task} with edited memories", len(WHAT_IFS) * played.decisions) as advance:
-        return theatre_episodes(policy, name, played, twins, watcher, material, readable(material), chosen, progress=advance)
+    with bar(
+        f"{name}: {settings.task} with edited memories", len(WHAT_IFS) * played.decisions
+    ) as advance:
+        return theatre_episodes(
+            policy,
+            name,
+            played,
+            twins,
+            watcher,
+            material,
+            readable(material),
+            chosen,
+            progress=advance,
+        )
 
 
 def _run_report(
@@ -128,26 +156,43 @@ def _run_report(
         metrics = read_metrics(Path(run) / METRICS)
     clips = [clip for each in played.values() for clip in _clips(each, folder)]
     scores = {
-        task: summarise([rollout.played.score for rollout in each.rollouts], task_named(task)().chance)
+        task: summarise(
+            [rollout.played.score for rollout in each.rollouts], task_named(task)().chance
+        )
         for task, each in played.items()
     }
     return RunReport(
-        name=name_of(run), method=policy.method, preset=policy.config.preset, parameters=policy.parameter_count,
-        scores=scores, metrics=metrics, clips=clips, figures=_figures(run, policy, tuple(played), probes),
-    )  # fmt: skip
+        name=name_of(run),
+        method=policy.method,
+        preset=policy.config.preset,
+        parameters=policy.parameter_count,
+        scores=scores,
+        metrics=metrics,
+        clips=clips,
+        figures=_figures(run, policy, tuple(played), probes),
+    )
 
 
-def _figures(run: Path | str, policy: ChameleonPolicy, tasks: Sequence[str], probes: Path) -> dict[str, str]:
+def _figures(
+    run: Path | str, policy: ChameleonPolicy, tasks: Sequence[str], probes: Path
+) -> dict[str, str]:
     """What probes found of these very weights, if they were asked: caption -> chart."""
     if not any((probes / name_of(run) / f"{task}.json").exists() for task in tasks):
         return {}
-    findings = [each for each in found_before([run], tasks, probes) if each["weights"] == fingerprint(policy)]
+    findings = [
+        each
+        for each in found_before([run], tasks, probes)
+        if each["weights"] == fingerprint(policy)
+    ]
     return {name.replace("-", " "): chart for name, chart in charts(findings).items()}
 
 
 def _clips(played: Played, folder: Path) -> list[Clip]:
     folder.mkdir(parents=True, exist_ok=True)
-    return [_clip(played.settings, played.rollouts[number], folder) for number in telling(played.rollouts, CLIPS)]
+    return [
+        _clip(played.settings, played.rollouts[number], folder)
+        for number in telling(played.rollouts, CLIPS)
+    ]
 
 
 def _clip(settings: CamoSettings, rollout: Rollout, folder: Path) -> Clip:
@@ -155,5 +200,6 @@ def _clip(settings: CamoSettings, rollout: Rollout, folder: Path) -> Clip:
     save_clip(replay(settings, rollout, CLIP_SIZE), path)
     score = rollout.played.score
     return Clip(
-        path, f"{settings.task}, seed {rollout.played.seed}: {in_words(rollout.played.z)}. {score.reason.capitalize()}."
+        path,
+        f"{settings.task}, seed {rollout.played.seed}: {in_words(rollout.played.z)}. {score.reason.capitalize()}.",
     )

@@ -1,4 +1,6 @@
-"""A task of Camo as a robot: `send` takes one control step of the simulation, `observe` shows what came of it."""
+"""A task of Camo as a robot: `send` takes one control step of the simulation, `observe` shows what
+came of it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class CamoSim:
 
     @property
     def limits(self) -> Limits:
-        """Camo's workspace and a speed; turns and the gripper are as free as the environment leaves them."""
+        """Camo's workspace and a speed; turns and the gripper are as free as the environment leaves
+        them.
+        """
         free = (math.inf,) * (len(ACTION_NAMES) - 3)
         return Limits(
             low=(*WORKSPACE_LOW.tolist(), *(-each for each in free)),

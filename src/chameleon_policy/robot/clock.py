@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 
 class Clock:
-    """Tick n is due n periods after the first one. A tick that comes a whole period late has taken another's place.
+    """Tick n is due n periods after the first one. A tick that comes a whole period late has taken
+    another's place.
 
-    Ticks that were missed are counted and not made up for in a burst: the schedule moves on by as many periods.
+    Ticks that were missed are counted and not made up for in a burst: the schedule moves on by as
+    many periods.
     """
 
     def __init__(
@@ -20,7 +22,9 @@ class Clock:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         if not 0 < rate <= 1000:
-            raise ValueError(f"--rate must be a number of ticks per second between 0 and 1000, got {rate:g}")
+            raise ValueError(
+                f"--rate must be a number of ticks per second between 0 and 1000, got {rate:g}"
+            )
         self.period = 1 / rate
         self.missed = 0
         """Periods in which no tick began."""

@@ -1,4 +1,6 @@
-"""How long things took in the loop: percentiles of delays, and the ticks in which something was missing."""
+"""How long things took in the loop: percentiles of delays, and the ticks in which something was
+missing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Timings:
     missed_memory: int = 0
     """Observations that the server has not confirmed to be in the memory."""
     idle: int = 0
-    """Ticks in which nothing was planned after the first plan was there, so that the robot held still."""
+    """Ticks in which nothing was planned after the first plan was there, so that the robot held
+    still.
+    """
     limited: int = 0
     """Actions that the limits changed."""
 
@@ -51,5 +55,8 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float | int]:
         return {"count": 0}
     p50, p99 = np.percentile(seconds, [50, 99]) * 1000
     return {
-        "count": len(seconds), "p50": round(float(p50), 3), "p99": round(float(p99), 3), "max": round(1000 * max(seconds), 3)
-    }  # fmt: skip
+        "count": len(seconds),
+        "p50": round(float(p50), 3),
+        "p99": round(float(p99), 3),
+        "max": round(1000 * max(seconds), 3),
+    }

@@ -1,9 +1,10 @@
 """Any robot that LeRobot drives, from a file with its configuration.
 
-    {"type": "so101_follower", "port": "/dev/ttyACM0", "cameras": {"third": {"type": "opencv", ...}}}
+    {"type": "so101_follower", "port": "/dev/ttyACM0", "cameras": {"third": {"type": "opencv",
+    ...}}}
 
-Its cameras must have the names of the policy's views; single numbers of its observation, in its own order, are
-proprioception, and the numbers of its actions, in its own order, the policy's actions.
+Its cameras must have the names of the policy's views; single numbers of its observation, in its own
+order, are proprioception, and the numbers of its actions, in its own order, the policy's actions.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ class LeRobotRobot:
         self._robot, self.instruction = robot, instruction
         self.name = str(robot.name)
         features = robot.observation_features
-        self.state_names = tuple(name for name, kind in features.items() if not isinstance(kind, tuple))
-        self.cameras = {name: tuple(kind) for name, kind in features.items() if isinstance(kind, tuple)}
+        self.state_names = tuple(
+            name for name, kind in features.items() if not isinstance(kind, tuple)
+        )
+        self.cameras = {
+            name: tuple(kind) for name, kind in features.items() if isinstance(kind, tuple)
+        }
         self.action_names = tuple(robot.action_features)
         self._shows_positions = set(self.action_names) <= set(self.state_names)
         self._held: Array | None = None
@@ -41,9 +46,13 @@ class LeRobotRobot:
 
     @classmethod
     def from_file(cls, path: Path, instruction: str) -> LeRobotRobot:
-        """The robot of a JSON or YAML file; those of installed `lerobot_robot_*` packages are found as LeRobot does."""
+        """The robot of a JSON or YAML file; those of installed `lerobot_robot_*` packages are found
+        as LeRobot does.
+        """
         if not path.is_file():
-            raise FileNotFoundError(f"there is no robot configuration {path}; give --robot lerobot:FILE.json")
+            raise FileNotFoundError(
+                f"there is no robot configuration {path}; give --robot lerobot:FILE.json"
+            )
         try:
             import draccus
             import lerobot.cameras
@@ -53,12 +62,15 @@ class LeRobotRobot:
             from lerobot.robots.utils import make_robot_from_config
             from lerobot.utils.import_utils import register_third_party_plugins
         except ModuleNotFoundError as error:
-            raise ImportError(f"a robot of LeRobot needs {error.name}: pip install 'lerobot>=0.4.4'") from error
+            raise ImportError(
+                f"a robot of LeRobot needs {error.name}: pip install 'lerobot>=0.4.4'"
+            ) from error
         for family in (lerobot.robots, lerobot.cameras):
             _register(family)
         register_third_party_plugins()
         try:
-            config = draccus.decode(RobotConfig, yaml.safe_load(path.read_text()))  # JSON is YAML, too
+            # JSON is YAML, too
+            config = draccus.decode(RobotConfig, yaml.safe_load(path.read_text()))
         except (yaml.YAMLError, draccus.utils.ParsingError) as error:
             raise ValueError(f"{path} is no configuration of a LeRobot robot: {error}") from error
         return cls(make_robot_from_config(config), instruction)
@@ -95,7 +107,9 @@ class LeRobotRobot:
         self._robot.send_action(dict(zip(self.action_names, map(float, action), strict=True)))
 
     def stop(self) -> None:
-        """Stay where it is now, or, if it does not say where that is, where the last action leads."""
+        """Stay where it is now, or, if it does not say where that is, where the last action
+        leads.
+        """
         try:
             if self._shows_positions:
                 self._held = _numbers(self._robot.get_observation(), self.action_names)
@@ -109,7 +123,9 @@ class LeRobotRobot:
 
 
 def _register(family: ModuleType) -> None:
-    """Importing a package of LeRobot makes its types known; those whose drivers are not installed stay unknown."""
+    """Importing a package of LeRobot makes its types known; those whose drivers are not installed
+    stay unknown.
+    """
     for package in pkgutil.iter_modules(family.__path__, f"{family.__name__}."):
         if package.ispkg:
             with suppress(ImportError):

@@ -1,4 +1,6 @@
-"""What a robot is never told to do, whatever a policy says: leave its box, or move faster than its limit."""
+"""What a robot is never told to do, whatever a policy says: leave its box, or move faster than its
+limit.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,17 @@ class Limits:
                 f"limits: expected as many numbers of each kind, got {len(self.low)} low, {len(self.high)} high and "
                 f"{len(self.per_second)} per_second"
             )
-        for place, (low, high, speed) in enumerate(zip(self.low, self.high, self.per_second, strict=True)):
+        for place, (low, high, speed) in enumerate(
+            zip(self.low, self.high, self.per_second, strict=True)
+        ):
             if not low <= high:  # written so that NaN fails too
-                raise ValueError(f"limits: number {place} has low {low} and high {high}; low must not be above high")
+                raise ValueError(
+                    f"limits: number {place} has low {low} and high {high}; low must not be above high"
+                )
             if not speed > 0:
-                raise ValueError(f"limits: number {place} may change by {speed} in a second; expected more than 0")
+                raise ValueError(
+                    f"limits: number {place} may change by {speed} in a second; expected more than 0"
+                )
 
     @classmethod
     def none(cls, size: int) -> Limits:
@@ -42,16 +50,24 @@ class Limits:
 
     @classmethod
     def read(cls, path: Path, names: Sequence[str], default: Limits) -> Limits:
-        """The limits of a JSON file: {"x": {"low": 0.2, "high": 0.7, "per_second": 0.5}, ...}; what it leaves out stays."""
+        """The limits of a JSON file: {"x": {"low": 0.2, "high": 0.7, "per_second": 0.5}, ...}; what
+        it leaves out stays.
+        """
         try:
             given = json.loads(path.read_text())
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not valid JSON: {error}") from error
-        if not isinstance(given, dict) or not all(isinstance(entry, dict) for entry in given.values()):
-            raise ValueError(f'{path}: expected {{"{names[0]}": {{"low": ..., "high": ..., "per_second": ...}}, ...}}')
+        if not isinstance(given, dict) or not all(
+            isinstance(entry, dict) for entry in given.values()
+        ):
+            raise ValueError(
+                f'{path}: expected {{"{names[0]}": {{"low": ..., "high": ..., "per_second": ...}}, ...}}'
+            )
         unknown = [name for name in given if name not in names]
         if unknown:
-            raise ValueError(f"{path}: there is no {', '.join(unknown)} in an action; it has {', '.join(names)}")
+            raise ValueError(
+                f"{path}: there is no {', '.join(unknown)} in an action; it has {', '.join(names)}"
+            )
 
         def numbers(kind: str) -> tuple[float, ...]:
             before = zip(names, getattr(default, kind), strict=True)
@@ -62,11 +78,14 @@ class Limits:
     def apply(self, action: Array, before: Array, period: float) -> tuple[Array, bool]:
         """The nearest action that is allowed after `before`, and whether it is another one.
 
-        Of the two limits speed counts more: a robot that stands outside its box is led back at the speed that it may have.
+        Of the two limits speed counts more: a robot that stands outside its box is led back at the
+        speed that it may have.
         """
         wanted = np.asarray(action, np.float64)
         if wanted.shape != (len(self.low),):
-            raise ValueError(f"action: expected {len(self.low)} numbers, got an array of the shape {wanted.shape}")
+            raise ValueError(
+                f"action: expected {len(self.low)} numbers, got an array of the shape {wanted.shape}"
+            )
         if not np.isfinite(wanted).all():
             raise ValueError(f"action: expected finite numbers, got {wanted.tolist()}")
         reach = np.asarray(self.per_second) * period
@@ -75,11 +94,15 @@ class Limits:
         return allowed.astype(np.float32), bool((np.abs(allowed - wanted) > 1e-6).any())
 
 
-def _number(path: Path, given: Mapping[str, Mapping[str, Any]], name: str, kind: str, default: float) -> float:
+def _number(
+    path: Path, given: Mapping[str, Mapping[str, Any]], name: str, kind: str, default: float
+) -> float:
     entry = given.get(name, {})
     unknown = set(entry) - {"low", "high", "per_second"}
     if unknown:
-        raise ValueError(f"{path}: {name} has {', '.join(sorted(unknown))}; expected low, high or per_second")
+        raise ValueError(
+            f"{path}: {name} has {', '.join(sorted(unknown))}; expected low, high or per_second"
+        )
     value = entry.get(kind, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{path}: {name}.{kind} must be a number, got {value!r}")

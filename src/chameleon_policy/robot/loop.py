@@ -1,12 +1,15 @@
-"""One episode at a fixed rate: an observation goes to the memory in every tick, chunks come beside it.
+"""One episode at a fixed rate: an observation goes to the memory in every tick, chunks come beside
+it.
 
-A tick: perceive, send what was perceived, take in a chunk that has come, ask for one if it is due, move. Nothing in it
-waits for the server: while a chunk is computed, the robot goes on with the one before, and the new one is blended in where
-it has got to. With `patience` a tick waits that long for a chunk that is due: with enough of it, what is done is what an
-evaluation in one process would do.
+A tick: perceive, send what was perceived, take in a chunk that has come, ask for one if it is due,
+move. Nothing in it waits for the server: while a chunk is computed, the robot goes on with the one
+before, and the new one is blended in where it has got to. With `patience` a tick waits that long
+for a chunk that is due: with enough of it, what is done is what an evaluation in one process would
+do.
 
-The robot is stopped when the connection is lost, when the memory falls behind by more than `timeout`, when a policy sends
-numbers that are none, when somebody asks for it, and when the robot itself fails.
+The robot is stopped when the connection is lost, when the memory falls behind by more than
+`timeout`, when a policy sends numbers that are none, when somebody asks for it, and when the robot
+itself fails.
 """
 
 from __future__ import annotations
@@ -121,7 +124,9 @@ def play(
     loop = _Loop(robot, session, settings, limits, clock.period, episode, keep_sights)
     try:
         with _no_collection():
-            while not robot.over and (settings.ticks is None or len(episode.actions) < settings.ticks):
+            while not robot.over and (
+                settings.ticks is None or len(episode.actions) < settings.ticks
+            ):
                 if interrupted():
                     raise StoppedError(INTERRUPTED)
                 clock.tick()
@@ -136,7 +141,11 @@ def play(
             raise
         episode.stopped, episode.error = f"{type(error).__name__}: {error}", error
     timings = episode.timings
-    timings.lateness, timings.missed_periods, timings.ticks = clock.lateness, clock.missed, len(episode.actions)
+    timings.lateness, timings.missed_periods, timings.ticks = (
+        clock.lateness,
+        clock.missed,
+        len(episode.actions),
+    )
     timings.missed_memory = loop.ticks - loop.remembered
     return episode
 
@@ -151,7 +160,9 @@ def _stop_after(robot: Robot, error: BaseException) -> None:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Python's garbage collector may stop a tick for many milliseconds: it waits until the episode is over."""
+    """Python's garbage collector may stop a tick for many milliseconds: it waits until the episode
+    is over.
+    """
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -193,13 +204,16 @@ class _Loop:
         if self._keep_sights:
             self._episode.sights.append(sight)
         self._check_memory(seen)
-        future = _heard(lambda: self._session.observe_soon(**sight.arrays(), decision=sight.decision))
+        future = _heard(
+            lambda: self._session.observe_soon(**sight.arrays(), decision=sight.decision)
+        )
         self.ticks += 1
         self._waiting.append((seen, future))
         future.add_done_callback(_timer(self._timings.observe, seen))
         if sight.decision:
             self._plan.drop()
-            self._asked, self._seen = None, {}  # a chunk that is still on its way was planned before
+            # a chunk that is still on its way was planned before
+            self._asked, self._seen = None, {}
         self._take_in(tick)
         if self._asked is None and self._plan.due(tick):
             self._ask(tick, seen)
@@ -218,7 +232,9 @@ class _Loop:
             _, future = self._waiting.popleft()
             self.remembered = _heard(future.result)
         if self._waiting and now - self._waiting[0][0] > self._settings.timeout:
-            raise StoppedError(f"the server has not taken in an observation for {self._settings.timeout:g} s (--timeout)")
+            raise StoppedError(
+                f"the server has not taken in an observation for {self._settings.timeout:g} s (--timeout)"
+            )
 
     def _ask(self, tick: int, seen: float) -> None:
         chunk = _heard(lambda: self._session.act_soon(steps=self._settings.steps))
@@ -263,7 +279,9 @@ def _timer(delays: list[float], since: float) -> Callable[[Future[Any]], None]:
 
 
 def _heard(call: Callable[[], T]) -> T:
-    """What the server says; whatever goes wrong there (a lost connection, a refusal) stops the robot."""
+    """What the server says; whatever goes wrong there (a lost connection, a refusal) stops the
+    robot.
+    """
     try:
         return call()
     except Exception as error:

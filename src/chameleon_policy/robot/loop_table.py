@@ -21,7 +21,11 @@ def loop_table(loop: dict[str, Any], title: str) -> Table:
         table.add_column(column, justify="left" if column == "milliseconds" else "right")
     for name, words in ROWS.items():
         delays = loop[name]
-        cells = [f"{delays[part]:.1f}" for part in ("p50", "p99", "max")] if delays["count"] else ["-"] * 3
+        cells = (
+            [f"{delays[part]:.1f}" for part in ("p50", "p99", "max")]
+            if delays["count"]
+            else ["-"] * 3
+        )
         table.add_row(words, *cells)
     table.caption = (
         f"{loop['ticks']} ticks: {loop['missed_memory']} not in the memory, {loop['missed_periods']} periods without one, "

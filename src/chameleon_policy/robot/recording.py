@@ -1,4 +1,6 @@
-"""What the robot did, as a LeRobot dataset: the pictures it saw, its proprioception, and the actions that it was sent."""
+"""What the robot did, as a LeRobot dataset: the pictures it saw, its proprioception, and the
+actions that it was sent.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,12 @@ class RobotRecording:
 
     def __init__(self, out: Path, robot: Robot, rate: float) -> None:
         """`rate` is the clock's; a simulation with a time of its own is recorded in that."""
-        if (out / INFO_PATH).exists() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-            raise FileExistsError(f"{out} holds something already; choose another --record, or empty it yourself")
+        if (out / INFO_PATH).exists() or (
+            out.exists() and (not out.is_dir() or any(out.iterdir()))
+        ):
+            raise FileExistsError(
+                f"{out} holds something already; choose another --record, or empty it yourself"
+            )
         self._out, self._parts, self._robot = out, out / UNFINISHED, robot
         self._rate = rate if robot.period is None else 1 / robot.period
         self._schema: Schema | None = None
@@ -34,16 +40,21 @@ class RobotRecording:
         seen = episode.sights[:length]
         schema = self._schema = self._schema or self._schema_of(seen[0])
         vectors = {
-            "observation.state": np.stack([each.proprioception for each in seen]).astype(np.float32),
+            "observation.state": np.stack([each.proprioception for each in seen]).astype(
+                np.float32
+            ),
             "action": np.stack(episode.actions),
         }
         if seen[0].objects is not None:
             vectors["observation.environment_state"] = np.stack([_flat(each) for each in seen])
         write_part(
-            self._parts, len(part_indices(self._parts)), schema,
+            self._parts,
+            len(part_indices(self._parts)),
+            schema,
             frames={view: np.stack([each.images[view] for each in seen]) for view in schema.views},
-            vectors=vectors, instruction=self._robot.instruction,
-        )  # fmt: skip
+            vectors=vectors,
+            instruction=self._robot.instruction,
+        )
 
     def finish(self) -> int:
         """Put the episodes together; returns how many there are."""
@@ -56,8 +67,12 @@ class RobotRecording:
     def _schema_of(self, sight: Sight) -> Schema:
         vectors = {"observation.state": self._robot.state_names, "action": self._robot.action_names}
         if sight.objects is not None:
-            vectors["observation.environment_state"] = tuple(f"object{i}" for i in range(np.size(sight.objects)))
-        views = {view: (int(image.shape[0]), int(image.shape[1])) for view, image in sight.images.items()}
+            vectors["observation.environment_state"] = tuple(
+                f"object{i}" for i in range(np.size(sight.objects))
+            )
+        views = {
+            view: (int(image.shape[0]), int(image.shape[1])) for view, image in sight.images.items()
+        }
         return Schema(fps=self._rate, robot_type=self._robot.name, views=views, vectors=vectors)
 
 

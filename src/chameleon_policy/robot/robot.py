@@ -24,12 +24,21 @@ class Sight:
 
     def arrays(self) -> dict[str, Any]:
         """As the client sends it."""
-        seen = {"proprioception": np.asarray(self.proprioception, np.float32), "images": dict(self.images)}
-        return seen if self.objects is None else {**seen, "objects": np.asarray(self.objects, np.float32)}
+        seen = {
+            "proprioception": np.asarray(self.proprioception, np.float32),
+            "images": dict(self.images),
+        }
+        return (
+            seen
+            if self.objects is None
+            else {**seen, "objects": np.asarray(self.objects, np.float32)}
+        )
 
 
 class Robot(Protocol):
-    """A robot, real or simulated. The loop calls `observe` and `send` once in every tick, in this order."""
+    """A robot, real or simulated. The loop calls `observe` and `send` once in every tick, in this
+    order.
+    """
 
     @property
     def name(self) -> str:
@@ -49,7 +58,9 @@ class Robot(Protocol):
 
     @property
     def period(self) -> float | None:
-        """Seconds of its own time in a tick, where that is not the clock's: a simulation may run faster."""
+        """Seconds of its own time in a tick, where that is not the clock's: a simulation may run
+        faster.
+        """
 
     def begin(self, episode: int) -> None:
         """Get ready for an episode; the clock does not run yet."""

@@ -49,28 +49,46 @@ def features_of(metadata: Metadata) -> Features:
         proprioception=metadata.proprioception,
         action=metadata.action,
         horizon=metadata.horizon,
-        views=tuple(View(name=name, height=size[0], width=size[1]) for name, size in metadata.views.items()),
-        objects=None if metadata.objects is None else ObjectSlots(count=metadata.objects[0], size=metadata.objects[1]),
+        views=tuple(
+            View(name=name, height=size[0], width=size[1]) for name, size in metadata.views.items()
+        ),
+        objects=None
+        if metadata.objects is None
+        else ObjectSlots(count=metadata.objects[0], size=metadata.objects[1]),
     )
 
 
 def camo_settings(metadata: Metadata, task: str, **dials: Any) -> CamoSettings:
-    """The environment that shows what the served policy expects to see, or a ValueError if it plays something else."""
+    """The environment that shows what the served policy expects to see, or a ValueError if it plays
+    something else.
+    """
     settings = CamoSettings(task=task, **observation_of(features_of(metadata), task), **dials)
     if settings.kind != "policy":
-        raise ValueError(f"{metadata.policy} is told the answer, which no robot is; play it with chameleon eval")
+        raise ValueError(
+            f"{metadata.policy} is told the answer, which no robot is; play it with chameleon eval"
+        )
     return settings
 
 
 def open_robot(
-    what: str, metadata: Metadata, *, task: str | None, instruction: str, first_seed: int, **dials: Any
+    what: str,
+    metadata: Metadata,
+    *,
+    task: str | None,
+    instruction: str,
+    first_seed: int,
+    **dials: Any,
 ) -> CamoSim | LeRobotRobot:
     """The robot that `--robot` names, if the served policy was made for it."""
     if what == CAMO_SIM:
         if task is None:
-            raise ValueError("camo-sim plays a task: give --task clean-plate, shell-game or seasonings")
+            raise ValueError(
+                "camo-sim plays a task: give --task clean-plate, shell-game or seasonings"
+            )
         if instruction:
-            raise ValueError("camo-sim has an instruction of its own for every task; leave out --instruction")
+            raise ValueError(
+                "camo-sim has an instruction of its own for every task; leave out --instruction"
+            )
         return CamoSim(camo_settings(metadata, task, **dials), first_seed)
     if not what.startswith(LEROBOT):
         raise ValueError(f"--robot must be {CAMO_SIM} or {LEROBOT}FILE, got {what!r}")
@@ -112,11 +130,17 @@ def loop_settings(
     """What the command line says of the loop, completed by what policy and robot say."""
     executed = metadata.executed if executed is None else executed
     if executed > metadata.horizon:
-        raise ValueError(f"--executed must be at most {metadata.horizon}, the actions of a chunk, got {executed}")
+        raise ValueError(
+            f"--executed must be at most {metadata.horizon}, the actions of a chunk, got {executed}"
+        )
     if what != CAMO_SIM and rate is None:
-        raise ValueError("--rate: give the ticks per second that the policy's demonstrations were recorded with")
+        raise ValueError(
+            "--rate: give the ticks per second that the policy's demonstrations were recorded with"
+        )
     if what != CAMO_SIM and options.get("seconds") is None:
-        raise ValueError("--seconds: a robot does not know when its task is done; say how long an episode may last")
+        raise ValueError(
+            "--seconds: a robot does not know when its task is done; say how long an episode may last"
+        )
     return LoopSettings(rate=CONTROL_HZ if rate is None else rate, executed=executed, **options)
 
 
@@ -132,7 +156,9 @@ def run_episodes(
     interrupted: Callable[[], bool] = lambda: False,
     progress: Callable[[int], object] = lambda done: None,
 ) -> RobotRun:
-    """Play episodes one after another, each with a memory of its own; after one that was broken off there is no other."""
+    """Play episodes one after another, each with a memory of its own; after one that was broken off
+    there is no other.
+    """
     if episodes < 1:
         raise ValueError(f"--episodes must be at least 1, got {episodes}")
     done, rollouts = RobotRun(), []
@@ -142,7 +168,14 @@ def run_episodes(
             _warm_up(robot, client, settings)
             robot.begin(episode)  # it may have moved, or been moved, since
         session = client.open(seed=first_seed + episode, instruction=_instruction(robot, client))
-        played = play(robot, session, settings, limits, keep_sights=recording is not None, interrupted=interrupted)
+        played = play(
+            robot,
+            session,
+            settings,
+            limits,
+            keep_sights=recording is not None,
+            interrupted=interrupted,
+        )
         if played.stopped is None:
             session.close()  # before anything that takes long: the server closes what is idle
         done.timings.append(played.timings)
@@ -153,7 +186,9 @@ def run_episodes(
         if played.error is not None:
             raise played.error
         if played.stopped is not None:
-            done.stopped = f"the robot was stopped after {len(played.actions)} ticks: {played.stopped}"
+            done.stopped = (
+                f"the robot was stopped after {len(played.actions)} ticks: {played.stopped}"
+            )
             break
         progress(episode + 1)
     if isinstance(robot, CamoSim) and rollouts:
@@ -162,7 +197,9 @@ def run_episodes(
 
 
 def _warm_up(robot: Robot, client: Client, settings: LoopSettings) -> None:
-    """What is computed first takes longest: let that be over before the clock runs, in a memory that is thrown away."""
+    """What is computed first takes longest: let that be over before the clock runs, in a memory
+    that is thrown away.
+    """
     with client.open(seed=0, instruction=_instruction(robot, client)) as session:
         for _ in range(2):
             session.observe(**robot.observe().arrays())

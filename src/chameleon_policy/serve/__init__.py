@@ -1,7 +1,8 @@
 """A policy on the network: many robots, one memory each, computed together.
 
-Read in this order: settings, authentication -> requests -> memories -> sessions -> engine -> connection -> health -> server.
-What travels is described in the client's package, chameleon_client.wire, which knows nothing of torch.
+Read in this order: settings, authentication -> requests -> memories -> sessions -> engine ->
+connection -> health -> server. What travels is described in the client's package,
+chameleon_client.wire, which knows nothing of torch.
 """
 
 from chameleon_policy.serve.authentication import find_token

@@ -14,7 +14,9 @@ NEW_TOKEN = f"export {VARIABLE}=$(python3 -c 'import secrets; print(secrets.toke
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address; a name other than localhost may mean anything."""
+    """Whether only this machine can reach an address; a name other than localhost may mean
+    anything.
+    """
     if host == "localhost":
         return True
     try:
@@ -45,7 +47,9 @@ def find_token(token_file: Path | None = None) -> str | None:
 
 
 def is_authorised(header: str | None, token: str | None) -> bool:
-    """Whether an Authorization header has the token; how long the comparison takes tells nothing of it."""
+    """Whether an Authorization header has the token; how long the comparison takes tells nothing of
+    it.
+    """
     if token is None:
         return True
     scheme, _, given = (header or "").partition(" ")

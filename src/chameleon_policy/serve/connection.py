@@ -1,7 +1,8 @@
 """One client's connection: its sessions, and what may wait in it.
 
-Every message gets exactly one reply, so that what is unanswered can be counted: when `max_waiting` requests are, nothing
-more is read, the client's network buffers fill up, and it has to wait. Nobody can fill the server's memory.
+Every message gets exactly one reply, so that what is unanswered can be counted: when `max_waiting`
+requests are, nothing more is read, the client's network buffers fill up, and it has to wait. Nobody
+can fill the server's memory.
 """
 
 from __future__ import annotations
@@ -26,15 +27,28 @@ LOG = logging.getLogger("chameleon_policy.serve")
 
 
 class Connection:
-    """Reads requests, hands them to the engine, writes replies. `everyone` holds the sessions of all connections."""
+    """Reads requests, hands them to the engine, writes replies. `everyone` holds the sessions of
+    all connections.
+    """
 
     def __init__(
-        self, socket: ServerConnection, engine: Engine, settings: Settings, max_bytes: int, everyone: set[Session]
+        self,
+        socket: ServerConnection,
+        engine: Engine,
+        settings: Settings,
+        max_bytes: int,
+        everyone: set[Session],
     ) -> None:
-        self._socket, self._engine, self._settings, self._max_bytes = socket, engine, settings, max_bytes
+        self._socket, self._engine, self._settings, self._max_bytes = (
+            socket,
+            engine,
+            settings,
+            max_bytes,
+        )
         self._everyone = everyone
         self._sessions: dict[str, Session] = {}
-        self._room = asyncio.Semaphore(settings.max_waiting - 1)  # the greeting is the first to be sent
+        # the greeting is the first to be sent
+        self._room = asyncio.Semaphore(settings.max_waiting - 1)
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
         self._last_request = -1
         self._empty_since = time.monotonic()
@@ -68,7 +82,9 @@ class Connection:
         await self._socket.close(code, reason)
 
     def expire(self, now: float) -> bool:
-        """Close sessions that nobody uses; True if the connection has none and should go as well."""
+        """Close sessions that nobody uses; True if the connection has none and should go as
+        well.
+        """
         limit = self._settings.idle_seconds
         for name, session in list(self._sessions.items()):
             if not session.unanswered and now - session.last_used > limit:
@@ -100,7 +116,11 @@ class Connection:
 
     def _take(self, request: Request) -> None:
         """Hand a request to the engine, or raise a Refusal."""
-        session = self._opened(request) if isinstance(request, Open) else self._sessions.get(request.session)
+        session = (
+            self._opened(request)
+            if isinstance(request, Open)
+            else self._sessions.get(request.session)
+        )
         if session is None:
             raise Refusal(
                 "unknown-session",
@@ -111,14 +131,22 @@ class Connection:
             del self._sessions[request.session]
         session.unanswered += 1
         session.last_used = time.monotonic()
-        self._engine.submit(session, Job(request, lambda reply: self._answered(session, request, reply)))
+        self._engine.submit(
+            session, Job(request, lambda reply: self._answered(session, request, reply))
+        )
 
     def _opened(self, request: Open) -> Session:
         if request.session in self._sessions:
-            raise Refusal("session-exists", f"session: {request.session!r} is open already; close it, or take another name")
+            raise Refusal(
+                "session-exists",
+                f"session: {request.session!r} is open already; close it, or take another name",
+            )
         most = self._settings.max_sessions_per_connection
         if len(self._sessions) >= most:
-            raise Refusal("too-many-sessions", f"a connection may have {most} sessions, and this one has; close one first")
+            raise Refusal(
+                "too-many-sessions",
+                f"a connection may have {most} sessions, and this one has; close one first",
+            )
         if len(self._everyone) >= self._settings.max_sessions:
             raise Refusal(
                 "too-many-sessions",
@@ -149,7 +177,10 @@ class Connection:
                 async with asyncio.timeout(self._settings.send_seconds):
                     await self._socket.send(data)
             except TimeoutError:
-                LOG.warning("a client did not take a reply within %g s and was dropped", self._settings.send_seconds)
+                LOG.warning(
+                    "a client did not take a reply within %g s and was dropped",
+                    self._settings.send_seconds,
+                )
                 self._socket.transport.abort()
                 return
             except ConnectionClosed:

@@ -1,16 +1,22 @@
-"""The thread that computes: everything that waits is taken together, and while it is computed the next lot piles up.
+"""The thread that computes: everything that waits is taken together, and while it is computed the
+next lot piles up.
 
-A round takes the first request of every session that has one. Observations are one batch, chunks another (one for every
-number of sampling steps). A session's requests are carried out in their order.
+A round takes the first request of every session that has one. Observations are one batch, chunks
+another (one for every number of sampling steps). A session's requests are carried out in their
+order.
 
 Decisions
-- Nobody waits for a batch to fill up, but for those who were answered in the last round and are known to come back at once:
-  clients that never pause would otherwise take turns in two halves for ever, each waiting for the other. It is at most a
-  quarter of the time that the last round took. A robot that ticks at its own pace is never waited for.
-- An observation is checked by itself before it joins a batch: what is wrong with one is no other's trouble. If a batch
+- Nobody waits for a batch to fill up, but for those who were answered in the last round and are
+  known to come back at once:
+  clients that never pause would otherwise take turns in two halves for ever, each waiting for the
+  other. It is at most a quarter of the time that the last round took. A robot that ticks at its own
+  pace is never waited for.
+- An observation is checked by itself before it joins a batch: what is wrong with one is no other's
+  trouble. If a batch
   fails all the same, its members are computed one by one.
 - Pictures in uint8 and in float are never joined: torch would make 0..255 out of both.
-- A refused request changes nothing: not the memory, not the number of ticks, not the noise of the next chunk.
+- A refused request changes nothing: not the memory, not the number of ticks, not the noise of the
+  next chunk.
 """
 
 from __future__ import annotations
@@ -67,9 +73,13 @@ Members = Sequence[_Member]
 class Engine:
     """Owns the policy and all memories."""
 
-    def __init__(self, policy: VisuomotorPolicy, max_sessions: int, embed: Embed | None = None) -> None:
+    def __init__(
+        self, policy: VisuomotorPolicy, max_sessions: int, embed: Embed | None = None
+    ) -> None:
         if policy.features.language is not None and embed is None:
-            raise ValueError("this policy takes instructions: expected `embed`, which makes embeddings of texts")
+            raise ValueError(
+                "this policy takes instructions: expected `embed`, which makes embeddings of texts"
+            )
         self.policy, self.counts = policy, Counts()
         self._embed = embed
         with torch.inference_mode():
@@ -89,7 +99,9 @@ class Engine:
 
     def start(self, deliver: Deliver, failed: Callable[[], object]) -> None:
         """Begin to compute. `failed` is called if the thread cannot go on."""
-        self._thread = threading.Thread(target=self._run, args=(deliver, failed), name="chameleon-engine", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(deliver, failed), name="chameleon-engine", daemon=True
+        )
         self._thread.start()
 
     def submit(self, session: Session, job: Job) -> None:
@@ -144,7 +156,9 @@ class Engine:
             soon = [session for session in self._answered if session.pause < self._patience]
             rest = self._finished + self._patience - time.perf_counter()
             if soon and rest > 0:
-                self._changed.wait_for(lambda: self._stopping or all(session in self._ready for session in soon), rest)
+                self._changed.wait_for(
+                    lambda: self._stopping or all(session in self._ready for session in soon), rest
+                )
             if self._stopping:
                 return []
             taken = [(session, session.waiting.popleft()) for session in self._ready]
@@ -160,7 +174,9 @@ class Engine:
         for kind, carry_out in ((Close, self._close), (Open, self._open)):
             for session, job in by_kind[kind]:
                 replies.append((job, self._answer(session, carry_out, session, job.request)))
-        replies += self._in_batches(by_kind[Observe], self._checked, _kinds_of_pictures, self._observe)
+        replies += self._in_batches(
+            by_kind[Observe], self._checked, _kinds_of_pictures, self._observe
+        )
         replies += self._in_batches(by_kind[Act], self._may_act, _sampling_steps, self._act)
         return replies
 
@@ -184,7 +200,9 @@ class Engine:
             replies += self._together(sorted(members, key=lambda member: member.slot), compute)
         return replies
 
-    def _together(self, members: Members, compute: Callable[[Members], list[Reply]]) -> list[tuple[Job, Reply]]:
+    def _together(
+        self, members: Members, compute: Callable[[Members], list[Reply]]
+    ) -> list[tuple[Job, Reply]]:
         """Replies to a batch; one by one if it fails as a whole."""
         if len(members) == 1:
             answer = self._answer(members[0].session, compute, members)
@@ -206,17 +224,32 @@ class Engine:
             return error_reply("refused", str(error), session.ticks)
         except Exception as error:
             LOG.exception("a request failed")
-            return error_reply("failed", f"the policy failed ({type(error).__name__}); see the server's log", session.ticks)
+            return error_reply(
+                "failed",
+                f"the policy failed ({type(error).__name__}); see the server's log",
+                session.ticks,
+            )
 
     # Opening and closing
 
     def _open(self, session: Session, request: Open) -> Reply:
         language = self.policy.features.language
         if language is None and request.instruction is not None:
-            raise Refusal("bad-instruction", "instruction: this policy was built without language; leave it out")
-        instruction = None if self._embed is None or language is None else self._embed(request.instruction or "")
+            raise Refusal(
+                "bad-instruction",
+                "instruction: this policy was built without language; leave it out",
+            )
+        instruction = (
+            None
+            if self._embed is None or language is None
+            else self._embed(request.instruction or "")
+        )
         slot = self.memories.take()
-        return {"kind": "opened", "seed": session.begin(slot, request.seed, instruction), "ticks": 0}
+        return {
+            "kind": "opened",
+            "seed": session.begin(slot, request.seed, instruction),
+            "ticks": 0,
+        }
 
     def _close(self, session: Session, request: Close) -> Reply:
         if session.slot is not None:
@@ -250,7 +283,9 @@ class Engine:
 
     def _observe(self, members: Members) -> list[Reply]:
         slots = [member.slot for member in members]
-        observation = _joined([member.observation for member in members if member.observation]).to(self.policy.device)
+        observation = _joined([member.observation for member in members if member.observation]).to(
+            self.policy.device
+        )
         deciding = [place for place, member in enumerate(members) if _observe_of(member).decision]
         memory = self.memories.read(slots)
         if deciding:
@@ -269,14 +304,24 @@ class Engine:
     def _may_act(self, session: Session, job: Job) -> _Member:
         slot = _slot(session)
         if session.ticks == 0:
-            raise Refusal("nothing-observed", "act: nothing was observed in this session yet; send an observation first")
+            raise Refusal(
+                "nothing-observed",
+                "act: nothing was observed in this session yet; send an observation first",
+            )
         return _Member(session, job, slot)
 
     def _act(self, members: Members) -> list[Reply]:
         features, steps = self.policy.features, _sampling_steps(members[0])
-        noise = torch.stack([member.session.noise(features.horizon, features.action) for member in members])
+        noise = torch.stack(
+            [member.session.noise(features.horizon, features.action) for member in members]
+        )
         memory = self.memories.read([member.slot for member in members])
-        chunks = self.policy.act(memory, steps=steps, source=noise.to(self.policy.device)).float().cpu().numpy()
+        chunks = (
+            self.policy.act(memory, steps=steps, source=noise.to(self.policy.device))
+            .float()
+            .cpu()
+            .numpy()
+        )
         for member in members:
             member.session.acted()
         self.counts.chunks += len(members)
@@ -310,7 +355,9 @@ def _observe_of(member: _Member) -> Observe:
 
 def _kinds_of_pictures(member: _Member) -> Hashable:
     assert member.observation is not None
-    return tuple(sorted((name, str(image.dtype)) for name, image in member.observation.images.items()))
+    return tuple(
+        sorted((name, str(image.dtype)) for name, image in member.observation.images.items())
+    )
 
 
 def _joined(observations: Sequence[Observation]) -> Observation:
@@ -325,5 +372,7 @@ def _joined(observations: Sequence[Observation]) -> Observation:
         proprioception=cat(each.proprioception for each in observations),
         images={name: cat(each.images[name] for each in observations) for name in first.images},
         objects=None if first.objects is None else cat(each.objects for each in observations),
-        instruction=None if first.instruction is None else cat(each.instruction for each in observations),
+        instruction=None
+        if first.instruction is None
+        else cat(each.instruction for each in observations),
     )

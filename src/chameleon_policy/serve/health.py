@@ -1,4 +1,6 @@
-"""What is answered over plain HTTP: whether the server is well, and why somebody may not come in."""
+"""What is answered over plain HTTP: whether the server is well, and why somebody may not come
+in.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,14 @@ def doorkeeper(
     return answer
 
 
-def _response(status: http.HTTPStatus, text: str, kind: str = "text/plain; charset=utf-8", **headers: str) -> Response:
+def _response(
+    status: http.HTTPStatus, text: str, kind: str = "text/plain; charset=utf-8", **headers: str
+) -> Response:
     body = f"{text}\n".encode()
-    more = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close", "Cache-Control": "no-store"}
+    more = {
+        "Content-Type": kind,
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+        "Cache-Control": "no-store",
+    }
     return Response(status.value, status.phrase, Headers({**more, **headers}), body)

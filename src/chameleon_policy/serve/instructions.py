@@ -12,7 +12,9 @@ from chameleon_policy.policy.language import InstructionEncoder
 Embed = Callable[[str], Tensor]
 """A text to its embedding (W)."""
 KEPT = 256
-"""Texts. The encoder by itself keeps all it has ever seen, which is too many where strangers choose them."""
+"""Texts. The encoder by itself keeps all it has ever seen, which is too many where strangers choose
+them.
+"""
 
 
 class KeptInstructions(InstructionEncoder):

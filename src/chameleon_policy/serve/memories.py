@@ -1,4 +1,6 @@
-"""The memories of all sessions in one batch: a slot for each, so that those who tick together are computed together."""
+"""The memories of all sessions in one batch: a slot for each, so that those who tick together are
+computed together.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ class Memories:
         everything = len(slots) == len(self)
         where = torch.tensor(slots, device=self._state.working.device)
         for mine, new in _pairs(self._state, memory):
-            # Copied into tensors that are ours alone: what a policy returns may share memory with something else.
+            # Copied into tensors that are ours alone: what a policy returns may share memory with
+            # something else.
             if everything:
                 mine.copy_(new)
             else:

@@ -1,4 +1,6 @@
-"""What clients may ask for: decoded messages become one of four requests, or a Refusal that says why not."""
+"""What clients may ask for: decoded messages become one of four requests, or a Refusal that says
+why not.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,18 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 Code = Literal[
-    "bad-request", "replayed", "unknown-session", "session-exists", "too-many-sessions", "bad-instruction", "wrong-tick",
-    "bad-observation", "nothing-observed", "refused", "failed",
-]  # fmt: skip
+    "bad-request",
+    "replayed",
+    "unknown-session",
+    "session-exists",
+    "too-many-sessions",
+    "bad-instruction",
+    "wrong-tick",
+    "bad-observation",
+    "nothing-observed",
+    "refused",
+    "failed",
+]
 LONGEST_NAME, LONGEST_INSTRUCTION = 64, 1000
 LARGEST = 2**63 - 1
 
@@ -84,24 +95,53 @@ def parse(message: Mapping[str, Any], max_steps: int) -> Request:
     """The request that a decoded message is, or a Refusal."""
     kind = message.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise Refusal("bad-request", f"kind: expected one of {', '.join(KINDS)}, got {_shown(kind)}")
+        raise Refusal(
+            "bad-request", f"kind: expected one of {', '.join(KINDS)}, got {_shown(kind)}"
+        )
     wanted = KINDS[kind]
     names = [each.name for each in fields(wanted)]
     unknown = [name for name in message if name != "kind" and name not in names]
     if unknown:
-        raise Refusal("bad-request", f"{kind}: there is no field {_shown(unknown[0])}; it has {', '.join(names)}")
+        raise Refusal(
+            "bad-request",
+            f"{kind}: there is no field {_shown(unknown[0])}; it has {', '.join(names)}",
+        )
     given = {name: value for name, value in message.items() if name != "kind"}
-    _check(kind, "request", given.get("request"), "a whole number from 0 on", _is_whole(given.get("request")))
+    _check(
+        kind,
+        "request",
+        given.get("request"),
+        "a whole number from 0 on",
+        _is_whole(given.get("request")),
+    )
     name = given.get("session")
     fits = isinstance(name, str) and 1 <= len(name) <= LONGEST_NAME
     _check(kind, "session", name, f"a text of 1 to {LONGEST_NAME} characters", fits)
     if wanted is Open:
         seed, text = given.get("seed"), given.get("instruction")
-        _check(kind, "seed", seed, "a whole number from 0 to 2^63 - 1, or nothing", seed is None or _is_whole(seed))
+        _check(
+            kind,
+            "seed",
+            seed,
+            "a whole number from 0 to 2^63 - 1, or nothing",
+            seed is None or _is_whole(seed),
+        )
         fits = text is None or (isinstance(text, str) and len(text) <= LONGEST_INSTRUCTION)
-        _check(kind, "instruction", text, f"a text of at most {LONGEST_INSTRUCTION} characters, or nothing", fits)
+        _check(
+            kind,
+            "instruction",
+            text,
+            f"a text of at most {LONGEST_INSTRUCTION} characters, or nothing",
+            fits,
+        )
     elif wanted is Observe:
-        _check(kind, "tick", given.get("tick"), "a whole number from 0 on", _is_whole(given.get("tick")))
+        _check(
+            kind,
+            "tick",
+            given.get("tick"),
+            "a whole number from 0 on",
+            _is_whole(given.get("tick")),
+        )
         decision = given.get("decision", False)
         _check(kind, "decision", decision, "true or false, or nothing", isinstance(decision, bool))
         _check_observation(given.get("observation"))
@@ -123,14 +163,22 @@ def _check_observation(seen: Any) -> None:
             "and objects. An instruction is given once, with open",
         )
     if not isinstance(seen.get("proprioception"), np.ndarray):
-        raise Refusal("bad-observation", f"proprioception: expected an array, got {_shown(seen.get('proprioception'))}")
+        raise Refusal(
+            "bad-observation",
+            f"proprioception: expected an array, got {_shown(seen.get('proprioception'))}",
+        )
     images = seen.get("images")
     if images is not None and not (
-        isinstance(images, dict) and all(isinstance(n, str) and isinstance(i, np.ndarray) for n, i in images.items())
+        isinstance(images, dict)
+        and all(isinstance(n, str) and isinstance(i, np.ndarray) for n, i in images.items())
     ):
-        raise Refusal("bad-observation", f"images: expected a map from view to array, got {_shown(images)}")
+        raise Refusal(
+            "bad-observation", f"images: expected a map from view to array, got {_shown(images)}"
+        )
     if seen.get("objects") is not None and not isinstance(seen["objects"], np.ndarray):
-        raise Refusal("bad-observation", f"objects: expected an array, got {_shown(seen['objects'])}")
+        raise Refusal(
+            "bad-observation", f"objects: expected an array, got {_shown(seen['objects'])}"
+        )
 
 
 def _check(kind: str, name: str, value: Any, expected: str, fits: bool) -> None:
@@ -149,4 +197,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, (str, int, float)):
         text = repr(value)
         return text if len(text) <= 80 else f"{text[:80]}..."
-    return f"an array of {value.dtype.name} {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    return (
+        f"an array of {value.dtype.name} {value.shape}"
+        if isinstance(value, np.ndarray)
+        else f"a {type(value).__name__}"
+    )

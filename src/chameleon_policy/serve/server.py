@@ -32,7 +32,9 @@ from chameleon_policy.train.checkpoint import load_trained
 
 LOG = logging.getLogger("chameleon_policy.serve")
 STRANGERS = logging.getLogger("chameleon_policy.serve.strangers")
-"""Handshakes that fail. Whoever knocks on a port can make as many lines as they like, so none are written by default."""
+"""Handshakes that fail. Whoever knocks on a port can make as many lines as they like, so none are
+written by default.
+"""
 STRANGERS.setLevel(logging.CRITICAL)
 Announce = Callable[[str], object]
 
@@ -40,7 +42,9 @@ Announce = Callable[[str], object]
 class Server:
     """One policy for many clients."""
 
-    def __init__(self, policy: VisuomotorPolicy, settings: Settings, *, name: str, embed: Embed | None = None) -> None:
+    def __init__(
+        self, policy: VisuomotorPolicy, settings: Settings, *, name: str, embed: Embed | None = None
+    ) -> None:
         self.policy, self.settings, self.name = policy, settings, name
         self.engine = Engine(policy, settings.max_sessions, embed)
         self._max_bytes = settings.message_bytes(policy.features)
@@ -60,7 +64,8 @@ class Server:
                 settings.host,
                 settings.port,
                 process_request=doorkeeper(settings.token, self.health, self._is_full),
-                origins=[None],  # browsers say where their page is from: a web page must not drive a robot
+                # browsers say where their page is from: a web page must not drive a robot
+                origins=[None],
                 compression=None,
                 max_size=self._max_bytes,
                 max_queue=2,
@@ -71,13 +76,16 @@ class Server:
             )
         except OSError as error:
             where, why = f"{settings.host}, port {settings.port}", error.strerror or error
-            raise OSError(f"cannot listen on {where}: {why}; choose another --port or --host") from error
+            raise OSError(
+                f"cannot listen on {where}: {why}; choose another --port or --host"
+            ) from error
         self.engine.start(
             lambda replies: loop.call_soon_threadsafe(_deliver, replies),
             lambda: loop.call_soon_threadsafe(self._stop.set),  # type: ignore[union-attr]
         )
         housekeeping = asyncio.create_task(self._expire())
-        housekeeping.add_done_callback(lambda task: self.stop())  # it ends only if something is wrong with it
+        # it ends only if something is wrong with it
+        housekeeping.add_done_callback(lambda task: self.stop())
         announce(_url(listener.sockets[0].getsockname()))
         try:
             await self._stop.wait()
@@ -87,7 +95,10 @@ class Server:
             listener.close(close_connections=False)  # nobody else comes in
             await asyncio.to_thread(self.engine.stop)
             await asyncio.gather(
-                *(connection.close(CloseCode.GOING_AWAY, "the server was stopped") for connection in self._connections)
+                *(
+                    connection.close(CloseCode.GOING_AWAY, "the server was stopped")
+                    for connection in self._connections
+                )
             )
             await listener.wait_closed()
         if not housekeeping.cancelled():
@@ -126,7 +137,9 @@ class Server:
             "horizon": features.horizon,
             "executed": self.policy.executed,
             "sampling_steps": self.policy.config.sampling_steps,
-            "objects": None if features.objects is None else [features.objects.count, features.objects.size],
+            "objects": None
+            if features.objects is None
+            else [features.objects.count, features.objects.size],
             "language": features.language is not None,
             "limits": {
                 "message_bytes": self._max_bytes,
@@ -165,10 +178,14 @@ class Server:
             now = time.monotonic()
             unused = [connection for connection in self._connections if connection.expire(now)]
             reason = f"no session for {self.settings.idle_seconds:g} s"
-            await asyncio.gather(*(connection.close(CloseCode.POLICY_VIOLATION, reason) for connection in unused))
+            await asyncio.gather(
+                *(connection.close(CloseCode.POLICY_VIOLATION, reason) for connection in unused)
+            )
 
 
-def serve(run: Path | str, settings: Settings, *, device: Device = "auto", announce: Announce = print) -> None:
+def serve(
+    run: Path | str, settings: Settings, *, device: Device = "auto", announce: Announce = print
+) -> None:
     """Serve the policy of a run, a saved policy or a shipped one until SIGINT or SIGTERM."""
     check_device(device)
     where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
@@ -201,7 +218,11 @@ def serve(run: Path | str, settings: Settings, *, device: Device = "auto", annou
 
 @contextmanager
 def running_server(
-    policy: VisuomotorPolicy, settings: Settings, *, name: str = "policy", embed: Embed | None = None
+    policy: VisuomotorPolicy,
+    settings: Settings,
+    *,
+    name: str = "policy",
+    embed: Embed | None = None,
 ) -> Iterator[str]:
     """A server in a thread of this process, for as long as the block lasts; yields its URL."""
     server = Server(policy, settings, name=name, embed=embed)
@@ -216,7 +237,9 @@ def running_server(
         try:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
                 runner.run(server.run(announce))
-        except BaseException as error:  # raised again below, in the thread that asked for the server
+        except (
+            BaseException
+        ) as error:  # raised again below, in the thread that asked for the server
             failure.append(error)
         finally:
             ready.set()

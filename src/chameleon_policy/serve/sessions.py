@@ -63,7 +63,9 @@ class Session:
         return seed
 
     def noise(self, horizon: int, action: int) -> Tensor:
-        """Of the next chunk. It stays the same until `acted`: a chunk that failed uses nothing up."""
+        """Of the next chunk. It stays the same until `acted`: a chunk that failed uses nothing
+        up.
+        """
         if self._noise is None:
             self._noise = torch.randn((horizon, action), generator=self._generator)
         return self._noise

@@ -27,7 +27,9 @@ class Settings:
     """So that no client has them all."""
     max_connections: int = 64
     max_waiting: int = 8
-    """Requests of one connection that are not answered yet; after that nothing more is read from it."""
+    """Requests of one connection that are not answered yet; after that nothing more is read from
+    it.
+    """
     max_message_bytes: int | None = None
     """None: one observation with pictures in float32, and 64 KiB."""
     max_sampling_steps: int = 100
@@ -37,7 +39,9 @@ class Settings:
     send_seconds: float = 10.0
     """A client that takes longer to receive one reply is dropped."""
     ping_seconds: float = 20.0
-    """Between pings, and for an answer to one: a machine that vanished is noticed after twice that."""
+    """Between pings, and for an answer to one: a machine that vanished is noticed after twice
+    that.
+    """
     close_seconds: float = 2.0
     """What clients get to say goodbye when the server stops."""
 
@@ -47,8 +51,14 @@ class Settings:
             if entry.type in ("int", "float", "int | None") and value is not None:
                 number = int if "int" in str(entry.type) else (int, float)
                 lowest = 0 if entry.name == "port" else 1 if number is int else 1e-3
-                if not isinstance(value, number) or isinstance(value, bool) or not lowest <= value < 2**40:
-                    raise ValueError(f"{entry.name}: expected a number of at least {lowest}, got {value!r}")
+                if (
+                    not isinstance(value, number)
+                    or isinstance(value, bool)
+                    or not lowest <= value < 2**40
+                ):
+                    raise ValueError(
+                        f"{entry.name}: expected a number of at least {lowest}, got {value!r}"
+                    )
         if self.port > 65535:
             raise ValueError(f"port: expected 0 to 65535, got {self.port}")
         if self.token is not None:

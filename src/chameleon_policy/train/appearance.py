@@ -1,7 +1,9 @@
-"""How an episode looks when training shows it: as it was, in a mirror, in another light, through a bent lens.
+"""How an episode looks when training shows it: as it was, in a mirror, in another light, through a
+bent lens.
 
-Few demonstrations can be told apart by the tint of their table or the millimetres between their objects, and are then
-learned by heart, each with its answer. What an episode looks like is drawn once for all of its frames.
+Few demonstrations can be told apart by the tint of their table or the millimetres between their
+objects, and are then learned by heart, each with its answer. What an episode looks like is drawn
+once for all of its frames.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ UNWARPED: Matrix = ((1.0, 0.0), (0.0, 1.0))
 
 @dataclass(frozen=True)
 class Mirror:
-    """What a mirror does to a robot's numbers: the signs that its state and its actions are multiplied with."""
+    """What a mirror does to a robot's numbers: the signs that its state and its actions are
+    multiplied with.
+    """
 
     state: tuple[float, ...]
     action: tuple[float, ...]
@@ -43,8 +47,9 @@ AS_IT_WAS = Appearance()
 
 
 def draw_appearance(rng: np.random.Generator, mirror: bool, tint: float, warp: float) -> Appearance:
-    """In a mirror every other time; with colours that differ by up to the share `tint`; stretched, turned and sheared by up
-    to the share `warp`."""
+    """In a mirror every other time; with colours that differ by up to the share `tint`; stretched,
+    turned and sheared by up to the share `warp`.
+    """
     mirrored = mirror and bool(rng.random() < 0.5)
     red, green, blue = (1 + tint * rng.uniform(-1, 1, 3)).tolist()
     (xx, xy), (yx, yy) = (np.eye(2) + warp * rng.uniform(-1, 1, (2, 2))).tolist()
@@ -60,7 +65,9 @@ def tinted(images: Tensor, factors: Sequence[tuple[float, float, float]]) -> Ten
 
 
 def warped(images: Tensor, matrices: Sequence[Matrix]) -> Tensor:
-    """Pictures (B T H W 3), uint8, with all frames of an episode warped alike; beyond an edge, its last pixels go on."""
+    """Pictures (B T H W 3), uint8, with all frames of an episode warped alike; beyond an edge, its
+    last pixels go on.
+    """
     if all(each == UNWARPED for each in matrices):
         return images
     matrix = sent(torch.tensor(matrices, dtype=torch.float32), images.device)

@@ -45,11 +45,15 @@ class Progress:
 
 
 def policy_folder(run: Path | str) -> Path | str:
-    """Where the policy of a run lies; what is no run (a saved policy, a name on the hub) is returned as it is."""
+    """Where the policy of a run lies; what is no run (a saved policy, a name on the hub) is
+    returned as it is.
+    """
     if not (Path(run) / SETTINGS).is_file():
         return run
     if not (Path(run) / POLICY).is_dir():
-        raise FileNotFoundError(f"{run} has not saved a policy yet; wait for its first checkpoint, or train it further")
+        raise FileNotFoundError(
+            f"{run} has not saved a policy yet; wait for its first checkpoint, or train it further"
+        )
     return Path(run) / POLICY
 
 
@@ -69,7 +73,11 @@ class Checkpoints:
         self.folder, self.keep = run / "checkpoints", keep
 
     def save(
-        self, progress: Progress, method: torch.nn.Module, ema: Mapping[str, Tensor], optimizers: Sequence[Optimizer]
+        self,
+        progress: Progress,
+        method: torch.nn.Module,
+        ema: Mapping[str, Tensor],
+        optimizers: Sequence[Optimizer],
     ) -> Path:
         """Write a checkpoint, then remove the oldest ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +89,9 @@ class Checkpoints:
                     tensors[f"optimizer/{moment}/{name}"] = value
         metadata = {"format": FORMAT, "progress": json.dumps(vars(progress))}
         # Clones: tied weights would share memory, which the format does not allow.
-        content = safetensors.torch.save({name: t.detach().cpu().clone() for name, t in tensors.items()}, metadata)
+        content = safetensors.torch.save(
+            {name: t.detach().cpu().clone() for name, t in tensors.items()}, metadata
+        )
         path = self.folder / f"step-{progress.step:08d}.safetensors"
         unfinished = path.with_suffix(".unfinished")
         with unfinished.open("wb") as file:
@@ -89,24 +99,38 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        newer = [other for other in self._newest_first() if other > path]  # damaged ones, or this run would not be here
-        for old in [*newer, *self._newest_first()[len(newer) + self.keep :], *self.folder.glob("*.unfinished")]:
+        # damaged ones, or this run would not be here
+        newer = [other for other in self._newest_first() if other > path]
+        for old in [
+            *newer,
+            *self._newest_first()[len(newer) + self.keep :],
+            *self.folder.glob("*.unfinished"),
+        ]:
             old.unlink(missing_ok=True)
         return path
 
-    def restore(self, method: torch.nn.Module, ema: dict[str, Tensor], optimizers: Sequence[Optimizer]) -> Progress | None:
-        """Load the newest checkpoint that can be read; None if the run has none. A damaged one is passed over aloud."""
+    def restore(
+        self, method: torch.nn.Module, ema: dict[str, Tensor], optimizers: Sequence[Optimizer]
+    ) -> Progress | None:
+        """Load the newest checkpoint that can be read; None if the run has none. A damaged one is
+        passed over aloud.
+        """
         found = self._newest_first()
         for path in found:
             try:
                 progress, tensors = _read(path)
             except (safetensors.SafetensorError, ValueError, OSError) as error:
-                warnings.warn(f"{path} cannot be read ({error}); going on from the checkpoint before it", stacklevel=2)
+                warnings.warn(
+                    f"{path} cannot be read ({error}); going on from the checkpoint before it",
+                    stacklevel=2,
+                )
                 continue
             _apply(path, tensors, method, ema, optimizers)
             return progress
         if found:
-            raise ValueError(f"no checkpoint in {self.folder} can be read; train again with another --out")
+            raise ValueError(
+                f"no checkpoint in {self.folder} can be read; train again with another --out"
+            )
         return None
 
     def _newest_first(self) -> list[Path]:
@@ -118,7 +142,8 @@ def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise ValueError("it is no training checkpoint")
-        return Progress(**json.loads(metadata["progress"])), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return Progress(**json.loads(metadata["progress"])), tensors
 
 
 def _apply(
@@ -135,7 +160,10 @@ def _apply(
     for name, value in _below("ema/", tensors):
         ema[name].copy_(value)
     owners = {
-        id(each): optimizer for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]
+        id(each): optimizer
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for each in group["params"]
     }
     for name, parameter in method.named_parameters():
         state: dict[str, Any] = {}
@@ -148,4 +176,8 @@ def _apply(
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    return ((name.removeprefix(prefix), tensor) for name, tensor in tensors.items() if name.startswith(prefix))
+    return (
+        (name.removeprefix(prefix), tensor)
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    )

@@ -1,4 +1,6 @@
-"""What people see of a training: a bar with the figures on a terminal, a line now and then in a log file."""
+"""What people see of a training: a bar with the figures on a terminal, a line now and then in a log
+file.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,13 @@ class Display:
     def __init__(self, console: Console, active: bool) -> None:
         self._console, self._active = console, active
         self._bar = Bar(
-            TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[figures]}"),
-            console=console, disable=not (active and console.is_terminal),
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+            disable=not (active and console.is_terminal),
+        )
         self._line = self._bar.add_task("training", total=1.0, figures="")
         self._spoken = -SECONDS_BETWEEN_LINES
 
@@ -32,7 +38,12 @@ class Display:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._bar.stop()
 
     def show(self, progress: Progress, share: float, figures: dict[str, float]) -> None:
@@ -41,7 +52,11 @@ class Display:
         left = progress.seconds * (1 - share) / max(share, 1e-6)
         text = f"step {progress.step}: {', '.join(parts)}; {figures['frames_per_second']:,.0f} frames/s, {_clock(left)} left"
         self._bar.update(self._line, completed=share, figures=text)
-        if self._active and not self._console.is_terminal and time.monotonic() - self._spoken > SECONDS_BETWEEN_LINES:
+        if (
+            self._active
+            and not self._console.is_terminal
+            and time.monotonic() - self._spoken > SECONDS_BETWEEN_LINES
+        ):
             self._console.print(text, soft_wrap=True, highlight=False)
             self._spoken = time.monotonic()
 

@@ -1,4 +1,6 @@
-"""Hands the batches of every step to the training loop, and knows how long it had to wait for them."""
+"""Hands the batches of every step to the training loop, and knows how long it had to wait for
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from chameleon_policy.train.store import EpisodeStore
 from chameleon_policy.train.timeline import Timeline, as_it_was, at_another_pace
 
 AHEAD = 2
-"""Steps that are prepared while the GPU is busy, when the data do not fit on it; their batches, uint8, wait there."""
+"""Steps that are prepared while the GPU is busy, when the data do not fit on it; their batches,
+uint8, wait there.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +76,18 @@ def chosen_episodes(store: EpisodeStore, config: TrainingConfig, step: int) -> l
 
 
 class Feeder:
-    """Prepares the parts of this process, step after step; ahead of time if every batch has to travel to the GPU."""
+    """Prepares the parts of this process, step after step; ahead of time if every batch has to
+    travel to the GPU.
+    """
 
-    def __init__(self, store: EpisodeStore, config: TrainingConfig, accelerator: Accelerator, first_step: int) -> None:
+    def __init__(
+        self, store: EpisodeStore, config: TrainingConfig, accelerator: Accelerator, first_step: int
+    ) -> None:
         self._store, self._config = store, config
         self._parts = accelerator.num_processes * config.accumulate
         self._mine = range(
-            accelerator.process_index * config.accumulate, (accelerator.process_index + 1) * config.accumulate
+            accelerator.process_index * config.accumulate,
+            (accelerator.process_index + 1) * config.accumulate,
         )
         self._step = first_step
         self._frames = 0
@@ -90,12 +99,19 @@ class Feeder:
     def __enter__(self) -> Self:
         if not self._store.resident:
             stream = torch.cuda.Stream(self._store.device)
-            self._thread = threading.Thread(target=self._work_ahead, args=(self._step, stream), daemon=True)
+            self._thread = threading.Thread(
+                target=self._work_ahead, args=(self._step, stream), daemon=True
+            )
             self._thread.start()
         self._since = time.perf_counter()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
@@ -117,8 +133,9 @@ class Feeder:
         return parts
 
     def figures(self, steps: int) -> dict[str, float]:
-        """Frames a second (of the demonstrations as they were, at whatever pace they are shown) and the share of time spent
-        waiting for data, since the last call, `steps` ago."""
+        """Frames a second (of the demonstrations as they were, at whatever pace they are shown) and
+        the share of time spent waiting for data, since the last call, `steps` ago.
+        """
         passed = max(time.perf_counter() - self._since, 1e-9)
         result = {
             "frames_per_second": self._frames / passed,
@@ -151,7 +168,14 @@ class Feeder:
         chosen = chosen_episodes(self._store, config, step)
         size = config.batch // self._parts
         return [
-            Part(number, list(self._windows([self._shown(step, place, chosen[place]) for place in _share(number, size)])))
+            Part(
+                number,
+                list(
+                    self._windows(
+                        [self._shown(step, place, chosen[place]) for place in _share(number, size)]
+                    )
+                ),
+            )
             for number in self._mine
         ]
 
@@ -163,10 +187,14 @@ class Feeder:
             return timeline
         if config.another_pace:
             rng, decisions = pace_of(config.seed, step, place), self._store.decisions[episode].steps
-            timeline = at_another_pace(episode, length, decisions, rng, config.uneven_pace, config.longer_retention)
+            timeline = at_another_pace(
+                episode, length, decisions, rng, config.uneven_pace, config.longer_retention
+            )
         if config.another_look:
             rng = appearance_of(config.seed, step, place)
-            timeline = replace(timeline, appearance=draw_appearance(rng, config.mirror, config.tint, config.warp))
+            timeline = replace(
+                timeline, appearance=draw_appearance(rng, config.mirror, config.tint, config.warp)
+            )
         return timeline
 
     def _ship(self, parts: list[Part], stream: torch.cuda.Stream) -> _Shipment:
@@ -174,8 +202,13 @@ class Feeder:
             return _Shipment(self._arrived(parts), stream.record_event())
 
     def _arrived(self, parts: list[Part]) -> list[Part]:
-        """The parts where the policy computes, which is also where pictures are changed quickest."""
-        return [Part(part.number, [self._arrived_window(window) for window in part.windows]) for part in parts]
+        """The parts where the policy computes, which is also where pictures are changed
+        quickest.
+        """
+        return [
+            Part(part.number, [self._arrived_window(window) for window in part.windows])
+            for part in parts
+        ]
 
     def _arrived_window(self, window: Window) -> Window:
         batch = self._store.dressed(window.batch.to(self._store.device), window.looks)
@@ -189,7 +222,13 @@ class Feeder:
             shown = [shown[row] for row in survivors]
             batch = self._store.batch(shown, first, stride, self._config.emphasis)
             valid = sum(min(stride, len(each) - first) for each in shown)
-            yield Window(batch, [each.appearance for each in shown], survivors, valid / frames, first + stride >= longest)
+            yield Window(
+                batch,
+                [each.appearance for each in shown],
+                survivors,
+                valid / frames,
+                first + stride >= longest,
+            )
 
 
 def _share(number: int, size: int) -> range:

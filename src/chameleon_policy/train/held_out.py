@@ -1,8 +1,10 @@
-"""What a policy makes of demonstrations that it is not trained on: its losses, and whether it remembers.
+"""What a policy makes of demonstrations that it is not trained on: its losses, and whether it
+remembers.
 
-The probe answers the second question without a simulator. A linear classifier reads the answer of every decision from the
-working state h at that moment; it is fitted to the demonstrations of the training and asked about the others. At chance, the
-memory holds nothing that the action head could act on.
+The probe answers the second question without a simulator. A linear classifier reads the answer of
+every decision from the working state h at that moment; it is fitted to the demonstrations of the
+training and asked about the others. At chance, the memory holds nothing that the action head could
+act on.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ def watch_held_out(
     autocast: Callable[[], AbstractContextManager[object]],
     emphasis: Emphasis | None = None,
 ) -> Watch:
-    """Losses over the episodes that are held out, with the training's emphasis, and how many of their answers a probe reads.
+    """Losses over the episodes that are held out, with the training's emphasis, and how many of
+    their answers a probe reads.
 
-    Every task, told by its instruction, has a probe of its own, and where there are several a figure of its own too.
+    Every task, told by its instruction, has a probe of its own, and where there are several a
+    figure of its own too.
     """
     known, asked = _by_task(trained), _by_task(held_out)
     probed = [task for task in asked if task in known]
@@ -44,7 +48,10 @@ def watch_held_out(
         with autocast():
             figures = _losses(policy, held_out, emphasis)
             right = {
-                task: probe(*_decided(policy, trained, known[task]), *_decided(policy, held_out, asked[task])).float()
+                task: probe(
+                    *_decided(policy, trained, known[task]),
+                    *_decided(policy, held_out, asked[task]),
+                ).float()
                 for task in probed
             }
         if right:
@@ -62,7 +69,9 @@ def probe_of(instruction: str) -> str:
 
 
 def probe(known: Tensor, answers: Tensor, asked: Tensor, right: Tensor) -> Tensor:
-    """Of which rows of `asked` (N D) a linear classifier that was fitted to `known` (M D) tells the answer."""
+    """Of which rows of `asked` (N D) a linear classifier that was fitted to `known` (M D) tells the
+    answer.
+    """
     classes = int(max(answers.max(), right.max())) + 1
     return LinearProbe.fit(known, answers, classes).told(asked) == right
 
@@ -79,7 +88,9 @@ def _by_task(store: EpisodeStore) -> dict[str, list[int]]:
     return found
 
 
-def _losses(policy: VisuomotorPolicy, store: EpisodeStore, emphasis: Emphasis | None) -> dict[str, float]:
+def _losses(
+    policy: VisuomotorPolicy, store: EpisodeStore, emphasis: Emphasis | None
+) -> dict[str, float]:
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
     for number, batch in enumerate(_batches(policy, store, range(len(store)), emphasis)):
@@ -91,21 +102,32 @@ def _losses(policy: VisuomotorPolicy, store: EpisodeStore, emphasis: Emphasis | 
     return {f"held_out_{name}": total / counts[name] for name, total in sums.items()}
 
 
-def _decided(policy: VisuomotorPolicy, store: EpisodeStore, chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _decided(
+    policy: VisuomotorPolicy, store: EpisodeStore, chosen: Sequence[int]
+) -> tuple[Tensor, Tensor]:
     """h at every decision of the chosen episodes (N D), and the answers (N).
 
-    Methods without an h have what their heads read there, up to all tokens of two frames: more numbers to read from.
+    Methods without an h have what their heads read there, up to all tokens of two frames: more
+    numbers to read from.
     """
     decisions = [store.decisions[episode] for episode in chosen]
     batches = _batches(policy, store, chosen)
     working = [states for batch in batches for states in policy.working_states(batch.observation)]
-    rows = [states[list(each.steps)].flatten(1).float() for states, each in zip(working, decisions, strict=True)]
-    answers = torch.tensor([answer for each in decisions for answer in each.answers], device=policy.device)
+    rows = [
+        states[list(each.steps)].flatten(1).float()
+        for states, each in zip(working, decisions, strict=True)
+    ]
+    answers = torch.tensor(
+        [answer for each in decisions for answer in each.answers], device=policy.device
+    )
     return torch.cat(rows), answers
 
 
 def _batches(
-    policy: VisuomotorPolicy, store: EpisodeStore, chosen: Sequence[int], emphasis: Emphasis | None = None
+    policy: VisuomotorPolicy,
+    store: EpisodeStore,
+    chosen: Sequence[int],
+    emphasis: Emphasis | None = None,
 ) -> Iterator[EpisodeBatch]:
     for first in range(0, len(chosen), BATCH):
         yield store.batch(chosen[first : first + BATCH], emphasis=emphasis).to(policy.device)

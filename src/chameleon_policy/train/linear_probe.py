@@ -1,4 +1,6 @@
-"""A linear classifier, fitted the same way everywhere: what it reads, an action head could read too."""
+"""A linear classifier, fitted the same way everywhere: what it reads, an action head could read
+too.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class LinearProbe:
 
     @classmethod
     def fit(cls, rows: Tensor, answers: Tensor, classes: int) -> Self:
-        """Least cross-entropy over rows (M D) with answers (M), and a small penalty on the weights."""
+        """Least cross-entropy over rows (M D) with answers (M), and a small penalty on the
+        weights.
+        """
         mean, spread = rows.mean(0), rows.std(0, correction=0).clamp(min=1e-6)
         known = (rows - mean) / spread
         weight = torch.zeros(classes, known.shape[1], device=known.device, requires_grad=True)
@@ -33,7 +37,9 @@ class LinearProbe:
 
         def closure() -> Tensor:
             optimizer.zero_grad()
-            loss = F.cross_entropy(known @ weight.T + bias, answers) + PENALTY * weight.square().sum()
+            loss = (
+                F.cross_entropy(known @ weight.T + bias, answers) + PENALTY * weight.square().sum()
+            )
             loss.backward()
             return loss
 
@@ -44,7 +50,9 @@ class LinearProbe:
     def shares(self, rows: Tensor) -> Tensor:
         """The probability of every answer, (... D) to (... classes)."""
         with torch.autocast(rows.device.type, enabled=False):
-            return torch.softmax((rows - self.mean) / self.spread @ self.weight.T + self.bias, dim=-1)
+            return torch.softmax(
+                (rows - self.mean) / self.spread @ self.weight.T + self.bias, dim=-1
+            )
 
     def told(self, rows: Tensor) -> Tensor:
         """The likeliest answer of every row."""

@@ -1,4 +1,6 @@
-"""The one training loop. A method has a loss and can be saved; everything else is here and the same for all of them."""
+"""The one training loop. A method has a loss and can be saved; everything else is here and the same
+for all of them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from chameleon_policy.train.stopping import StopRequest
 from chameleon_policy.train.store import EpisodeStore
 
 Watch = Callable[[nn.Module], Mapping[str, float]]
-"""Scores the policy while it is being trained: in closed loop, or on demonstrations that are held out."""
+"""Scores the policy while it is being trained: in closed loop, or on demonstrations that are held
+out.
+"""
 
 
 class StepLoss(Protocol):
@@ -47,15 +51,17 @@ class StepLoss(Protocol):
 class Method(Protocol):
     """Anything that can be trained: an nn.Module with a loss.
 
-    One whose loss takes `state` and `augmentation` and returns them can be trained on windows of long episodes, unless its
-    `carries_memory` is False. One that has an `update_target` is told after every optimizer step.
+    One whose loss takes `state` and `augmentation` and returns them can be trained on windows of
+    long episodes, unless its `carries_memory` is False. One that has an `update_target` is told
+    after every optimizer step.
     """
 
     def loss(self, batch: EpisodeBatch, **options: Any) -> StepLoss:
         """The loss of one batch of episodes.
 
-        One that takes `check_values` promises that without it nothing waits for the device: only then are steps recorded.
-        One that takes `keep_state` may leave out the memory afterwards where no window follows.
+        One that takes `check_values` promises that without it nothing waits for the device: only
+        then are steps recorded. One that takes `keep_state` may leave out the memory afterwards
+        where no window follows.
         """
 
     def save_pretrained(self, directory: Path) -> None:
@@ -76,7 +82,13 @@ def make_optimizers(method: nn.Module, config: TrainingConfig) -> list[torch.opt
     if rest:
         betas = (0.9, config.beta2)
         optimizers.append(
-            torch.optim.AdamW(rest, lr=config.learning_rate, betas=betas, weight_decay=config.weight_decay, fused=True)
+            torch.optim.AdamW(
+                rest,
+                lr=config.learning_rate,
+                betas=betas,
+                weight_decay=config.weight_decay,
+                fused=True,
+            )
         )
     if matrices:
         optimizers.append(Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay))
@@ -104,12 +116,16 @@ class Trainer:
             )
         windowed = config.window is not None and config.window < max(store.lengths)
         if windowed and not getattr(method, "carries_memory", hasattr(method, "initial_state")):
-            raise ValueError(f"{type(method).__name__} carries no memory from window to window; leave out --window")
+            raise ValueError(
+                f"{type(method).__name__} carries no memory from window to window; leave out --window"
+            )
         self.method, self.store, self.config, self.accelerator = method, store, config, accelerator
         self.run, self.watches = run, watches
         if config.forget_activations:
             if not hasattr(method, "forget_activations"):
-                raise ValueError(f"{type(method).__name__} always keeps its activations; leave out --forget-activations")
+                raise ValueError(
+                    f"{type(method).__name__} always keeps its activations; leave out --forget-activations"
+                )
             method.forget_activations = True
         on_gpu = accelerator.device.type == "cuda"
         if config.fused and on_gpu:
@@ -126,11 +142,16 @@ class Trainer:
 
     def restore(self) -> Progress:
         """Go back to the newest checkpoint; a new run stays at step 0."""
-        self.progress = self.checkpoints.restore(self.method, self.average.weights, self.optimizers) or self.progress
+        self.progress = (
+            self.checkpoints.restore(self.method, self.average.weights, self.optimizers)
+            or self.progress
+        )
         return self.progress
 
     def train(self, sinks: Sequence[Sink], console: Console) -> int | None:
-        """Train until the budget is spent (returns None) or a signal asks to stop (its number); saves in both cases."""
+        """Train until the budget is spent (returns None) or a signal asks to stop (its number);
+        saves in both cases.
+        """
         config, started = self.config, time.perf_counter() - self.progress.seconds
         saved_at = self.progress.seconds
         self.method.train()
@@ -149,7 +170,11 @@ class Trainer:
                 if share >= 1 or signal is not None:
                     break
                 self._step(feeder.next_step(), share)
-                self.progress = replace(self.progress, step=self.progress.step + 1, seconds=time.perf_counter() - started)
+                self.progress = replace(
+                    self.progress,
+                    step=self.progress.step + 1,
+                    seconds=time.perf_counter() - started,
+                )
                 if self.progress.step % config.log_steps == 0:
                     figures = self._write_figures(sinks, feeder)
                     display.show(self.progress, self.share_of_budget, figures)
@@ -223,7 +248,9 @@ class Trainer:
             for name, value in {"loss": loss.total.detach(), **loss.parts}.items():
                 # A window may have nothing of a part; but a loss that is no number stays so.
                 counted = torch.isfinite(value) | (name == "loss")
-                sums[name] = sums.get(name, 0) + torch.where(counted, value.float(), 0.0) * window.weight
+                sums[name] = (
+                    sums.get(name, 0) + torch.where(counted, value.float(), 0.0) * window.weight
+                )
                 weights[name] = weights.get(name, 0) + counted * window.weight
             if not window.last:
                 carried = {"state": loss.state, "augmentation": loss.augmentation}
@@ -232,32 +259,48 @@ class Trainer:
     def _average_gradients(self) -> None:
         if self.accelerator.num_processes == 1:
             return
-        gradients = [parameter.grad for parameter in self.method.parameters() if parameter.grad is not None]
-        flat = self.accelerator.reduce(torch.cat([gradient.flatten() for gradient in gradients]), reduction="mean")
-        for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+        gradients = [
+            parameter.grad for parameter in self.method.parameters() if parameter.grad is not None
+        ]
+        flat = self.accelerator.reduce(
+            torch.cat([gradient.flatten() for gradient in gradients]), reduction="mean"
+        )
+        for gradient, mean in zip(
+            gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True
+        ):
             gradient.copy_(mean.view_as(gradient))
 
     def _agree(self, share: float, signal: int | None) -> tuple[float, int | None]:
         """Every process follows the first one's clock, and a signal to any of them stops all."""
         if self.accelerator.num_processes == 1:
             return share, signal
-        mine = torch.tensor([share if self.accelerator.is_main_process else 0.0, float(signal or 0)], dtype=torch.float64)
+        mine = torch.tensor(
+            [share if self.accelerator.is_main_process else 0.0, float(signal or 0)],
+            dtype=torch.float64,
+        )
         everyone = self.accelerator.gather(mine.to(self.accelerator.device).unsqueeze(0))
         return float(everyone[0, 0]), int(everyone[:, 1].max()) or None
 
     def _write_figures(self, sinks: Sequence[Sink], feeder: Feeder) -> dict[str, float]:
-        """Means since the last line; the first look at the numbers, so that steps never wait for the device."""
+        """Means since the last line; the first look at the numbers, so that steps never wait for
+        the device.
+        """
         steps, rows = [step for step, _ in self._unread], [row for _, row in self._unread]
         self._unread = []
         names = list(dict.fromkeys(name for row in rows for name in row))
         nothing = torch.full((), math.nan, device=self.accelerator.device)
-        values = torch.stack([torch.stack([row.get(name, nothing).float() for row in rows]) for name in names])
+        values = torch.stack(
+            [torch.stack([row.get(name, nothing).float() for row in rows]) for name in names]
+        )
         counted = torch.isfinite(values)
         sums = self.accelerator.reduce(torch.where(counted, values, 0.0), reduction="sum").cpu()
         counts = self.accelerator.reduce(counted.float(), reduction="sum").cpu()
         for place, step in enumerate(steps):
             for row, name in enumerate(names):
-                if name in ("loss", "gradient_norm") and counts[row, place] < self.accelerator.num_processes:
+                if (
+                    name in ("loss", "gradient_norm")
+                    and counts[row, place] < self.accelerator.num_processes
+                ):
                     self._refuse_to_go_on(name, float(values[row, place]), step)
         figures = dict(zip(names, (sums.sum(1) / counts.sum(1)).tolist(), strict=True))
         figures["learning_rate"] = self.optimizers[0].param_groups[0]["lr"]
@@ -286,13 +329,19 @@ class Trainer:
         started = time.perf_counter()
         if self.accelerator.is_main_process:
             with self.average.applied(self.method):
-                figures = {name: value for watch in self.watches for name, value in watch(self.method).items()}
+                figures = {
+                    name: value
+                    for watch in self.watches
+                    for name, value in watch(self.method).items()
+                }
                 figures["seconds"] = self.progress.seconds
             for sink in sinks:
                 sink.write(self.progress.step, figures)
             display.say(
                 f"step {self.progress.step}: "
-                + ", ".join(f"{name} {value:.3g}" for name, value in figures.items() if name != "seconds")
+                + ", ".join(
+                    f"{name} {value:.3g}" for name, value in figures.items() if name != "seconds"
+                )
             )
         return time.perf_counter() - started
 

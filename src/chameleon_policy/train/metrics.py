@@ -25,7 +25,9 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """metrics.jsonl; when a run goes on, lines that will be written again are dropped: later steps, repeated looks."""
+    """metrics.jsonl; when a run goes on, lines that will be written again are dropped: later steps,
+    repeated looks.
+    """
 
     def __init__(self, path: Path, progress: Progress) -> None:
         kept, looks = [], 0
@@ -56,7 +58,9 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ImportError("logging to TensorBoard needs: pip install 'chameleon-policy[tensorboard]'") from error
+            raise ImportError(
+                "logging to TensorBoard needs: pip install 'chameleon-policy[tensorboard]'"
+            ) from error
         self._writer: Any = SummaryWriter(str(run / "tensorboard"), purge_step=resume_at or None)
 
     def write(self, step: int, figures: dict[str, float]) -> None:
@@ -76,17 +80,25 @@ class WeightsAndBiases:
         try:
             import wandb
         except ImportError as error:
-            raise ImportError("logging to wandb needs: pip install 'chameleon-policy[wandb]'") from error
+            raise ImportError(
+                "logging to wandb needs: pip install 'chameleon-policy[wandb]'"
+            ) from error
         identity = run / "wandb-id"
         if not identity.exists():
             identity.write_text(secrets.token_hex(8))
         try:
             self._run: Any = wandb.init(
-                project="chameleon", name=run.resolve().name, id=identity.read_text(), resume="allow", dir=str(run),
+                project="chameleon",
+                name=run.resolve().name,
+                id=identity.read_text(),
+                resume="allow",
+                dir=str(run),
                 config=settings,
-            )  # fmt: skip
+            )
         except wandb.errors.UsageError as error:
-            raise ValueError(f"wandb: {error}. Log in with `wandb login`, or set WANDB_MODE=offline") from error
+            raise ValueError(
+                f"wandb: {error}. Log in with `wandb login`, or set WANDB_MODE=offline"
+            ) from error
 
     def write(self, step: int, figures: dict[str, float]) -> None:
         """One row."""
@@ -97,7 +109,9 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-def open_sinks(run: Path, loggers: tuple[Logger, ...], settings: dict[str, Any], progress: Progress) -> list[Sink]:
+def open_sinks(
+    run: Path, loggers: tuple[Logger, ...], settings: dict[str, Any], progress: Progress
+) -> list[Sink]:
     """The sinks of a run."""
     sinks: list[Sink] = [JsonLines(run / METRICS, progress)]
     if "tensorboard" in loggers:

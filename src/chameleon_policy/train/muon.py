@@ -1,8 +1,10 @@
-"""Muon: gradient descent with orthogonalised momentum, for the matrices of a network (Jordan et al., 2024).
+"""Muon: gradient descent with orthogonalised momentum, for the matrices of a network (Jordan et
+al., 2024).
 
-The momentum of a weight matrix is replaced by the nearest matrix whose singular values are all about one, so that rare
-directions of the gradient move the weights as far as frequent ones. torch.optim.Muon does the same matrix by matrix and in
-bfloat16; here matrices of equal shape go through the iteration together, and on a CPU in float32.
+The momentum of a weight matrix is replaced by the nearest matrix whose singular values are all
+about one, so that rare directions of the gradient move the weights as far as frequent ones.
+torch.optim.Muon does the same matrix by matrix and in bfloat16; here matrices of equal shape go
+through the iteration together, and on a CPU in float32.
 """
 
 from __future__ import annotations
@@ -21,11 +23,15 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.ConvTranspose1d, nn.Conv2d, nn.LSTM)
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 MATCHED_SIZE = 0.2
-"""Size of an update per weight, before the learning rate: about AdamW's, so that one learning rate serves both."""
+"""Size of an update per weight, before the learning rate: about AdamW's, so that one learning rate
+serves both.
+"""
 
 
 def matrices_of(module: nn.Module) -> list[Tensor]:
-    """Weights that Muon is made for: of linear, convolutional and recurrent layers, but for thin ones; no embeddings."""
+    """Weights that Muon is made for: of linear, convolutional and recurrent layers, but for thin
+    ones; no embeddings.
+    """
     found = [
         weight
         for layer in module.modules()
@@ -33,11 +39,17 @@ def matrices_of(module: nn.Module) -> list[Tensor]:
         for name, weight in layer.named_parameters(recurse=False)
         if name.startswith("weight")
     ]
-    return [weight for weight in found if weight.requires_grad and min(weight.flatten(1).shape) >= SMALLEST_SIDE]
+    return [
+        weight
+        for weight in found
+        if weight.requires_grad and min(weight.flatten(1).shape) >= SMALLEST_SIDE
+    ]
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Singular values of every matrix (... m n) to about one, by five steps of a Newton-Schulz iteration."""
+    """Singular values of every matrix (... m n) to about one, by five steps of a Newton-Schulz
+    iteration.
+    """
     wide = matrices.mT if matrices.shape[-2] > matrices.shape[-1] else matrices
     x: Tensor = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp(min=1e-7)
     a, b, c = COEFFICIENTS
@@ -48,9 +60,13 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalised; weight decay as in AdamW. Convolutions count as matrices with a row per output."""
+    """Nesterov momentum, orthogonalised; weight decay as in AdamW. Convolutions count as matrices
+    with a row per output.
+    """
 
-    def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0
+    ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -63,9 +79,20 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     by_shape[parameter.flatten(1).shape, parameter.device].append(parameter)
             for (shape, device), parameters in by_shape.items():
-                self._update(parameters, shape, torch.bfloat16 if device.type == "cuda" else torch.float32, group)
+                self._update(
+                    parameters,
+                    shape,
+                    torch.bfloat16 if device.type == "cuda" else torch.float32,
+                    group,
+                )
 
-    def _update(self, parameters: list[Tensor], shape: torch.Size, precision: torch.dtype, group: dict[str, Any]) -> None:
+    def _update(
+        self,
+        parameters: list[Tensor],
+        shape: torch.Size,
+        precision: torch.dtype,
+        group: dict[str, Any],
+    ) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if "momentum" not in self.state[parameter]:
@@ -75,6 +102,13 @@ class Muon(torch.optim.Optimizer):
         ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
         directions = orthogonalise(torch.stack([each.flatten(1) for each in ahead]).to(precision))
         torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        updates = [direction.view_as(parameter) for direction, parameter in zip(directions, parameters, strict=True)]
+        updates = [
+            direction.view_as(parameter)
+            for direction, parameter in zip(directions, parameters, strict=True)
+        ]
         size = MATCHED_SIZE * math.sqrt(max(shape))
-        torch._foreach_add_(parameters, [update.to(momenta[0].dtype) for update in updates], alpha=-group["lr"] * size)
+        torch._foreach_add_(
+            parameters,
+            [update.to(momenta[0].dtype) for update in updates],
+            alpha=-group["lr"] * size,
+        )

@@ -22,7 +22,9 @@ def seed_weights(seed: int) -> None:
 
 
 def seed_noise(seed: int, step: int, part: int) -> None:
-    """Before a part of a step's batch: crops, noise and flow times do not depend on which process computes it."""
+    """Before a part of a step's batch: crops, noise and flow times do not depend on which process
+    computes it.
+    """
     torch.manual_seed(_number(seed, NOISE, step, part))
 
 
@@ -37,8 +39,9 @@ def appearance_of(seed: int, step: int, place: int) -> np.random.Generator:
 
 
 def equal_frames(lengths: Sequence[float], tasks: Sequence[str]) -> list[int]:
-    """Numbers of the episodes of a pass in which every task has about as many frames: those of tasks with few frames come
-    several times."""
+    """Numbers of the episodes of a pass in which every task has about as many frames: those of
+    tasks with few frames come several times.
+    """
     frames = dict.fromkeys(tasks, 0.0)
     for length, task in zip(lengths, tasks, strict=True):
         frames[task] += length
@@ -49,11 +52,13 @@ def equal_frames(lengths: Sequence[float], tasks: Sequence[str]) -> list[int]:
 def episodes_of_step(
     seed: int, step: int, batch: int, lengths: Sequence[int], of_a_pass: Sequence[int] | None = None
 ) -> list[int]:
-    """Numbers of the episodes of a step: pass after pass over the dataset, each in an order of its own.
+    """Numbers of the episodes of a step: pass after pass over the dataset, each in an order of its
+    own.
 
-    Runs of a few batches are sorted by length, since batches of similar episodes need less padding; the batches then come in
-    random order. What does not fill a batch is left out of a pass, other episodes each time. A dataset smaller than a batch
-    is repeated within it. `of_a_pass` names the episodes of a pass (default: each once).
+    Runs of a few batches are sorted by length, since batches of similar episodes need less padding;
+    the batches then come in random order. What does not fill a batch is left out of a pass, other
+    episodes each time. A dataset smaller than a batch is repeated within it. `of_a_pass` names the
+    episodes of a pass (default: each once).
     """
     of_a_pass = range(len(lengths)) if of_a_pass is None else of_a_pass
     per_pass = max(1, len(of_a_pass) // batch)
@@ -64,7 +69,10 @@ def episodes_of_step(
         drawn += [of_a_pass[place] for place in rng.permutation(len(of_a_pass))]
     first = int(rng.permutation(per_pass)[place]) * batch
     run = first - first % (GROUPED * batch)
-    similar = sorted(drawn[run : min(run + GROUPED * batch, per_pass * batch)], key=lambda episode: lengths[episode])
+    similar = sorted(
+        drawn[run : min(run + GROUPED * batch, per_pass * batch)],
+        key=lambda episode: lengths[episode],
+    )
     return similar[first - run : first - run + batch]
 
 

@@ -1,6 +1,8 @@
-"""Recipes: settings of a training under a name, as default instances. Options beside a recipe count more.
+"""Recipes: settings of a training under a name, as default instances. Options beside a recipe count
+more.
 
-Where a recipe leaves the paper's settings, docs/deviations.md says what was measured and what was not.
+Where a recipe leaves the paper's settings, docs/deviations.md says what was measured and what was
+not.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ class Recipe:
     training: TrainingConfig
 
     def trained_with(self, **training: Any) -> TrainingConfig:
-        """Return its training with other settings; a budget in `steps` replaces the one in minutes."""
+        """Return its training with other settings; a budget in `steps` replaces the one in
+        minutes.
+        """
         if training.get("steps") is not None:
             training = {"minutes": None, **training}
         return replace(self.training, **training)

@@ -48,7 +48,9 @@ UNLIMITED = " (add --half-life-limit inf)"
 """How a run goes on that began without a limit."""
 
 WatchMaker = Callable[[VisuomotorPolicy], Watch]
-"""Prepares the look at a policy in closed loop, or refuses one that does not fit, before the first step."""
+"""Prepares the look at a policy in closed loop, or refuses one that does not fit, before the first
+step.
+"""
 
 
 class AlreadyTrainedError(FileExistsError):
@@ -66,7 +68,9 @@ class RunConfig:
     """Demonstrations that are not trained on: their losses, and how well a linear probe reads from
     the memory what decisions ask for, are written to metrics.jsonl --watch-times times."""
     tell_answer: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Give the policy the answer, to see what it fails at besides remembering (recordings of Camo)."""
+    """Give the policy the answer, to see what it fails at besides remembering (recordings of
+    Camo).
+    """
     method: str = "chameleon"
     """chameleon, or what it is compared with: no-memory, act, lstm ... (docs/baselines.md)."""
     preset: PresetName = "small"
@@ -76,7 +80,9 @@ class RunConfig:
     half_life_limit: float | None = None
     """Most control steps over which the working state may keep half of what it holds; inf: no
     limit, None: the preset's."""
-    objective: Annotated[ObjectiveConfig, tyro.conf.OmitArgPrefixes] = field(default_factory=ObjectiveConfig)
+    objective: Annotated[ObjectiveConfig, tyro.conf.OmitArgPrefixes] = field(
+        default_factory=ObjectiveConfig
+    )
     language: str | None = None
     """Text encoder for the dataset's instructions: distilbert-base-uncased, or minilm offline;
     None: the policy gets none."""
@@ -93,17 +99,28 @@ class RunConfig:
                 "--decision-emphasis and --rest-emphasis choose among time steps: say how many with --action-steps"
             )
         if self.held_out and not training.watch_times:
-            raise ValueError("--held-out is evaluated from time to time: say how often with --watch-times")
+            raise ValueError(
+                "--held-out is evaluated from time to time: say how often with --watch-times"
+            )
         for path in self.held_out:
             if path.resolve() in {data.resolve() for data in self.data}:
                 raise ValueError(f"--held-out {path} is trained on; hold out other demonstrations")
 
     @classmethod
-    def by_recipe(cls, name: RecipeName, *, data: tuple[Path, ...], training: Mapping[str, Any], **options: Any) -> Self:
+    def by_recipe(
+        cls,
+        name: RecipeName,
+        *,
+        data: tuple[Path, ...],
+        training: Mapping[str, Any],
+        **options: Any,
+    ) -> Self:
         """Configure a run by a recipe; what is given counts more."""
         recipe = RECIPES[name]
         own = recipe.trained_with(**training)
-        return cls(data=data, training=own, horizon=recipe.horizon, objective=recipe.objective, **options)
+        return cls(
+            data=data, training=own, horizon=recipe.horizon, objective=recipe.objective, **options
+        )
 
 
 def train(
@@ -118,7 +135,9 @@ def train(
 ) -> int | None:
     """Train, or go on; returns None when the budget is spent, or the signal that asked to stop."""
     if config.training.watch_times and not config.held_out and watch is None:
-        raise ValueError("--watch-times: there is nothing to evaluate; give --held-out, or --watch-episodes above 0")
+        raise ValueError(
+            "--watch-times: there is nothing to evaluate; give --held-out, or --watch-episodes above 0"
+        )
     console = console or Console(stderr=True)
     accelerator = _accelerator(config.training, device)
     first = accelerator.is_main_process
@@ -128,20 +147,36 @@ def train(
     episodes = _open(config, config.data)
     mirror = _mirror(config, episodes)
     if (config.training.tint or config.training.warp) and not episodes.views:
-        raise ValueError(f"--tint and --warp change pictures, and {episodes.source} has none; set both to 0")
+        raise ValueError(
+            f"--tint and --warp change pictures, and {episodes.source} has none; set both to 0"
+        )
     if first:
         out.mkdir(parents=True, exist_ok=True)
     with only_process(out / LOCK, refusal) if first else nullcontext():
-        encoder = InstructionEncoder(config.language, accelerator.device) if config.language else None
+        encoder = (
+            InstructionEncoder(config.language, accelerator.device) if config.language else None
+        )
         arrays = _load(episodes, workers, console, show=first)
         policy = build_policy(config, episodes, arrays, encoder, mirror).to(accelerator.device)
-        policy.provenance = {"seed": config.training.seed, "git_revision": git_revision(), "start_from": config.start_from}
-        recorded = config.training.graphs and config.training.window is None and config.training.accumulate == 1
+        policy.provenance = {
+            "seed": config.training.seed,
+            "git_revision": git_revision(),
+            "start_from": config.start_from,
+        }
+        recorded = (
+            config.training.graphs
+            and config.training.window is None
+            and config.training.accumulate == 1
+        )
         recorded = recorded and accelerator.device.type == "cuda"
         put_away = partial(
-            EpisodeStore, features=policy.features, statistics=policy.statistics, device=accelerator.device,
-            encoder=encoder, multiple=LENGTH_MULTIPLE if recorded else 1,
-        )  # fmt: skip
+            EpisodeStore,
+            features=policy.features,
+            statistics=policy.statistics,
+            device=accelerator.device,
+            encoder=encoder,
+            multiple=LENGTH_MULTIPLE if recorded else 1,
+        )
         store = put_away(arrays, mirror=mirror)
         if config.training.another_pace and not any(each.steps for each in store.decisions):
             raise ValueError(
@@ -153,10 +188,13 @@ def train(
             others = _open(config, config.held_out)
             check_fit(others, policy.features, "this training")
             kept = put_away(_load(others, workers, console, show=True))
-            looks.append(watch_held_out(store, kept, accelerator.autocast, config.training.emphasis))
+            looks.append(
+                watch_held_out(store, kept, accelerator.autocast, config.training.emphasis)
+            )
         settings = _settings(config, policy, episodes)
         if first:
-            _claim(out, settings)  # from here on the folder is this run's: what can be refused has been
+            # from here on the folder is this run's: what can be refused has been
+            _claim(out, settings)
         del arrays
         trainer = Trainer(policy, store, config.training, out, accelerator, watches=looks)
         progress = trainer.restore()
@@ -193,7 +231,9 @@ def _mirror(config: RunConfig, episodes: Episodes) -> Mirror | None:
     if not config.training.mirror:
         return None
     if config.tell_answer:
-        raise ValueError("an answer that is told is not told in a mirror: with --tell-answer, give --no-mirror")
+        raise ValueError(
+            "an answer that is told is not told in a mirror: with --tell-answer, give --no-mirror"
+        )
     from chameleon_policy.camo.mirrored import SIGNS, check_mirror
 
     check_mirror(episodes)
@@ -227,15 +267,20 @@ def build_policy(
         architecture = replace(architecture, fast=architecture.fast.limited(config.half_life_limit))
     features = features_of(episodes, config.horizon, encoder)
     policy = method_named(config.method)(architecture, features, statistics_of(arrays, mirror))
-    if config.half_life_limit is not None and not any(isinstance(module, SelectiveSSM) for module in policy.modules()):
-        raise ValueError(f"{config.method} has no state-space layer to limit; leave out --half-life-limit")
+    if config.half_life_limit is not None and not any(
+        isinstance(module, SelectiveSSM) for module in policy.modules()
+    ):
+        raise ValueError(
+            f"{config.method} has no state-space layer to limit; leave out --half-life-limit"
+        )
     return policy
 
 
 def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
     check_device(device)
     on_cpu = device == "cpu" or not torch.cuda.is_available()
-    torch.backends.cudnn.benchmark = not on_cpu  # batches have few shapes: worth trying which algorithm is fastest
+    # batches have few shapes: worth trying which algorithm is fastest
+    torch.backends.cudnn.benchmark = not on_cpu
     bf16 = training.precision == "bf16" or (training.precision == "auto" and not on_cpu)
     return Accelerator(cpu=on_cpu, mixed_precision="bf16" if bf16 else "no")
 
@@ -245,19 +290,30 @@ def _say_if_plain(config: TrainingConfig, steps: int, console: Console) -> None:
     if steps <= config.plain_steps and (config.another_pace or config.another_look):
         console.print(
             f"All {steps} steps were plain (--plain-steps {config.plain_steps}): no episode was shown at another pace, "
-            "in the mirror, tinted or warped. Train longer, or give fewer.", highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            "in the mirror, tinted or warped. Train longer, or give fewer.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _load(episodes: Episodes, workers: int, console: Console, *, show: bool) -> list[EpisodeArrays]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, disable=not show, transient=True) as bar:
         line = bar.add_task("loading episodes", total=len(episodes))
-        return load_episodes(episodes, workers=workers, progress=lambda done: bar.update(line, completed=done))
+        return load_episodes(
+            episodes, workers=workers, progress=lambda done: bar.update(line, completed=done)
+        )
 
 
 def _settings(config: RunConfig, policy: VisuomotorPolicy, episodes: Episodes) -> dict[str, Any]:
-    """What a run is, in JSON's types: the resolved configuration, the data and the statistics that were found in them."""
+    """What a run is, in JSON's types: the resolved configuration, the data and the statistics that
+    were found in them.
+    """
     settings = {
         "method": policy.method,
         "policy": to_json(policy.config),
@@ -267,7 +323,11 @@ def _settings(config: RunConfig, policy: VisuomotorPolicy, episodes: Episodes) -
         "start_from": config.start_from,
         "held_out": [str(path) for path in config.held_out],
         "tell_answer": config.tell_answer,
-        "data": {"path": " ".join(map(str, config.data)), "episodes": len(episodes), "frames": sum(episodes.lengths)},
+        "data": {
+            "path": " ".join(map(str, config.data)),
+            "episodes": len(episodes),
+            "frames": sum(episodes.lengths),
+        },
         "git_revision": git_revision(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(settings))
@@ -281,7 +341,9 @@ def _claim(out: Path, settings: dict[str, Any]) -> None:
         try:
             then = json.loads(path.read_text())
         except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is damaged ({error}): choose another --out, or delete the folder {out}") from error
+            raise ValueError(
+                f"{path} is damaged ({error}): choose another --out, or delete the folder {out}"
+            ) from error
         changed = [
             f"{key}: {before} then, {now} now{UNLIMITED if key.endswith('half_life_limit') and before is None else ''}"
             for key, before, now in _differences(then, settings)
@@ -305,5 +367,9 @@ def _differences(then: Any, now: Any, where: str = "") -> list[tuple[str, Any, A
         return []  # a setting that came later, or is gone, and is off
     if isinstance(then, dict) and isinstance(now, dict):
         keys = list(dict.fromkeys([*then, *now]))
-        return [each for key in keys for each in _differences(then.get(key), now.get(key), f"{where}.{key}".lstrip("."))]
+        return [
+            each
+            for key in keys
+            for each in _differences(then.get(key), now.get(key), f"{where}.{key}".lstrip("."))
+        ]
     return [] if then == now else [(where, then, now)]

@@ -1,4 +1,6 @@
-"""SIGTERM, Ctrl-C and a terminal that closes ask a run to stop after the current step, so that it can save first."""
+"""SIGTERM, Ctrl-C and a terminal that closes ask a run to stop after the current step, so that it
+can save first.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ class StopRequest:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no signals
+        # elsewhere Python takes no signals
+        if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup is meant
                     self._before[number] = signal.signal(number, self._note)
@@ -31,5 +34,10 @@ class StopRequest:
             number, handler = self._before.popitem()
             signal.signal(number, handler)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._give_back()

@@ -1,8 +1,10 @@
-"""The time steps of an episode in the order in which training shows them: as they were, or at another pace.
+"""The time steps of an episode in the order in which training shows them: as they were, or at
+another pace.
 
-Until the first decision a robot of Camo waits, and what it sees passes at any pace: leaving out some frames and repeating
-others makes a new episode with the same answer. Observations and actions move together, and nothing changes from the
-decision on. Few demonstrations are otherwise learned by heart, each with its answer.
+Until the first decision a robot of Camo waits, and what it sees passes at any pace: leaving out
+some frames and repeating others makes a new episode with the same answer. Observations and actions
+move together, and nothing changes from the decision on. Few demonstrations are otherwise learned by
+heart, each with its answer.
 """
 
 from __future__ import annotations
@@ -41,10 +43,17 @@ def as_it_was(episode: int, length: int) -> Timeline:
 
 
 def at_another_pace(
-    episode: int, length: int, decisions: Sequence[int], rng: np.random.Generator, uneven: float, longer: int
+    episode: int,
+    length: int,
+    decisions: Sequence[int],
+    rng: np.random.Generator,
+    uneven: float,
+    longer: int,
 ) -> Timeline:
-    """Each time step before the first decision is left out with the probability `uneven` and shown twice with the same one;
-    the last of them, in which the hands have gone, is shown up to `longer` times more."""
+    """Each time step before the first decision is left out with the probability `uneven` and shown
+    twice with the same one; the last of them, in which the hands have gone, is shown up to `longer`
+    times more.
+    """
     if not decisions or decisions[0] == 0:
         return as_it_was(episode, length)
     decision = decisions[0]

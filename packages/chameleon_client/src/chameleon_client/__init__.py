@@ -10,4 +10,13 @@ from chameleon_client.session import Session
 from chameleon_client.wire import WireError
 
 __version__ = "0.1.0"
-__all__ = ["Client", "ConnectionLost", "Limits", "Metadata", "ServerError", "Session", "Timeout", "WireError"]
+__all__ = [
+    "Client",
+    "ConnectionLost",
+    "Limits",
+    "Metadata",
+    "ServerError",
+    "Session",
+    "Timeout",
+    "WireError",
+]

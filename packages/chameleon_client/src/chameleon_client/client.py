@@ -1,8 +1,8 @@
 """A connection to a policy server, for the loop that controls a robot.
 
-Two threads in the background send and receive: a call that does not wait for its answer returns at once, also while the
-network is stuck, so that a control loop can stop its robot. Answers come to whoever waits for them, by the number of the
-request.
+Two threads in the background send and receive: a call that does not wait for its answer returns at
+once, also while the network is stuck, so that a control loop can stop its robot. Answers come to
+whoever waits for them, by the number of the request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ T = TypeVar("T")
 MAX_REPLY = 2**24
 """Bytes: metadata and chunks are far smaller."""
 MAX_UNSENT = 256
-"""Messages that may wait to be sent: whoever goes on while the network is stuck must not fill the memory."""
+"""Messages that may wait to be sent: whoever goes on while the network is stuck must not fill the
+memory.
+"""
 Reply = dict[str, Any]
 
 
@@ -49,7 +51,8 @@ class _Asked:
 class Client:
     """A connection to the server at `url`, such as ws://127.0.0.1:8765; wss:// for one behind TLS.
 
-    `token` is what the server was started with, if it was; `timeout` is how many seconds a call waits for its answer.
+    `token` is what the server was started with, if it was; `timeout` is how many seconds a call
+    waits for its answer.
     """
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 10.0) -> None:
@@ -64,8 +67,11 @@ class Client:
             self._socket = self._stack.enter_context(
                 connect(
                     url,
-                    additional_headers={} if token is None else {"Authorization": f"Bearer {token}"},
-                    compression=None,  # pictures are random enough to make it slow, and robots are close by
+                    additional_headers={}
+                    if token is None
+                    else {"Authorization": f"Bearer {token}"},
+                    # pictures are random enough to make it slow, and robots are close by
+                    compression=None,
                     proxy=None,
                     open_timeout=timeout,
                     close_timeout=min(timeout, 2.0),
@@ -73,17 +79,25 @@ class Client:
                 )
             )
         except InvalidURI as error:
-            raise ConnectionLost(f"{url}: expected an address such as ws://127.0.0.1:8765") from error
+            raise ConnectionLost(
+                f"{url}: expected an address such as ws://127.0.0.1:8765"
+            ) from error
         except InvalidStatus as error:
-            raise ConnectionLost(f"{url}: {error.response.body.decode(errors='replace').strip() or error}") from error
+            raise ConnectionLost(
+                f"{url}: {error.response.body.decode(errors='replace').strip() or error}"
+            ) from error
         except (OSError, InvalidHandshake) as error:
-            raise ConnectionLost(f"{url}: {error}; is the server running (`chameleon serve RUN`)?") from error
+            raise ConnectionLost(
+                f"{url}: {error}; is the server running (`chameleon serve RUN`)?"
+            ) from error
         try:
             self.metadata = Metadata.of(self._decoded(self._socket.recv(timeout)))
         except BaseException as error:
             self._stack.close()
             if isinstance(error, (TimeoutError, ConnectionClosed, WireError)):
-                raise ConnectionLost(f"{url}: {error}; is this a Chameleon policy server?") from error
+                raise ConnectionLost(
+                    f"{url}: {error}; is this a Chameleon policy server?"
+                ) from error
             raise
         self._threads = [
             threading.Thread(target=work, name=f"chameleon-client-{work.__name__}", daemon=True)
@@ -93,7 +107,9 @@ class Client:
             thread.start()
 
     def open(self, *, seed: int | None = None, instruction: str | None = None) -> Session:
-        """A new episode with a memory of its own. The seed decides the noise of its chunks; None: the server draws one."""
+        """A new episode with a memory of its own. The seed decides the noise of its chunks; None:
+        the server draws one.
+        """
         name = f"episode-{next(self._names)}"
         request: dict[str, Any] = {"kind": "open", "session": name}
         if seed is not None:
@@ -108,12 +124,14 @@ class Client:
         understand: Callable[[Reply], Any] = dict,
         noted: Callable[[Reply], object] = lambda reply: None,
     ) -> Future[Any]:
-        """Send a request and return at once; what `understand` makes of the reply arrives in the future.
+        """Send a request and return at once; what `understand` makes of the reply arrives in the
+        future.
 
         `noted` gets every reply, also an error.
         """
         future: Future[Any] = Future()
-        with self._sending:  # requests arrive in the order of their numbers, whichever threads they come from
+        # requests arrive in the order of their numbers, whichever threads they come from
+        with self._sending:
             number = next(self._requests)
             data = encode({**request, "request": number})
             with self._lock:
@@ -125,7 +143,9 @@ class Client:
             except queue.Full:
                 with self._lock:
                     self._waiting.pop(number, None)
-                raise Timeout(f"{self.url}: {MAX_UNSENT} messages wait to be sent; the network is stuck") from None
+                raise Timeout(
+                    f"{self.url}: {MAX_UNSENT} messages wait to be sent; the network is stuck"
+                ) from None
         return future
 
     def wait(self, future: Future[T]) -> T:
@@ -133,7 +153,9 @@ class Client:
         try:
             return future.result(self.timeout)
         except NotInTime:
-            raise Timeout(f"{self.url}: no answer within {self.timeout:g} s; it may still come") from None
+            raise Timeout(
+                f"{self.url}: no answer within {self.timeout:g} s; it may still come"
+            ) from None
 
     def close(self) -> None:
         """End the connection; the server forgets every session that is still open."""
@@ -184,12 +206,16 @@ class Client:
         except (KeyError, TypeError, ValueError) as error:
             failure = WireError(f"the server's reply makes no sense: {error!r}")
         if asked.future.set_running_or_notify_cancel():
-            asked.future.set_result(result) if failure is None else asked.future.set_exception(failure)
+            asked.future.set_result(result) if failure is None else asked.future.set_exception(
+                failure
+            )
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             if self._lost is None:
-                self._lost = f"{self.url}: the connection is gone ({error}), and every memory opened on it"
+                self._lost = (
+                    f"{self.url}: the connection is gone ({error}), and every memory opened on it"
+                )
             lost, self._waiting = self._waiting, {}
         for asked in lost.values():
             if asked.future.set_running_or_notify_cancel():
@@ -204,5 +230,10 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

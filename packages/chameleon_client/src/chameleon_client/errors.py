@@ -10,7 +10,8 @@ class ConnectionLost(ConnectionError):  # noqa: N818
 class ServerError(RuntimeError):
     """The server refused a request; the memory is as it was before.
 
-    `code` is one of those in the table of `docs/serving.md`: a program can tell them apart, `message` is for people.
+    `code` is one of those in the table of `docs/serving.md`: a program can tell them apart,
+    `message` is for people.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -19,4 +20,6 @@ class ServerError(RuntimeError):
 
 
 class Timeout(TimeoutError):  # noqa: N818
-    """No answer in time. The request may still be carried out: what it asked for can have happened."""
+    """No answer in time. The request may still be carried out: what it asked for can have
+    happened.
+    """

@@ -18,7 +18,9 @@ class Limits:
     sessions: int
     """Of all clients together."""
     waiting: int
-    """Requests of one connection that may be unanswered; the server then stops reading until one is."""
+    """Requests of one connection that may be unanswered; the server then stops reading until one
+    is.
+    """
     idle_seconds: float
     """Without a request, after which a session is closed."""
     sampling_steps: int
@@ -64,5 +66,7 @@ class Metadata:
         known = {field.name: message[field.name] for field in fields(cls)}
         known["views"] = {name: (size[0], size[1]) for name, size in message["views"].items()}
         known["objects"] = None if message["objects"] is None else tuple(message["objects"])
-        known["limits"] = Limits(**{field.name: message["limits"][field.name] for field in fields(Limits)})
+        known["limits"] = Limits(
+            **{field.name: message["limits"][field.name] for field in fields(Limits)}
+        )
         return cls(**known)

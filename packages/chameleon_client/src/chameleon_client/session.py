@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Made by `Client.open`. Calls may come from several threads; observations are numbered in the order of the calls."""
+    """Made by `Client.open`. Calls may come from several threads; observations are numbered in the
+    order of the calls.
+    """
 
     def __init__(self, client: Client, name: str, seed: int) -> None:
         self._client, self.name = client, name
@@ -38,11 +40,15 @@ class Session:
         objects: Any = None,
         decision: bool = False,
     ) -> int:
-        """Show the policy one control tick and wait until its memory has it; returns how many it has.
+        """Show the policy one control tick and wait until its memory has it; returns how many it
+        has.
 
-        `decision` says that one is due now: what the policy itself has planned before (ACT does) is dropped.
+        `decision` says that one is due now: what the policy itself has planned before (ACT does) is
+        dropped.
         """
-        future = self.observe_soon(proprioception=proprioception, images=images, objects=objects, decision=decision)
+        future = self.observe_soon(
+            proprioception=proprioception, images=images, objects=objects, decision=decision
+        )
         return self._client.wait(future)
 
     def observe_soon(
@@ -59,13 +65,20 @@ class Session:
             seen["images"] = {name: np.asarray(image) for name, image in images.items()}
         if objects is not None:
             seen["objects"] = np.asarray(objects)
-        with self._lock:  # the next number is given and sent in one go, or two threads could overtake each other
+        # the next number is given and sent in one go, or two threads could overtake each other
+        with self._lock:
             with self._counting:
-                # After a refusal the server stays where it was, and so does the count of what it has.
+                # After a refusal the server stays where it was, and so does the count of what it
+                # has.
                 tick = self._ticks + self._sent
                 self._sent += 1
             try:
-                request = {"kind": "observe", "tick": tick, "observation": seen, "decision": decision}
+                request = {
+                    "kind": "observe",
+                    "tick": tick,
+                    "observation": seen,
+                    "decision": decision,
+                }
                 return self._ask(request, lambda reply: int(reply["ticks"]), 1)
             except BaseException:
                 with self._counting:
@@ -88,7 +101,12 @@ class Session:
             done = self._ask({"kind": "close"}, lambda reply: None)
         self._client.wait(done)
 
-    def _ask(self, request: dict[str, Any], understand: Callable[[dict[str, Any]], Any], observed: int = 0) -> Future[Any]:
+    def _ask(
+        self,
+        request: dict[str, Any],
+        understand: Callable[[dict[str, Any]], Any],
+        observed: int = 0,
+    ) -> Future[Any]:
         def noted(reply: dict[str, Any]) -> None:
             with self._counting:
                 self._sent -= observed
@@ -100,6 +118,11 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if kind is None:
             self.close()  # otherwise the server notices; a second error would hide the first

@@ -8,8 +8,8 @@ An array is extension type 1. Its payload is
     4 each        the dimensions, unsigned, little endian
     the rest      the numbers, C order, little endian
 
-Nothing that arrives is trusted: every length is checked before memory is asked for, and whatever is wrong raises a
-`WireError`. There is no pickle and no dtype that could hold objects.
+Nothing that arrives is trusted: every length is checked before memory is asked for, and whatever is
+wrong raises a `WireError`. There is no pickle and no dtype that could hold objects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ PROTOCOL = 1
 
 ARRAY = 1
 DTYPES = tuple(
-    np.dtype(name) for name in ("|b1", "|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8")
+    np.dtype(name)
+    for name in ("|b1", "|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8")
 )
 """The number of a dtype is its place here."""
 MAX_RANK = 8
@@ -52,7 +53,9 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes, max_bytes: int) -> dict[str, Any]:
-    """The message that these bytes are, of which `max_bytes` are allowed; a WireError if they are none."""
+    """The message that these bytes are, of which `max_bytes` are allowed; a WireError if they are
+    none.
+    """
     if len(data) > max_bytes:
         raise WireError(f"expected a message of at most {max_bytes} bytes, got {len(data)}")
     try:
@@ -67,10 +70,13 @@ def decode(data: bytes, max_bytes: int) -> dict[str, Any]:
         )
     except WireError:
         raise
-    # msgpack has no single exception of its own: a bad length, a bad text, a bad timestamp, a key that cannot be hashed,
-    # nesting without end. OverflowError is a timestamp beyond what Python can hold.
+    # msgpack has no single exception of its own: a bad length, a bad text, a bad timestamp, a key
+    # that cannot be hashed, nesting without end. OverflowError is a timestamp beyond what Python
+    # can hold.
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-        raise WireError(f"expected one msgpack message, got {len(data)} bytes that are none: {_short(error)}") from error
+        raise WireError(
+            f"expected one msgpack message, got {len(data)} bytes that are none: {_short(error)}"
+        ) from error
     if not isinstance(message, dict) or not all(isinstance(key, str) for key in message):
         raise WireError(f"expected a map with text keys, got {type(message).__name__}")
     return message
@@ -83,7 +89,9 @@ def _packed(value: Any) -> Any:
         raise TypeError(f"{type(value).__name__} is no number, text, list, map or NumPy array")
     dtype = value.dtype.newbyteorder("<")
     if dtype not in _NUMBERS:
-        raise TypeError(f"arrays of {value.dtype} cannot be sent; use one of {', '.join(each.name for each in DTYPES)}")
+        raise TypeError(
+            f"arrays of {value.dtype} cannot be sent; use one of {', '.join(each.name for each in DTYPES)}"
+        )
     if value.ndim > MAX_RANK:
         raise TypeError(f"expected an array of at most {MAX_RANK} dimensions, got {value.ndim}")
     header = struct.pack(f"<BBxx{value.ndim}I", _NUMBERS[dtype], value.ndim, *value.shape)
@@ -102,12 +110,16 @@ def _unpacked(code: int, payload: bytes) -> np.ndarray:
     if len(payload) < start:
         raise WireError(f"array: expected {rank} dimensions, and the bytes end before them")
     dtype, shape = DTYPES[number], struct.unpack_from(f"<{rank}I", payload, 4)
-    # Python's integers do not overflow: a product of huge dimensions is compared, and nothing is allocated for it.
+    # Python's integers do not overflow: a product of huge dimensions is compared, and nothing is
+    # allocated for it.
     if (expected := math.prod(shape) * dtype.itemsize) != len(payload) - start:
-        raise WireError(f"array: shape {shape} of {dtype.name} is {expected} bytes, got {len(payload) - start}")
+        raise WireError(
+            f"array: shape {shape} of {dtype.name} is {expected} bytes, got {len(payload) - start}"
+        )
     if 0 in shape and max(shape) > MAX_ITEMS:
         raise WireError(f"array: {shape} is empty and huge")
-    # A copy, so that nobody holds on to the whole message, and the numbers lie where the processor likes them.
+    # A copy, so that nobody holds on to the whole message, and the numbers lie where the processor
+    # likes them.
     return np.frombuffer(payload, dtype, offset=start).reshape(shape).copy()
 
 

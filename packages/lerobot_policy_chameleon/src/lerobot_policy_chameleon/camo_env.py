@@ -1,4 +1,6 @@
-"""Camo with LeRobot's names: observations `pixels`, `agent_pos`, `environment_state`; `is_success`; the task as a text."""
+"""Camo with LeRobot's names: observations `pixels`, `agent_pos`, `environment_state`; `is_success`;
+the task as a text.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from chameleon_policy.camo.seeds import evaluation_seed
 from chameleon_policy.camo.world import CONTROL_HZ
 
 LONGEST_EVIDENCE = 600
-"""Control steps; a guess on the safe side. Episodes end by themselves, LeRobot only wants a number to count to."""
+"""Control steps; a guess on the safe side. Episodes end by themselves, LeRobot only wants a number
+to count to.
+"""
 
 
 def task_of(name: str | None) -> str:
@@ -35,8 +39,8 @@ def slots_of(task: str) -> int:
 class LeRobotCamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
     """A Camo environment for lerobot-eval and for the evaluations of lerobot-train.
 
-    LeRobot counts its seeds from a small number on; those are seeds that demonstrations are made from. So seed s is the
-    evaluation episode with the number s.
+    LeRobot counts its seeds from a small number on; those are seeds that demonstrations are made
+    from. So seed s is the evaluation episode with the number s.
     """
 
     # A fraction: video writers of newer versions of LeRobot refuse 7.5.
@@ -59,7 +63,9 @@ class LeRobotCamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         observation, info = self._camo.reset(seed=None if seed is None else evaluation_seed(seed))
         return self._renamed(observation), self._told(info)
 
-    def step(self, action: npt.ArrayLike) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: npt.ArrayLike
+    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """One control step."""
         observation, reward, terminated, truncated, info = self._camo.step(action)
         return self._renamed(observation), reward, terminated, truncated, self._told(info)

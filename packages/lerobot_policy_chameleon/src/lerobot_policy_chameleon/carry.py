@@ -1,8 +1,9 @@
 """Memory from one batch of windows to the next, where the sampler allows it.
 
-A row whose window begins where a window of the batch before it ended, in the same episode, goes on with that memory and
-that augmentation; every other row begins with an empty memory. A sampler that deals out the windows of several long
-episodes side by side and in order offers such rows; LeRobot's, which shuffle, do so by chance now and then.
+A row whose window begins where a window of the batch before it ended, in the same episode, goes on
+with that memory and that augmentation; every other row begins with an empty memory. A sampler that
+deals out the windows of several long episodes side by side and in order offers such rows;
+LeRobot's, which shuffle, do so by chance now and then.
 """
 
 from __future__ import annotations
@@ -57,5 +58,7 @@ def start_from(
     where = torch.tensor(rows, device=fresh.crop.device)
     return state, Augmentation(
         crop=fresh.crop.index_copy(0, where, kept.crop),
-        proprioception_offset=fresh.proprioception_offset.index_copy(0, where, kept.proprioception_offset),
+        proprioception_offset=fresh.proprioception_offset.index_copy(
+            0, where, kept.proprioception_offset
+        ),
     )

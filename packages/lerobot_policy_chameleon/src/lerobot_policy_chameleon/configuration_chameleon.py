@@ -1,4 +1,6 @@
-"""The options of `--policy.type=chameleon`, and how they become chameleon_policy's configuration."""
+"""The options of `--policy.type=chameleon`, and how they become chameleon_policy's
+configuration.
+"""
 
 # Without `from __future__ import annotations`: LeRobot's parser reads the types of the fields.
 import math
@@ -25,8 +27,9 @@ def _identity() -> dict[str, NormalizationMode]:
 @PreTrainedConfig.register_subclass("chameleon")
 @dataclass
 class ChameleonConfig(PreTrainedConfig):
-    """What LeRobot's command line can say of a Chameleon policy. LeRobot fills in the features, and the policy its
-    statistics, when they are known."""
+    """What LeRobot's command line can say of a Chameleon policy. LeRobot fills in the features, and
+    the policy its statistics, when they are known.
+    """
 
     # The policy
     preset: str = "small"
@@ -36,20 +39,29 @@ class ChameleonConfig(PreTrainedConfig):
     horizon: int = 16
     """Actions of a predicted chunk."""
     n_action_steps: int | None = None
-    """How many of them are carried out before the next chunk; None: half of them, or one for ACT."""
+    """How many of them are carried out before the next chunk; None: half of them, or one for
+    ACT.
+    """
     sampling_steps: int = 8
     """Euler steps of a chunk."""
     object_size: int | None = None
-    """Numbers of an object slot in observation.environment_state; None: as the dataset's names say, or one slot in all."""
+    """Numbers of an object slot in observation.environment_state; None: as the dataset's names say,
+    or one slot in all.
+    """
     language: str | None = None
-    """Encoder of the task's text, such as distilbert-base-uncased or minilm; None: the policy is told no task."""
+    """Encoder of the task's text, such as distilbert-base-uncased or minilm; None: the policy is
+    told no task.
+    """
 
     # Windows
     n_obs_steps: int = 64
-    """Frames up to the present one in a window of training. What lies further back is not remembered in training: take
-    the length of an episode, where memory for it suffices."""
+    """Frames up to the present one in a window of training. What lies further back is not
+    remembered in training: take the length of an episode, where memory for it suffices.
+    """
     n_future_steps: int = 0
-    """Frames behind the present one. With as many as before it, a window is the whole episode, whichever frame is drawn."""
+    """Frames behind the present one. With as many as before it, a window is the whole episode,
+    whichever frame is drawn.
+    """
 
     # The objective
     action_steps: int | None = None
@@ -65,7 +77,9 @@ class ChameleonConfig(PreTrainedConfig):
     fused: bool = True
     """Compute with fused modules where they can be used: bfloat16, on a GPU, with Triton."""
     dtype: str = "float32"
-    """bfloat16: mixed precision in training, which LeRobot sets up from 0.6 on; before, `accelerate launch` does."""
+    """bfloat16: mixed precision in training, which LeRobot sets up from 0.6 on; before, `accelerate
+    launch` does.
+    """
 
     # The optimizer
     optimizer: str = "muon"
@@ -81,8 +95,10 @@ class ChameleonConfig(PreTrainedConfig):
     statistics: dict[str, dict[str, list[float]]] | None = None
     """What the policy normalises with; None: made from the dataset."""
     half_life_limit: float | None = None
-    """Most control steps over which the working state may keep half of what it holds; inf: no limit. None: the preset's for
-    a new policy, no limit for one that was saved before there was one."""
+    """Most control steps over which the working state may keep half of what it holds; inf: no
+    limit. None: the preset's for a new policy, no limit for one that was saved before there was
+    one.
+    """
     normalization_mapping: dict[str, NormalizationMode] = field(default_factory=_identity)
     """LeRobot's own normalisation stays out of it."""
 
@@ -91,8 +107,12 @@ class ChameleonConfig(PreTrainedConfig):
         if self.n_action_steps is None:
             self.n_action_steps = 1 if self.method == "act" else max(1, self.horizon // 2)
         for name, least in (
-            ("horizon", 1), ("n_action_steps", 1), ("sampling_steps", 1), ("n_obs_steps", 1), ("n_future_steps", 0)
-        ):  # fmt: skip
+            ("horizon", 1),
+            ("n_action_steps", 1),
+            ("sampling_steps", 1),
+            ("n_obs_steps", 1),
+            ("n_future_steps", 0),
+        ):
             _require(name, getattr(self, name), getattr(self, name) >= least, f"at least {least}")
         _require(
             "n_action_steps",
@@ -100,14 +120,28 @@ class ChameleonConfig(PreTrainedConfig):
             self.n_action_steps <= self.horizon,
             f"at most the horizon, {self.horizon}",
         )
-        _require("object_size", self.object_size, self.object_size is None or self.object_size >= 1, "at least 1")
+        _require(
+            "object_size",
+            self.object_size,
+            self.object_size is None or self.object_size >= 1,
+            "at least 1",
+        )
         _require("rest_emphasis", self.rest_emphasis, 0 < self.rest_emphasis <= 1, "in (0, 1]")
         if self.rest_emphasis != 1 and self.action_steps is None:
-            raise ValueError("--policy.rest_emphasis: time steps are drawn only with --policy.action_steps; give that, too")
+            raise ValueError(
+                "--policy.rest_emphasis: time steps are drawn only with --policy.action_steps; give that, too"
+            )
         _require("ema_decay", self.ema_decay, 0 <= self.ema_decay < 1, "in [0, 1)")
-        _require("optimizer", self.optimizer, self.optimizer in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}")
+        _require(
+            "optimizer",
+            self.optimizer,
+            self.optimizer in OPTIMIZERS,
+            f"one of {', '.join(OPTIMIZERS)}",
+        )
         _require("dtype", self.dtype, self.dtype in PRECISIONS, f"one of {', '.join(PRECISIONS)}")
-        if any(mode is not NormalizationMode.IDENTITY for mode in self.normalization_mapping.values()):
+        if any(
+            mode is not NormalizationMode.IDENTITY for mode in self.normalization_mapping.values()
+        ):
             raise ValueError(
                 f"--policy.normalization_mapping: expected IDENTITY for all, got {self.normalization_mapping}; this policy "
                 "normalises inside, with statistics of its own"
@@ -136,9 +170,11 @@ class ChameleonConfig(PreTrainedConfig):
         """The optimizer that `optimizer` names."""
         kind = MuonConfig if self.optimizer == "muon" else AdamWConfig
         return kind(
-            lr=self.optimizer_lr, betas=tuple(self.optimizer_betas), weight_decay=self.optimizer_weight_decay,
+            lr=self.optimizer_lr,
+            betas=tuple(self.optimizer_betas),
+            weight_decay=self.optimizer_weight_decay,
             grad_clip_norm=self.optimizer_grad_clip_norm,
-        )  # fmt: skip
+        )
 
     def get_scheduler_preset(self) -> CosineConfig:
         """Warm-up, then a cosine to zero."""
@@ -154,27 +190,43 @@ class ChameleonConfig(PreTrainedConfig):
         """Size and objective."""
         config = preset(self.preset)
         objective = replace(
-            config.objective, action_steps=self.action_steps, flow_time_power=self.flow_time_power,
-            proprioception_noise=self.proprioception_noise, control_jepa_weight=self.control_jepa_weight,
-        )  # fmt: skip
-        fast = config.fast.limited(math.inf if self.half_life_limit is None else self.half_life_limit)
+            config.objective,
+            action_steps=self.action_steps,
+            flow_time_power=self.flow_time_power,
+            proprioception_noise=self.proprioception_noise,
+            control_jepa_weight=self.control_jepa_weight,
+        )
+        fast = config.fast.limited(
+            math.inf if self.half_life_limit is None else self.half_life_limit
+        )
         return replace(config, fast=fast, sampling_steps=self.sampling_steps, objective=objective)
 
     def views(self) -> dict[str, str]:
-        """View -> LeRobot's key: observation.images.third is `third`, as in chameleon_policy.data."""
+        """View -> LeRobot's key: observation.images.third is `third`, as in
+        chameleon_policy.data.
+        """
         keys = sorted(self.image_features)
         short = {key: key.rpartition(".")[2] for key in keys}
         taken = list(short.values())
-        return {name if taken.count(name) == 1 else key.removeprefix("observation."): key for key, name in short.items()}
+        return {
+            name if taken.count(name) == 1 else key.removeprefix("observation."): key
+            for key, name in short.items()
+        }
 
     def policy_features(self, language: Language | None = None) -> Features:
-        """What the policy sees and does; object slots only where there are no pictures, which would show the same."""
+        """What the policy sees and does; object slots only where there are no pictures, which would
+        show the same.
+        """
         state, action, views = self.robot_state_feature, self.action_feature, self.views()
         for key, feature in ((STATE, state), (ACTION, action)):
             if feature is None or len(feature.shape) != 1:
                 got = "nothing" if feature is None else f"the shape {tuple(feature.shape)}"
-                raise ValueError(f"{key}: expected a vector, got {got}; record it, or rename the feature in the dataset")
-        slots = None if views or self.env_state_feature is None else self._slots(self.env_state_feature)
+                raise ValueError(
+                    f"{key}: expected a vector, got {got}; record it, or rename the feature in the dataset"
+                )
+        slots = (
+            None if views or self.env_state_feature is None else self._slots(self.env_state_feature)
+        )
         if not views and slots is None:
             raise ValueError(
                 f"expected a camera (observation.images.<name>) or {OBJECTS}, got {', '.join(self.input_features or {})}: "
@@ -207,5 +259,7 @@ def _require(name: str, value: object, condition: bool, expected: str) -> None:
 def _view(name: str, key: str, feature: PolicyFeature) -> View:
     assert feature.type is FeatureType.VISUAL
     if len(feature.shape) != 3 or feature.shape[0] != 3:
-        raise ValueError(f"{key}: expected pictures of the shape (3, height, width), got {tuple(feature.shape)}")
+        raise ValueError(
+            f"{key}: expected pictures of the shape (3, height, width), got {tuple(feature.shape)}"
+        )
     return View(name=name, height=feature.shape[1], width=feature.shape[2])

@@ -1,4 +1,5 @@
-"""A policy of `chameleon train`, or one that comes with the package, becomes one that LeRobot loads.
+"""A policy of `chameleon train`, or one that comes with the package, becomes one that LeRobot
+loads.
 
 python -m lerobot_policy_chameleon.convert RUN_OR_NAME OUT
 lerobot-eval --policy.path=OUT --env.type=camo --env.task=shell-game
@@ -21,12 +22,19 @@ from lerobot_policy_chameleon.statistics import as_plain
 
 
 def configuration_of(policy: VisuomotorPolicy) -> ChameleonConfig:
-    """LeRobot's configuration of a policy, or a ValueError if it is of a size that no preset has."""
+    """LeRobot's configuration of a policy, or a ValueError if it is of a size that no preset
+    has.
+    """
     features, objective = policy.features, policy.config.objective
-    inputs = {f"observation.images.{view.name}": _feature("VISUAL", 3, view.height, view.width) for view in features.views}
+    inputs = {
+        f"observation.images.{view.name}": _feature("VISUAL", 3, view.height, view.width)
+        for view in features.views
+    }
     inputs["observation.state"] = _feature("STATE", features.proprioception)
     if features.objects is not None:
-        inputs["observation.environment_state"] = _feature("ENV", features.objects.count * features.objects.size)
+        inputs["observation.environment_state"] = _feature(
+            "ENV", features.objects.count * features.objects.size
+        )
     config = ChameleonConfig(
         input_features=inputs,
         output_features={"action": _feature("ACTION", features.action)},
@@ -67,7 +75,8 @@ def convert(source: str | Path, out: Path) -> ChameleonPolicy:
     for copy in (converted.model, converted.averaged):
         copy.load_state_dict({**copy.state_dict(), **weights})
         copy.provenance = policy.provenance
-        copy.add_training_branch()  # after the weights: Control-JEPA's target begins as a copy of them
+        # after the weights: Control-JEPA's target begins as a copy of them
+        copy.add_training_branch()
     converted.averaged.load_state_dict(converted.model.state_dict())
     converted.averaged.requires_grad_(False).eval()
     converted.save_pretrained(out)
@@ -82,8 +91,12 @@ def _feature(kind: str, *shape: int) -> PolicyFeature:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m lerobot_policy_chameleon.convert", description=__doc__.splitlines()[0])
-    parser.add_argument("source", help="run of `chameleon train`, folder of a policy, or a name such as camo-small")
+    parser = argparse.ArgumentParser(
+        prog="python -m lerobot_policy_chameleon.convert", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "source", help="run of `chameleon train`, folder of a policy, or a name such as camo-small"
+    )
     parser.add_argument("out", type=Path, help="folder to write")
     arguments = parser.parse_args()
     if arguments.out.exists():

@@ -1,4 +1,6 @@
-"""What a policy takes over from the dataset it is trained on: the slots of its objects and its statistics."""
+"""What a policy takes over from the dataset it is trained on: the slots of its objects and its
+statistics.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _SLOT = re.compile(r"slot(\d+)\.(.+)")
 
 
 def describe(config: ChameleonConfig, stats: Any, meta: Any) -> None:
-    """Fill in what the configuration does not say yet. What a checkpoint says stays: its weights belong to that."""
+    """Fill in what the configuration does not say yet. What a checkpoint says stays: its weights
+    belong to that.
+    """
     if meta is not None and config.object_size is None and OBJECTS in (config.input_features or {}):
         config.object_size = slot_size(meta.features[OBJECTS].get("names"))
     config.validate_features()
@@ -45,11 +49,15 @@ def describe(config: ChameleonConfig, stats: Any, meta: Any) -> None:
 
 
 def slot_size(names: Sequence[str] | None) -> int | None:
-    """Numbers of a slot, from names such as slot0.x, slot0.y, slot1.x, slot1.y; None for other names."""
+    """Numbers of a slot, from names such as slot0.x, slot0.y, slot1.x, slot1.y; None for other
+    names.
+    """
     found = [_SLOT.fullmatch(name) for name in names or ()]
     parts = [(int(match[1]), match[2]) for match in found if match]
     if not parts or len(parts) != len(found):
         return None
     fields = [name for slot, name in parts if slot == 0]
     count = parts[-1][0] + 1
-    return len(fields) if parts == [(slot, name) for slot in range(count) for name in fields] else None
+    return (
+        len(fields) if parts == [(slot, name) for slot in range(count) for name in fields] else None
+    )

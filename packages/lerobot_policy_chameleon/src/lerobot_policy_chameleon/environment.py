@@ -25,7 +25,9 @@ gym.register(
 @EnvConfig.register_subclass("camo")
 @dataclass
 class CamoEnvConfig(EnvConfig):
-    """A task and its dials. `--seed` s plays evaluation episodes from number s on: 0 is where `chameleon eval` begins."""
+    """A task and its dials. `--seed` s plays evaluation episodes from number s on: 0 is where
+    `chameleon eval` begins.
+    """
 
     task: str | None = "clean-plate"
     """clean-plate, shell-game or seasonings; CleanPlate, ShellGame and Seasonings are as good."""
@@ -53,11 +55,16 @@ class CamoEnvConfig(EnvConfig):
             seen["environment_state"] = FeatureType.ENV, (numbers,), "observation.environment_state"
         elif self.observation == "rgb":
             size = (self.image_size, self.image_size, 3)
-            seen |= {f"pixels/{view}": (FeatureType.VISUAL, size, f"observation.images.{view}") for view in VIEWS}
+            seen |= {
+                f"pixels/{view}": (FeatureType.VISUAL, size, f"observation.images.{view}")
+                for view in VIEWS
+            }
         else:
             raise ValueError(f"--env.observation must be rgb or state, got {self.observation!r}")
         seen["action"] = FeatureType.ACTION, (TOOL_POSE,), "action"
-        self.features = {name: PolicyFeature(type=kind, shape=shape) for name, (kind, shape, _) in seen.items()}
+        self.features = {
+            name: PolicyFeature(type=kind, shape=shape) for name, (kind, shape, _) in seen.items()
+        }
         self.features_map = {name: key for name, (_, _, key) in seen.items()}
 
     @property
@@ -75,7 +82,11 @@ class CamoEnvConfig(EnvConfig):
         """What the environment is made with."""
         dials = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
         return {
-            "task": self.task, "observation": self.observation, "image_size": self.image_size,
-            "retention_steps": tuple(self.retention_steps), "nuisance": self.nuisance, "render_mode": "rgb_array",
+            "task": self.task,
+            "observation": self.observation,
+            "image_size": self.image_size,
+            "retention_steps": tuple(self.retention_steps),
+            "nuisance": self.nuisance,
+            "render_mode": "rgb_array",
             **{name: tuple(span) for name, span in dials.items() if span is not None},
-        }  # fmt: skip
+        }

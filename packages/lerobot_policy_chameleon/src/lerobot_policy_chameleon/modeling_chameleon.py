@@ -4,8 +4,9 @@
     control    select_action(batch)    one frame -> one action; the memory advances on every call
                reset()                 a new memory
 
-Two copies of the policy are kept: `model` is trained, `averaged` follows it slowly and acts. Both are in LeRobot's
-model.safetensors; the folder `chameleon` beside it holds `averaged` as `chameleon eval` loads it.
+Two copies of the policy are kept: `model` is trained, `averaged` follows it slowly and acts. Both
+are in LeRobot's model.safetensors; the folder `chameleon` beside it holds `averaged` as `chameleon
+eval` loads it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from torch import Tensor
 
 from chameleon_policy.baselines import method_named
 from chameleon_policy.kernels import fuse
-from chameleon_policy.policy import EpisodeBatch, InstructionEncoder, MemoryState, Observation, saving
+from chameleon_policy.policy import (
+    EpisodeBatch,
+    InstructionEncoder,
+    MemoryState,
+    Observation,
+    saving,
+)
 from chameleon_policy.provenance import git_revision
 from chameleon_policy.train.ema import WeightAverage
 from chameleon_policy.train.muon import matrices_of
@@ -40,12 +47,16 @@ OWN_FORMAT = "chameleon"
 
 
 class ChameleonPolicy(PreTrainedPolicy):
-    """LeRobot's view of a policy whose memory is a value: here it is kept between calls, as LeRobot expects."""
+    """LeRobot's view of a policy whose memory is a value: here it is kept between calls, as LeRobot
+    expects.
+    """
 
     config_class = ChameleonConfig
     name = "chameleon"
 
-    def __init__(self, config: ChameleonConfig, dataset_stats: Any = None, dataset_meta: Any = None) -> None:
+    def __init__(
+        self, config: ChameleonConfig, dataset_stats: Any = None, dataset_meta: Any = None
+    ) -> None:
         super().__init__(config)
         describe(config, dataset_stats, dataset_meta)
         self._encoder = InstructionEncoder(config.language) if config.language else None
@@ -75,17 +86,27 @@ class ChameleonPolicy(PreTrainedPolicy):
         groups = [{"params": rest, MATRICES: False}, {"params": matrices, MATRICES: True}]
         return [group for group in groups if group["params"]]
 
-    def forward(self, batch: dict[str, Any], reduction: str = "mean") -> tuple[Tensor, dict[str, float]]:
-        """The loss over all real time steps of the windows, and its parts; in eval mode, that of the averaged weights."""
+    def forward(
+        self, batch: dict[str, Any], reduction: str = "mean"
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The loss over all real time steps of the windows, and its parts; in eval mode, that of
+        the averaged weights.
+        """
         if reduction != "mean":
-            raise ValueError(f"reduction: expected mean, got {reduction!r}; samples cannot be weighted one by one")
+            raise ValueError(
+                f"reduction: expected mean, got {reduction!r}; samples cannot be weighted one by one"
+            )
         config, policy = self.config, self.model if self.training else self.averaged
         window = window_of(batch, policy.features, self.views, before=config.n_obs_steps - 1)
         episodes = window.batch
         if policy.statistics.action is not None:
             limits = policy.statistics.action
             span = [high - low for low, high in zip(limits.low, limits.high, strict=True)]
-            rest = None if config.action_steps is None or config.rest_emphasis == 1 else config.rest_emphasis
+            rest = (
+                None
+                if config.action_steps is None or config.rest_emphasis == 1
+                else config.rest_emphasis
+            )
             episodes = with_emphasis(window, span, config.horizon, rest)
         episodes = self._instructed(episodes, batch)
         carries = self.training and policy.carries_memory
@@ -93,7 +114,10 @@ class ChameleonPolicy(PreTrainedPolicy):
         loss = policy.loss(episodes, before, augmentation, keep_state=carries)
         if carries:
             self._carried = left_behind(loss, window.places, window.whole)
-        names, values = list(loss.parts), torch.stack([part.float() for part in loss.parts.values()]).tolist()
+        names, values = (
+            list(loss.parts),
+            torch.stack([part.float() for part in loss.parts.values()]).tolist(),
+        )
         told = dict(zip(names, values, strict=True))
         if told.get("decision_loss", 0.0) != told.get("decision_loss", 0.0):
             del told["decision_loss"]  # the batch holds no deciding step; any other NaN is news
@@ -124,7 +148,9 @@ class ChameleonPolicy(PreTrainedPolicy):
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Any], **_: Any) -> Tensor:
-        """The next action (B A). Every call is a control step that the memory takes in, also while a chunk lasts."""
+        """The next action (B A). Every call is a control step that the memory takes in, also while
+        a chunk lasts.
+        """
         state = self._observe(batch)
         if not self._queue:
             chunk = self._act(state)
@@ -133,8 +159,9 @@ class ChameleonPolicy(PreTrainedPolicy):
 
     @torch.no_grad()
     def predict_action_chunk(self, batch: dict[str, Any], **_: Any) -> Tensor:
-        """A chunk (B H A) for this frame, which the memory takes in. Who calls this less often than on every control step
-        shows the memory a film with missing frames."""
+        """A chunk (B H A) for this frame, which the memory takes in. Who calls this less often than
+        on every control step shows the memory a film with missing frames.
+        """
         return self._act(self._observe(batch))
 
     def _act(self, state: MemoryState) -> Tensor:
@@ -159,15 +186,21 @@ class ChameleonPolicy(PreTrainedPolicy):
         if self._encoder is None:
             return observation
         if "task" not in batch:
-            raise ValueError(f"task: this policy reads instructions ({self.config.language}), and the batch has none")
+            raise ValueError(
+                f"task: this policy reads instructions ({self.config.language}), and the batch has none"
+            )
         texts = [batch["task"]] if isinstance(batch["task"], str) else list(batch["task"])
         return replace(observation, instruction=self._encoder.embed(texts).to(self.averaged.device))
 
     # Saving
 
-    def _save_pretrained(self, save_directory: Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
+    def _save_pretrained(
+        self, save_directory: Path, state_dict: Mapping[str, Tensor] | None = None
+    ) -> None:
         if state_dict is not None:
-            raise ValueError("weights that are spread over several processes (FSDP) are not supported; train with DDP")
+            raise ValueError(
+                "weights that are spread over several processes (FSDP) are not supported; train with DDP"
+            )
         super()._save_pretrained(save_directory)
         self.averaged.save_pretrained(save_directory / OWN_FORMAT)
 
@@ -181,7 +214,9 @@ class ChameleonPolicy(PreTrainedPolicy):
             "missing": sorted(expected.keys() - loaded.keys()),
             "unknown": sorted(loaded.keys() - expected.keys()),
             "of another shape": sorted(
-                key for key in expected.keys() & loaded.keys() if expected[key].shape != loaded[key].shape
+                key
+                for key in expected.keys() & loaded.keys()
+                if expected[key].shape != loaded[key].shape
             ),
         }
         if any(wrong.values()):
@@ -190,7 +225,9 @@ class ChameleonPolicy(PreTrainedPolicy):
                 for word, names in wrong.items()
                 if names
             )
-            raise ValueError(f"{model_file} does not belong to the config.json beside it. {told}. Copy the checkpoint again")
+            raise ValueError(
+                f"{model_file} does not belong to the config.json beside it. {told}. Copy the checkpoint again"
+            )
         model.load_state_dict(loaded)
         own = Path(model_file).parent / OWN_FORMAT
         if own.is_dir():  # not in a file from the hub alone

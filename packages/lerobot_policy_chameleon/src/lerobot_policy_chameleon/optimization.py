@@ -17,20 +17,28 @@ MATRICES = "matrices"
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon for the groups that are marked as matrices, AdamW for the others, as one optimizer: LeRobot handles one.
+    """Muon for the groups that are marked as matrices, AdamW for the others, as one optimizer:
+    LeRobot handles one.
 
     The two inside keep nothing of their own: before a step they get this one's groups and state.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], adamw: dict[str, Any], muon: dict[str, Any]) -> None:
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], adamw: dict[str, Any], muon: dict[str, Any]
+    ) -> None:
         groups = list(groups)
-        chosen, rest = ([dict(group) for group in groups if group[MATRICES] is wanted] for wanted in (True, False))
+        chosen, rest = (
+            [dict(group) for group in groups if group[MATRICES] is wanted]
+            for wanted in (True, False)
+        )
         self._inside = [
             kind(parts, **options)
             for kind, parts, options in ((torch.optim.AdamW, rest, adamw), (Muon, chosen, muon))
             if parts
         ]
-        super().__init__([group for optimizer in self._inside for group in optimizer.param_groups], {})
+        super().__init__(
+            [group for optimizer in self._inside for group in optimizer.param_groups], {}
+        )
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -39,7 +47,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
         for optimizer in self._inside:
             orthogonal = isinstance(optimizer, Muon)
             optimizer.state = self.state
-            optimizer.param_groups = [group for group in self.param_groups if group[MATRICES] is orthogonal]
+            optimizer.param_groups = [
+                group for group in self.param_groups if group[MATRICES] is orthogonal
+            ]
             optimizer.step()
 
 
@@ -67,18 +77,24 @@ class MuonConfig(OptimizerConfig):
             )
         common = {"lr": self.lr, "weight_decay": self.weight_decay}
         return MuonWithAdamW(
-            groups, {**common, "betas": tuple(self.betas), "eps": self.eps}, {**common, "momentum": self.momentum}
+            groups,
+            {**common, "betas": tuple(self.betas), "eps": self.eps},
+            {**common, "momentum": self.momentum},
         )
 
 
 @LRSchedulerConfig.register_subclass("chameleon_cosine")
 @dataclass
 class CosineConfig(LRSchedulerConfig):
-    """Linear warm-up, then a cosine that reaches zero at the last step, as in chameleon_policy.train."""
+    """Linear warm-up, then a cosine that reaches zero at the last step, as in
+    chameleon_policy.train.
+    """
 
     num_warmup_steps: int | None = 100
 
     def build(self, optimizer: torch.optim.Optimizer, num_training_steps: int) -> LambdaLR:
         """A factor for the learning rate of every step."""
-        training = TrainingConfig(steps=num_training_steps, learning_rate=1.0, warmup_steps=self.num_warmup_steps or 0)
+        training = TrainingConfig(
+            steps=num_training_steps, learning_rate=1.0, warmup_steps=self.num_warmup_steps or 0
+        )
         return LambdaLR(optimizer, lambda step: training.rate(step, step / num_training_steps))

@@ -1,6 +1,8 @@
-"""LeRobot's pipelines around the policy: a batch dimension, the device, and no normalisation, which happens inside.
+"""LeRobot's pipelines around the policy: a batch dimension, the device, and no normalisation, which
+happens inside.
 
-The steps have the names that lerobot-train and lerobot-eval want to override when they load a policy.
+The steps have the names that lerobot-train and lerobot-eval want to override when they load a
+policy.
 """
 
 from typing import Any
@@ -15,12 +17,16 @@ from lerobot.processor import (
     UnnormalizerProcessorStep,
 )
 from lerobot.processor.converters import policy_action_to_transition, transition_to_policy_action
-from lerobot.utils.constants import POLICY_POSTPROCESSOR_DEFAULT_NAME, POLICY_PREPROCESSOR_DEFAULT_NAME
+from lerobot.utils.constants import (
+    POLICY_POSTPROCESSOR_DEFAULT_NAME,
+    POLICY_PREPROCESSOR_DEFAULT_NAME,
+)
 
 from lerobot_policy_chameleon.configuration_chameleon import ChameleonConfig
 
 Processors = tuple[
-    PolicyProcessorPipeline[dict[str, Any], dict[str, Any]], PolicyProcessorPipeline[PolicyAction, PolicyAction]
+    PolicyProcessorPipeline[dict[str, Any], dict[str, Any]],
+    PolicyProcessorPipeline[PolicyAction, PolicyAction],
 ]
 
 
@@ -28,19 +34,27 @@ def make_chameleon_pre_post_processors(
     config: ChameleonConfig, dataset_stats: dict[str, dict[str, Any]] | None = None
 ) -> Processors:
     """What observations and actions pass through; LeRobot finds this function by its name."""
-    inputs, outputs, modes = config.input_features or {}, config.output_features or {}, config.normalization_mapping
+    inputs, outputs, modes = (
+        config.input_features or {},
+        config.output_features or {},
+        config.normalization_mapping,
+    )
     before = [
         RenameObservationsProcessorStep(rename_map={}),
         AddBatchDimensionProcessorStep(),
         DeviceProcessorStep(device=config.device),
-        NormalizerProcessorStep(features={**inputs, **outputs}, norm_map=modes, stats=dataset_stats),
+        NormalizerProcessorStep(
+            features={**inputs, **outputs}, norm_map=modes, stats=dataset_stats
+        ),
     ]
     after = [
         UnnormalizerProcessorStep(features=outputs, norm_map=modes, stats=dataset_stats),
         DeviceProcessorStep(device="cpu"),
     ]
     return (
-        PolicyProcessorPipeline[dict[str, Any], dict[str, Any]](steps=before, name=POLICY_PREPROCESSOR_DEFAULT_NAME),
+        PolicyProcessorPipeline[dict[str, Any], dict[str, Any]](
+            steps=before, name=POLICY_PREPROCESSOR_DEFAULT_NAME
+        ),
         PolicyProcessorPipeline[PolicyAction, PolicyAction](
             steps=after,
             name=POLICY_POSTPROCESSOR_DEFAULT_NAME,

@@ -1,8 +1,9 @@
 """What the policy normalises with: from the frames of a dataset, or from LeRobot's summary of them.
 
-chameleon_policy has rules of its own (see its train/statistics.py): of unit directions it keeps the natural range, and
-object slots have ranges over the frames in which they are seen. LeRobot's min-max or mean-std would blow up a rotation that
-hardly varies. So LeRobot normalises nothing, and these statistics lie in the policy's config.json.
+chameleon_policy has rules of its own (see its train/statistics.py): of unit directions it keeps the
+natural range, and object slots have ranges over the frames in which they are seen. LeRobot's
+min-max or mean-std would blow up a rotation that hardly varies. So LeRobot normalises nothing, and
+these statistics lie in the policy's config.json.
 """
 
 from __future__ import annotations
@@ -49,42 +50,61 @@ def from_frames(root: Path, features: Features) -> Statistics:
     for path in sorted((root / "data").rglob("*.parquet")):
         table = pq.read_table(path, columns=keys, partitioning=None)
         for key in keys:
-            parts[key].append(np.stack(table.column(key).to_numpy()).astype(np.float32).reshape(len(table), -1))
+            parts[key].append(
+                np.stack(table.column(key).to_numpy()).astype(np.float32).reshape(len(table), -1)
+            )
     rows = {key: np.concatenate(arrays) for key, arrays in parts.items()}
     slots = features.objects
     objects = None if slots is None else rows[OBJECTS].reshape(-1, slots.count, slots.size)
     # All frames as one episode: the statistics do not ask where episodes begin.
     return statistics_of(
-        [EpisodeArrays(state=rows[STATE], actions=rows[ACTION], images={}, objects=objects, instruction="")]
+        [
+            EpisodeArrays(
+                state=rows[STATE], actions=rows[ACTION], images={}, objects=objects, instruction=""
+            )
+        ]
     )
 
 
 def from_summary(stats: Mapping[str, Mapping[str, Any]], features: Features) -> Statistics:
-    """As near to that as LeRobot's summary allows: minimum, maximum, mean and standard deviation of every number.
+    """As near to that as LeRobot's summary allows: minimum, maximum, mean and standard deviation of
+    every number.
 
-    Of object slots the frames in which one is not seen cannot be told apart, so that zero belongs to their range.
+    Of object slots the frames in which one is not seen cannot be told apart, so that zero belongs
+    to their range.
     """
-    state, action = _summary(stats, STATE, features.proprioception), _summary(stats, ACTION, features.action)
+    state, action = (
+        _summary(stats, STATE, features.proprioception),
+        _summary(stats, ACTION, features.action),
+    )
     low, high = action["mean"] - action["std"], action["mean"] + action["std"]
     objects = None
     if features.objects is not None:
         slots = _summary(stats, OBJECTS, features.objects.count * features.objects.size)
-        least, most = (slots[name].reshape(features.objects.count, features.objects.size) for name in ("min", "max"))
+        least, most = (
+            slots[name].reshape(features.objects.count, features.objects.size)
+            for name in ("min", "max")
+        )
         objects = range_of_slots(least, most, most.max(axis=0) - least.min(axis=0))
     return Statistics(
-        proprioception=_natural(state, state["min"], state["max"]), action=_natural(action, low, high), objects=objects
+        proprioception=_natural(state, state["min"], state["max"]),
+        action=_natural(action, low, high),
+        objects=objects,
     )
 
 
 def directions(summary: Mapping[str, Array]) -> list[slice]:
-    """Where a direction stands: three or four neighbouring numbers whose squares are 1 in sum, on average.
+    """Where a direction stands: three or four neighbouring numbers whose squares are 1 in sum, on
+    average.
 
     E |v|^2 is the sum of mean^2 + std^2. That it is 1 on average does not prove that it always is; that no number leaves
     [-1, 1] makes it likely enough. Where three and four would do, those count that come nearer to 1: a rotation's column may
     stand beside a number that is nearly zero.
     """
     square = summary["mean"] ** 2 + summary["std"] ** 2
-    inside = (np.abs(summary["min"]) <= 1 + UNIT_LENGTH) & (np.abs(summary["max"]) <= 1 + UNIT_LENGTH)
+    inside = (np.abs(summary["min"]) <= 1 + UNIT_LENGTH) & (
+        np.abs(summary["max"]) <= 1 + UNIT_LENGTH
+    )
     found, first = [], 0
     while first + 3 <= len(square):
         places = [slice(first, first + size) for size in (3, 4) if first + size <= len(square)]
@@ -115,5 +135,7 @@ def _summary(stats: Mapping[str, Mapping[str, Any]], key: str, size: int) -> dic
     summary = {name: np.asarray(stats[key][name], dtype=float).reshape(-1) for name in names}
     for name, values in summary.items():
         if len(values) != size:
-            raise ValueError(f"the dataset's statistics: expected {size} numbers of {key} {name}, got {len(values)}")
+            raise ValueError(
+                f"the dataset's statistics: expected {size} numbers of {key} {name}, got {len(values)}"
+            )
     return summary

@@ -1,8 +1,9 @@
 """LeRobot's padded windows become a batch of episodes.
 
-LeRobot cuts a window around every frame: `before` frames before it and some after it. Where the window reaches over an end
-of its episode, the frame at that end is repeated, and `<key>_is_pad` says so. Here rows are shifted so that what is real
-comes first, and the rest is masked: an `EpisodeBatch` has its padding at the end.
+LeRobot cuts a window around every frame: `before` frames before it and some after it. Where the
+window reaches over an end of its episode, the frame at that end is repeated, and `<key>_is_pad`
+says so. Here rows are shifted so that what is real comes first, and the rest is masked: an
+`EpisodeBatch` has its padding at the end.
 """
 
 from __future__ import annotations
@@ -26,16 +27,23 @@ class Window:
 
     batch: EpisodeBatch
     places: list[tuple[int, int, int]] | None
-    """Of every row the episode, its first real frame and the one behind its last, as the dataset counts all its frames.
-    None where the dataset does not say."""
+    """Of every row the episode, its first real frame and the one behind its last, as the dataset
+    counts all its frames. None where the dataset does not say.
+    """
     begins: Tensor
     """B, whether a row begins where its episode does."""
     whole: list[bool]
-    """Whether a row has no padding behind its last real frame: its memory after the window means something."""
+    """Whether a row has no padding behind its last real frame: its memory after the window means
+    something.
+    """
 
 
-def observation_of(batch: Mapping[str, Any], features: Features, views: Mapping[str, str]) -> Observation:
-    """What a policy sees, with or without a time axis; `views` has LeRobot's key of every view. Without the instruction."""
+def observation_of(
+    batch: Mapping[str, Any], features: Features, views: Mapping[str, str]
+) -> Observation:
+    """What a policy sees, with or without a time axis; `views` has LeRobot's key of every view.
+    Without the instruction.
+    """
     needed = [STATE, *views.values(), *([OBJECTS] if features.objects else [])]
     missing = [key for key in needed if key not in batch]
     if missing:
@@ -46,7 +54,9 @@ def observation_of(batch: Mapping[str, Any], features: Features, views: Mapping[
         )
     objects = None
     if features.objects is not None:
-        objects = batch[OBJECTS].float().unflatten(-1, (features.objects.count, features.objects.size))
+        objects = (
+            batch[OBJECTS].float().unflatten(-1, (features.objects.count, features.objects.size))
+        )
     return Observation(
         proprioception=batch[STATE].float(),
         # LeRobot has channels first.
@@ -55,16 +65,23 @@ def observation_of(batch: Mapping[str, Any], features: Features, views: Mapping[
     )
 
 
-def window_of(batch: Mapping[str, Any], features: Features, views: Mapping[str, str], before: int) -> Window:
-    """A batch of LeRobot's dataset, with observations from `before` frames ago on and actions from there on, too."""
+def window_of(
+    batch: Mapping[str, Any], features: Features, views: Mapping[str, str], before: int
+) -> Window:
+    """A batch of LeRobot's dataset, with observations from `before` frames ago on and actions from
+    there on, too.
+    """
     observation = observation_of(batch, features, views)
     padded, actions_padded = (_padding(batch, key) for key in (STATE, ACTION))
     skipped = _leading(padded)
     real, real_actions = (~padded).sum(1), (~actions_padded).sum(1)
     time = int(real.max())
     steps = torch.arange(time, device=skipped.device)
-    # One action for every observation, and those that the last chunks reach; behind the window there are none.
-    ahead = torch.arange(min(time + features.horizon - 1, actions_padded.shape[1]), device=skipped.device)
+    # One action for every observation, and those that the last chunks reach; behind the window
+    # there are none.
+    ahead = torch.arange(
+        min(time + features.horizon - 1, actions_padded.shape[1]), device=skipped.device
+    )
     actions = batch[ACTION].float()
     window = EpisodeBatch(
         observation=observation.map(lambda tensor: _shifted(tensor, skipped, steps)),
@@ -78,12 +95,16 @@ def window_of(batch: Mapping[str, Any], features: Features, views: Mapping[str, 
     return Window(window, _places(batch, skipped, real, before), begins, (real == time).tolist())
 
 
-def with_emphasis(window: Window, span: Sequence[float], horizon: int, rest: float | None) -> EpisodeBatch:
-    """The batch with its deciding time steps marked, and, where `rest` is given, waiting ones drawn so much less often.
+def with_emphasis(
+    window: Window, span: Sequence[float], horizon: int, rest: float | None
+) -> EpisodeBatch:
+    """The batch with its deciding time steps marked, and, where `rest` is given, waiting ones drawn
+    so much less often.
 
-    As in chameleon_policy.train.moments for data that do not say where decisions are: the robot waits where no dimension of
-    the action changes by more than a share of its `span`; it decides where it waits, but sets off within the horizon. What
-    the robot did before a window that begins in the middle of an episode is not known: it is taken to move there.
+    As in chameleon_policy.train.moments for data that do not say where decisions are: the robot
+    waits where no dimension of the action changes by more than a share of its `span`; it decides
+    where it waits, but sets off within the horizon. What the robot did before a window that begins
+    in the middle of an episode is not known: it is taken to move there.
     """
     batch = window.batch
     actions = batch.actions / torch.tensor(span, device=batch.actions.device).clamp(min=1e-6)
@@ -130,7 +151,9 @@ def _shifted(tensor: Tensor, skipped: Tensor, steps: Tensor) -> Tensor:
     return tensor[torch.arange(len(tensor), device=tensor.device)[:, None], place]
 
 
-def _places(batch: Mapping[str, Any], skipped: Tensor, real: Tensor, before: int) -> list[tuple[int, int, int]] | None:
+def _places(
+    batch: Mapping[str, Any], skipped: Tensor, real: Tensor, before: int
+) -> list[tuple[int, int, int]] | None:
     if "index" not in batch or "episode_index" not in batch:
         return None
     first = batch["index"].flatten().to(skipped.device) - before + skipped

@@ -14,25 +14,47 @@ PRESS = 0.014
 
 
 class CleanPlateExpert(Expert):
-    """Wipes the plate at the place z. The strokes advance across it: where the sponge is tells how far the work has come."""
+    """Wipes the plate at the place z. The strokes advance across it: where the sponge is tells how
+    far the work has come.
+    """
 
     def plan(self, decision: int) -> list[Waypoint]:
         """Sponge, over the plate, down, three strokes."""
         assert isinstance(self.choice, int)
-        # Held higher one time and lower the next: what must reach the plate is the sponge, not the hand.
+        # Held higher one time and lower the next: what must reach the plate is the sponge, not the
+        # hand.
         grip = GRIP + self._rng.uniform(-0.008, 0.004)
         way = self.grasp("sponge", grip, SPONGE[2] + 0.09)
-        sponge, plate = way[-1].pose.position, self.env.world.position(self.env.task.candidates[self.choice])
+        sponge, plate = (
+            way[-1].pose.position,
+            self.env.world.position(self.env.task.candidates[self.choice]),
+        )
         working = grip + PLATE_SURFACE - PRESS
-        offset = sponge - (*self.env.world.position("sponge")[:2], 0)  # where in the hand the sponge is held
-        # The first stroke goes through the middle: even a centimetre beside its path it covers most of the plate. Always
-        # from the same side: two mirrored ways would be two modes to learn, and neither is the answer to anything.
+        # where in the hand the sponge is held
+        offset = sponge - (*self.env.world.position("sponge")[:2], 0)
+        # The first stroke goes through the middle: even a centimetre beside its path it covers most
+        # of the plate. Always from the same side: two mirrored ways would be two modes to learn,
+        # and neither is the answer to anything.
         strokes = [(0.0, -0.026), (0.0, 0.026), (-0.014, 0.026), (-0.014, -0.026)]
-        path = [np.array([plate[0] + x + offset[0], plate[1] + y + offset[1], working]) for x, y in strokes]
+        path = [
+            np.array([plate[0] + x + offset[0], plate[1] + y + offset[1], working])
+            for x, y in strokes
+        ]
         return [
             *way,
             Waypoint(self.over(sponge, 0.13, 0.02), CLOSED, noise=0.5, tolerance=0.03),
             Waypoint(self.over(path[0], 0.11, 0.02), CLOSED, speed=0.075, tolerance=0.025),
-            Waypoint(Pose(path[0] + (0, 0, 0.012), self.posture), CLOSED, speed=0.045, tolerance=0.010, noise=0.4),
-            *(Waypoint(Pose(point, self.posture), CLOSED, speed=0.028, tolerance=0.007, noise=0.35) for point in path),
+            Waypoint(
+                Pose(path[0] + (0, 0, 0.012), self.posture),
+                CLOSED,
+                speed=0.045,
+                tolerance=0.010,
+                noise=0.4,
+            ),
+            *(
+                Waypoint(
+                    Pose(point, self.posture), CLOSED, speed=0.028, tolerance=0.007, noise=0.35
+                )
+                for point in path
+            ),
         ]

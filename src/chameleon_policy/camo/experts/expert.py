@@ -1,8 +1,10 @@
-"""Scripted demonstrators on privileged state: way points, human-like variation, and noise with clean labels (DART).
+"""Scripted demonstrators on privileged state: way points, human-like variation, and noise with
+clean labels (DART).
 
-An expert waits at the decision pose until t_d. From then on it moves along way points. What it executes is disturbed, also
-while it waits; what it writes down is the undisturbed action that leads back to its path from where the arm really is.
-Without that, a policy learns to read its own drift as evidence.
+An expert waits at the decision pose until t_d. From then on it moves along way points. What it
+executes is disturbed, also while it waits; what it writes down is the undisturbed action that leads
+back to its path from where the arm really is. Without that, a policy learns to read its own drift
+as evidence.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ OPEN, CLOSED = 1.0, 0.0
 TURN = 0.22
 """Largest rotation in one control step (rad)."""
 NOISE_POSITION, NOISE_TURN, NOISE_MEMORY = 0.0045, 0.02, 0.6
-"""Disturbance: standard deviations (m, rad) of each step's push, and how much of the last one lingers."""
+"""Disturbance: standard deviations (m, rad) of each step's push, and how much of the last one
+lingers.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,18 @@ class Demonstrated:
 
 
 class Expert(ABC):
-    """Demonstrates one episode, with a temperament of its own: make one after the environment's `reset`."""
+    """Demonstrates one episode, with a temperament of its own: make one after the environment's
+    `reset`.
+    """
 
-    def __init__(self, env: CamoEnv, *, noise: float = 1.0, wrong_choice: Answer | None = None) -> None:
+    def __init__(
+        self, env: CamoEnv, *, noise: float = 1.0, wrong_choice: Answer | None = None
+    ) -> None:
         if wrong_choice is not None and wrong_choice not in env.task.answers:
             answers = describe_answers(env.task.answers)
-            raise ValueError(f"{env.task.name} has no answer {wrong_choice!r} to choose wrongly; it has {answers}")
+            raise ValueError(
+                f"{env.task.name} has no answer {wrong_choice!r} to choose wrongly; it has {answers}"
+            )
         self.env, self._noise, self._wrong_choice = env, noise, wrong_choice
         self._rng = stream(env.seed, "expert")
         self._noise_rng = stream(env.seed, "noise")
@@ -81,7 +91,9 @@ class Expert(ABC):
     def act(self) -> Demonstrated:
         """The label and the executed action for the current observation."""
         if len(self.env.decisions) > self._planned:
-            hesitation = Waypoint(DECISION_POSE, OPEN, stay=int(self._rng.integers(0, 2)), tolerance=0.05)
+            hesitation = Waypoint(
+                DECISION_POSE, OPEN, stay=int(self._rng.integers(0, 2)), tolerance=0.05
+            )
             self._plan = [hesitation, *self.plan(self._planned)]
             self._planned, self._stayed = len(self.env.decisions), 0
         goal = self._current()
@@ -128,8 +140,12 @@ class Expert(ABC):
         """A small random offset, for detours and inexact grasps."""
         return self._rng.uniform(-size, size, 3)
 
-    def over(self, position: Array, height: float, detour: float = 0.0, rotation: Array | None = None) -> Pose:
-        """A tool pose above a point of the table, perhaps a little beside it; in the expert's own posture by default."""
+    def over(
+        self, position: Array, height: float, detour: float = 0.0, rotation: Array | None = None
+    ) -> Pose:
+        """A tool pose above a point of the table, perhaps a little beside it; in the expert's own
+        posture by default.
+        """
         where = np.array([position[0], position[1], height]) + self.wobble(detour)
         return Pose(where, self.posture if rotation is None else rotation)
 

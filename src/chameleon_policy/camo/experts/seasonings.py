@@ -1,4 +1,6 @@
-"""Seasonings: three times take a shaker, shake it across the bowl, put it back, return to the decision pose."""
+"""Seasonings: three times take a shaker, shake it across the bowl, put it back, return to the
+decision pose.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,18 @@ from chameleon_policy.camo.robot import DECISION_POSE, DOWNWARD
 GRIP = 0.058
 TILTED = rotation_about((0, 1, 0), -0.4) @ DOWNWARD
 RETURNING = rotation_about((0, 0, 1), 0.5) @ DOWNWARD
-"""On the way back the tool is turned about the vertical: a shaker that is being put back is held differently from one that
-is being taken, so that the manipulation itself asks for no memory. Only the choice does."""
+"""On the way back the tool is turned about the vertical: a shaker that is being put back is held
+differently from one that is being taken, so that the manipulation itself asks for no memory. Only
+the choice does.
+"""
 OVER_BOWL, DIP = 0.20, 0.07
 
 
 class SeasoningsExpert(Expert):
     """Adds the seasonings of z.
 
-    The shakes are a W across the bowl: where the hand is tells how far the shaking has come, and in which direction it goes.
+    The shakes are a W across the bowl: where the hand is tells how far the shaking has come, and in
+    which direction it goes.
     """
 
     def plan(self, decision: int) -> list[Waypoint]:
@@ -31,18 +36,44 @@ class SeasoningsExpert(Expert):
         high = OVER_BOWL + self._rng.uniform(-0.005, 0.01)
         shakes = []
         for number, across in enumerate((-0.051, -0.017, 0.017, 0.051)):
-            point = np.array([bowl[0] + 0.012, bowl[1] + across, high - (DIP if number % 2 else 0.0)])
-            shakes.append(Waypoint(Pose(point + self.wobble(0.004), TILTED), CLOSED, tolerance=0.016, noise=0.5))
+            point = np.array(
+                [bowl[0] + 0.012, bowl[1] + across, high - (DIP if number % 2 else 0.0)]
+            )
+            shakes.append(
+                Waypoint(
+                    Pose(point + self.wobble(0.004), TILTED), CLOSED, tolerance=0.016, noise=0.5
+                )
+            )
         home = self.over(hold, hold[2] + 0.002, rotation=RETURNING)
         return [
             *way,
             Waypoint(self.over(hold, 0.19, 0.01), CLOSED, noise=0.4, tolerance=0.025),
             *shakes,
-            Waypoint(self.over(bowl, 0.20, 0.01, RETURNING), CLOSED, speed=0.075, tolerance=0.04, noise=0.5),
-            Waypoint(self.over(hold, 0.15, 0.004, RETURNING), CLOSED, speed=0.075, tolerance=0.010, noise=0.4),
+            Waypoint(
+                self.over(bowl, 0.20, 0.01, RETURNING),
+                CLOSED,
+                speed=0.075,
+                tolerance=0.04,
+                noise=0.5,
+            ),
+            Waypoint(
+                self.over(hold, 0.15, 0.004, RETURNING),
+                CLOSED,
+                speed=0.075,
+                tolerance=0.010,
+                noise=0.4,
+            ),
             Waypoint(home, CLOSED, speed=0.045, tolerance=0.007, noise=0.25),
             Waypoint(home, OPEN, stay=2, tolerance=0.02, noise=0.2),
-            Waypoint(self.over(hold, 0.19, 0.006, RETURNING), OPEN, speed=0.075, noise=0.3, tolerance=0.03),
-            Waypoint(Pose(DECISION_POSE.position, RETURNING), OPEN, speed=0.09, tolerance=0.02, noise=0.6),
+            Waypoint(
+                self.over(hold, 0.19, 0.006, RETURNING),
+                OPEN,
+                speed=0.075,
+                noise=0.3,
+                tolerance=0.03,
+            ),
+            Waypoint(
+                Pose(DECISION_POSE.position, RETURNING), OPEN, speed=0.09, tolerance=0.02, noise=0.6
+            ),
             Waypoint(DECISION_POSE, OPEN, tolerance=0.004, noise=0.6),
         ]

@@ -16,4 +16,7 @@ class ShellGameExpert(Expert):
         cup = cups[self.choice]
         way = self.grasp(cup, CUP_HEIGHT - 0.033, CUP_HEIGHT + 0.09)
         held = way[-1].pose
-        return [*way, Waypoint(self.over(held.position, held.position[2] + 0.17, 0.015), CLOSED, noise=0.5)]
+        return [
+            *way,
+            Waypoint(self.over(held.position, held.position[2] + 0.17, 0.015), CLOSED, noise=0.5),
+        ]

@@ -1,4 +1,6 @@
-"""Clean plate: a hand takes up one of three plates and puts it back. Take the sponge and wipe that plate."""
+"""Clean plate: a hand takes up one of three plates and puts it back. Take the sponge and wipe that
+plate.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.hand import AWAY, FLAT_GRIP, Script, add_hand, vary_grip
 from chameleon_policy.camo.scene import PLATE_INNER, PLATE_RADIUS, SPONGE, add_plate, add_sponge
 from chameleon_policy.camo.scoring import Verdict
-from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure, in_a_row, standing
+from chameleon_policy.camo.tasks.task import (
+    Answer,
+    Span,
+    Task,
+    check_span,
+    failure,
+    in_a_row,
+    standing,
+)
 from chameleon_policy.camo.world import World
 
 WIPED = 0.6
@@ -21,7 +31,9 @@ WIPED = 0.6
 MOVED = 0.03
 """A plate that was pushed further than this (m) spoils the manipulation."""
 FLAT = 0.3
-"""A sponge that is tilted further (rad) against the plate touches it with an edge and wipes nothing."""
+"""A sponge that is tilted further (rad) against the plate touches it with an edge and wipes
+nothing.
+"""
 CELL = 0.004
 
 
@@ -58,11 +70,15 @@ class CleanPlate(Task):
     def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
         """Plates in a row with some disorder, the sponge between them and the robot."""
         homes = in_a_row(self.candidates, rng, x=0.585, spacing=0.172, shift=0.015, disorder=0.006)
-        homes["sponge"] = standing(*(np.array([0.43, 0.0]) + rng.uniform((-0.02, -0.10), (0.02, 0.10))))
+        homes["sponge"] = standing(
+            *(np.array([0.43, 0.0]) + rng.uniform((-0.02, -0.10), (0.02, 0.10)))
+        )
         return homes
 
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
-        """Visits to plates, all equally long; in one of them the plate is taken up, in the others the hand only hovers."""
+        """Visits to plates, all equally long; in one of them the plate is taken up, in the others
+        the hand only hovers.
+        """
         hovers = int(rng.integers(self._hovers[0], self._hovers[1] + 1))
         turn_of_answer = int(rng.integers(hovers + 1))
         others = rng.permutation(2)[:hovers]
@@ -124,7 +140,9 @@ class CleanPlate(Task):
                 self._last_contact.pop(plate, None)
 
     def _wipe(self, plate: str, pose: Pose, sponge: Pose) -> None:
-        """Mark what the sponge's underside covers, and swept since the last control step if it lay on the plate then."""
+        """Mark what the sponge's underside covers, and swept since the last control step if it lay
+        on the plate then.
+        """
         last = self._last_contact.get(plate, sponge)
         self._last_contact[plate] = sponge
         cells = pose.position[:2] + self._cells @ pose.rotation[:2, :2].T
@@ -136,9 +154,14 @@ class CleanPlate(Task):
             self.note("wiped", plate)
 
     def finished(self, step: int) -> bool:
-        """A second after a plate is wiped, so that a push is still seen and all strokes are shown; or if something broke."""
+        """A second after a plate is wiped, so that a push is still seen and all strokes are shown;
+        or if something broke.
+        """
         events = self.events
-        if any(happened(events, kind) for kind in ("toppled", "moved")) or len(names(events, "wiped")) > 1:
+        if (
+            any(happened(events, kind) for kind in ("toppled", "moved"))
+            or len(names(events, "wiped")) > 1
+        ):
             return True
         wiped = [event.step for event in events if event.kind == "wiped"]
         return bool(wiped) and step >= wiped[0] + 8

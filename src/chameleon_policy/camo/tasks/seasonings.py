@@ -1,6 +1,8 @@
-"""Seasonings: a hand lifts three shakers one after the other, repeats allowed. Add them to the bowl in that order.
+"""Seasonings: a hand lifts three shakers one after the other, repeats allowed. Add them to the bowl
+in that order.
 
-After every addition the scene and the arm return exactly to the same state: only memory knows how far the recipe has come.
+After every addition the scene and the arm return exactly to the same state: only memory knows how
+far the recipe has come.
 """
 
 from __future__ import annotations
@@ -62,11 +64,15 @@ class Seasonings(Task):
     def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
         """Shakers in a row with some disorder, the bowl between them and the robot."""
         homes = in_a_row(self.candidates, rng, x=0.60, spacing=0.15, shift=0.015, disorder=0.01)
-        homes["bowl"] = standing(*(np.array([0.44, 0.0]) + rng.uniform((-0.012, -0.04), (0.012, 0.04))))
+        homes["bowl"] = standing(
+            *(np.array([0.44, 0.0]) + rng.uniform((-0.012, -0.04), (0.012, 0.04)))
+        )
         return homes
 
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
-        """Three lifts of equal duration; between two lifts the hand always lets go and draws back."""
+        """Three lifts of equal duration; between two lifts the hand always lets go and draws
+        back.
+        """
         assert isinstance(z, tuple)
         self.difficulty = {}
         scene = self.new_choreography(homes)
@@ -93,7 +99,9 @@ class Seasonings(Task):
         self._held = self._shaken = ""
 
     def watch(self, world: World) -> None:
-        """Handling, shakes, returns; an addition is complete when every shaker stands in place and the arm is back."""
+        """Handling, shakes, returns; an addition is complete when every shaker stands in place and
+        the arm is back.
+        """
         touching = world.touching()
         in_place = True
         for shaker in self.candidates:
@@ -122,7 +130,8 @@ class Seasonings(Task):
         if self._held != shaker:
             self._held, self._strokes, self._turning_point, self._falling = shaker, 0, height, False
         over_bowl = np.hypot(*(lid - world.position("bowl"))[:2]) < BOWL_RADIUS
-        # The turning point follows the lid until it has come back by a stroke's length: then the direction has changed.
+        # The turning point follows the lid until it has come back by a stroke's length: then the
+        # direction has changed.
         if self._falling:
             self._turning_point = min(self._turning_point, height)
             if height > self._turning_point + STROKE:
@@ -149,7 +158,9 @@ class Seasonings(Task):
 
     @staticmethod
     def judge(events: Sequence[Event]) -> Verdict:
-        """M: three additions, each shaker back in its place before the next is taken, none dropped."""
+        """M: three additions, each shaker back in its place before the next is taken, none
+        dropped.
+        """
         added = [event.object for event in events if event.kind == "added"]
         if len(added) == Seasonings.decisions and not _spoilt(events):
             return Verdict(tuple(Seasonings.candidates.index(shaker) for shaker in added))
@@ -165,11 +176,15 @@ class Seasonings(Task):
 
 
 def _spoilt(events: Sequence[Event]) -> bool:
-    return any(happened(events, kind) for kind in ("toppled", "dropped", "moved")) or bool(_raised_together(events))
+    return any(happened(events, kind) for kind in ("toppled", "dropped", "moved")) or bool(
+        _raised_together(events)
+    )
 
 
 def _raised_together(events: Sequence[Event]) -> list[str]:
-    """Shakers that were raised without a return to the decision pose between them: the aliased decision was left out."""
+    """Shakers that were raised without a return to the decision pose between them: the aliased
+    decision was left out.
+    """
     raised: list[str] = []
     for event in events:
         if event.kind == "added":

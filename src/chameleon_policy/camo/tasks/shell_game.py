@@ -1,4 +1,6 @@
-"""Shell game: a hand shows the ball under a cup, cups change places, the hand leaves. Lift the cup that hides the ball."""
+"""Shell game: a hand shows the ball under a cup, cups change places, the hand leaves. Lift the cup
+that hides the ball.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ import numpy as np
 
 from chameleon_policy.camo.events import Event, happened, names
 from chameleon_policy.camo.geometry import Array, Pose
-from chameleon_policy.camo.hand import AWAY, LEFT_GRIP, RIGHT_GRIP, Choreography, Script, add_hand, vary_grip
+from chameleon_policy.camo.hand import (
+    AWAY,
+    LEFT_GRIP,
+    RIGHT_GRIP,
+    Choreography,
+    Script,
+    add_hand,
+    vary_grip,
+)
 from chameleon_policy.camo.scene import BALL_RADIUS, CUP_HEIGHT, CUP_RIM, add_ball, add_cup
 from chameleon_policy.camo.scoring import Verdict
 from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure, in_a_row
@@ -48,21 +58,30 @@ class ShellGame(Task):
         add_hand(spec, "right_hand")
 
     def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
-        """Cups in a row with some disorder; the ball waits beside them until the script puts it under one."""
+        """Cups in a row with some disorder; the ball waits beside them until the script puts it
+        under one.
+        """
         homes = in_a_row(self.candidates, rng, x=0.57, spacing=0.17, shift=0.02, disorder=0.012)
         homes["ball"] = Pose(np.array([0.80, 0.0, BALL_RADIUS]), np.eye(3))
         return homes
 
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
-        """Show the ball, swap, leave. The swaps are drawn first: z decides only where the ball begins."""
+        """Show the ball, swap, leave. The swaps are drawn first: z decides only where the ball
+        begins.
+        """
         pairs = [(0, 1), (1, 2), (0, 2)]
-        swaps = [pairs[rng.integers(3)] for _ in range(rng.integers(self._swaps[0], self._swaps[1] + 1))]
+        swaps = [
+            pairs[rng.integers(3)] for _ in range(rng.integers(self._swaps[0], self._swaps[1] + 1))
+        ]
         self.difficulty = {"swaps": len(swaps)}
         assert isinstance(z, int)
         start = z
         for pair in reversed(swaps):
             start = {pair[0]: pair[1], pair[1]: pair[0]}.get(start, start)
-        self._grips = {"left_hand": vary_grip(rng) @ LEFT_GRIP, "right_hand": vary_grip(rng) @ RIGHT_GRIP}
+        self._grips = {
+            "left_hand": vary_grip(rng) @ LEFT_GRIP,
+            "right_hand": vary_grip(rng) @ RIGHT_GRIP,
+        }
         scene = self.new_choreography(homes)
         at_place = list(self.candidates)
         covered = at_place[start]
@@ -80,11 +99,19 @@ class ShellGame(Task):
 
     def _show_ball(self, scene: Choreography, cup: str) -> None:
         home = scene.where(cup)
-        hand = "left_hand" if home.position[1] < scene.where("cup_1").position[1] + 0.01 else "right_hand"
+        hand = (
+            "left_hand"
+            if home.position[1] < scene.where("cup_1").position[1] + 0.01
+            else "right_hand"
+        )
         grip = self._grip(home, hand)
         idle = next(other for other in self.hands if other != hand)
         scene.move(
-            5, {hand: self._beside(grip, hand), idle: Pose(np.array([0.86, 1.5 * OUTSIDE[idle], 0.10]), self._grips[idle])}
+            5,
+            {
+                hand: self._beside(grip, hand),
+                idle: Pose(np.array([0.86, 1.5 * OUTSIDE[idle], 0.10]), self._grips[idle]),
+            },
         )
         scene.move(2, {hand: grip})
         scene.move(3, {hand: grip.translated(0, 0, 0.13)}, carry={hand: (cup,)})
@@ -95,12 +122,20 @@ class ShellGame(Task):
         scene.move(2, {hand: self._beside(grip, hand)})
 
     def _swap(
-        self, scene: Choreography, at_place: list[str], pair: tuple[int, int], left_in_front: bool, covered: str
+        self,
+        scene: Choreography,
+        at_place: list[str],
+        pair: tuple[int, int],
+        left_in_front: bool,
+        covered: str,
     ) -> None:
-        """Both hands take a cup each and slide them past one another; the ball goes along under its cup."""
+        """Both hands take a cup each and slide them past one another; the ball goes along under its
+        cup.
+        """
         cups = {"left_hand": at_place[pair[0]], "right_hand": at_place[pair[1]]}
         starts = {hand: scene.where(cup) for hand, cup in cups.items()}
-        # The ends are the other cup's own pose: cups stand after any swaps exactly where cups stood before.
+        # The ends are the other cup's own pose: cups stand after any swaps exactly where cups stood
+        # before.
         ends = {"left_hand": starts["right_hand"], "right_hand": starts["left_hand"]}
         bow = np.array([0.085 if left_in_front else -0.085, 0, 0])
         scene.move(4, {hand: self._grip(start, hand) for hand, start in starts.items()})
@@ -115,7 +150,9 @@ class ShellGame(Task):
             scene.put(cup, ends[hand])
         self._put_ball_under(scene, covered)
         at_place[pair[0]], at_place[pair[1]] = at_place[pair[1]], at_place[pair[0]]
-        scene.move(2, {hand: self._beside(self._grip(end, hand), hand) for hand, end in ends.items()})
+        scene.move(
+            2, {hand: self._beside(self._grip(end, hand), hand) for hand, end in ends.items()}
+        )
 
     def _grip(self, cup: Pose, hand: str) -> Pose:
         """Where a hand holds a cup."""
@@ -148,16 +185,23 @@ class ShellGame(Task):
                 self.note("lifted", cup)
 
     def finished(self, step: int) -> bool:
-        """A little after the lift, so that a second cup or a fall is still seen; at once when a cup was looked under."""
+        """A little after the lift, so that a second cup or a fall is still seen; at once when a cup
+        was looked under.
+        """
         events = self.events
-        if any(happened(events, kind) for kind in ("toppled", "dropped", "lowered")) or len(names(events, "raised")) > 1:
+        if (
+            any(happened(events, kind) for kind in ("toppled", "dropped", "lowered"))
+            or len(names(events, "raised")) > 1
+        ):
             return True
         lifts = [event.step for event in events if event.kind == "lifted"]
         return bool(lifts) and step >= lifts[0] + 3
 
     @staticmethod
     def judge(events: Sequence[Event]) -> Verdict:
-        """M: exactly one cup lifted and still held, the others standing. Who looks under a second cup needs no memory."""
+        """M: exactly one cup lifted and still held, the others standing. Who looks under a second
+        cup needs no memory.
+        """
         lifted, raised = names(events, "lifted"), names(events, "raised")
         if len(raised) > 1:
             return Verdict(None, f"two cups: {', '.join(raised)} were raised")
@@ -166,5 +210,8 @@ class ShellGame(Task):
         if reason := failure(events, "a cup"):
             return Verdict(None, reason)
         if happened(events, "lowered"):
-            return Verdict(None, f"set down: {', '.join(names(events, 'lowered'))} was raised, but not high enough")
+            return Verdict(
+                None,
+                f"set down: {', '.join(names(events, 'lowered'))} was raised, but not high enough",
+            )
         return Verdict(None, "timeout: no cup was lifted")

@@ -1,4 +1,6 @@
-"""What a task is: objects, a layout, a choreography, a watcher and a judge. A new task is a file with one such class."""
+"""What a task is: objects, a layout, a choreography, a watcher and a judge. A new task is a file
+with one such class.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,28 @@ Span = int | tuple[int, int]
 """A fixed number, or a range (both ends included) to draw one from for every episode."""
 
 RAISED, GROUNDED, TOPPLED = 0.03, 0.012, 0.7
-"""Heights above home (m) and tilt (rad) from which something counts as raised, as standing again, as fallen over."""
+"""Heights above home (m) and tilt (rad) from which something counts as raised, as standing again,
+as fallen over.
+"""
 
 
 def check_span(name: str, span: Span, lowest: int, highest: int) -> tuple[int, int]:
     """The range of a dial, or a ValueError that says what it may be."""
     low, high = span if isinstance(span, (tuple, list)) and len(span) == 2 else (span, span)
-    whole = all(isinstance(end, (int, np.integer)) and not isinstance(end, bool) for end in (low, high))
+    whole = all(
+        isinstance(end, (int, np.integer)) and not isinstance(end, bool) for end in (low, high)
+    )
     if not whole or not lowest <= low <= high <= highest:
-        raise ValueError(f"{name} must be a number or a (low, high) pair between {lowest} and {highest}, got {span!r}")
+        raise ValueError(
+            f"{name} must be a number or a (low, high) pair between {lowest} and {highest}, got {span!r}"
+        )
     return int(low), int(high)
 
 
 class Task(ABC):
-    """One of the benchmark's tasks. An instance serves one environment and keeps what it has seen of the episode."""
+    """One of the benchmark's tasks. An instance serves one environment and keeps what it has seen
+    of the episode.
+    """
 
     name: ClassVar[str]
     gym_id: ClassVar[str]
@@ -51,8 +61,9 @@ class Task(ABC):
     choosing: ClassVar[Kind] = "raised"
     """What happens to the candidate that is chosen, before anything else tells which one it is."""
     dials: ClassVar[dict[str, tuple[int, int]]] = {}
-    """Difficulty: the name of each dial and its default range; keyword arguments of the constructor. An episode's draw is in
-    `difficulty`."""
+    """Difficulty: the name of each dial and its default range; keyword arguments of the
+    constructor. An episode's draw is in `difficulty`.
+    """
 
     def __init__(self) -> None:
         self.difficulty: dict[str, int] = {}
@@ -83,7 +94,9 @@ class Task(ABC):
 
     @abstractmethod
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
-        """The evidence for z; sets `difficulty`. Its length and where objects stand at its end must not depend on z."""
+        """The evidence for z; sets `difficulty`. Its length and where objects stand at its end must
+        not depend on z.
+        """
 
     @abstractmethod
     def watch(self, world: World) -> None:
@@ -96,16 +109,25 @@ class Task(ABC):
     @staticmethod
     @abstractmethod
     def judge(events: Sequence[Event]) -> Verdict:
-        """What was chosen, or why the manipulation does not count: a function of the events alone."""
+        """What was chosen, or why the manipulation does not count: a function of the events
+        alone.
+        """
 
     @classmethod
     def choices(cls, events: Sequence[Event]) -> tuple[int | None, ...]:
-        """For each decision the place of the candidate that was chosen after it, whatever became of it; None for none."""
+        """For each decision the place of the candidate that was chosen after it, whatever became of
+        it; None for none.
+        """
         found: list[int | None] = []
         for event in events:
             if event.kind == "decision":
                 found.append(None)
-            elif event.kind == cls.choosing and event.object in cls.candidates and found and found[-1] is None:
+            elif (
+                event.kind == cls.choosing
+                and event.object in cls.candidates
+                and found
+                and found[-1] is None
+            ):
                 found[-1] = cls.candidates.index(event.object)
         return tuple(found)
 
@@ -132,7 +154,8 @@ class Task(ABC):
     def append(self, kind: Kind, name: str = "") -> None:
         """Write an event into the log.
 
-        Candidates that look alike are called by their place at the decision: `cup_0` is the leftmost, whichever it was.
+        Candidates that look alike are called by their place at the decision: `cup_0` is the
+        leftmost, whichever it was.
         """
         self._log.append(Event(self._step, kind, self._label.get(name, name)))
         self._seen.add((kind, name))
@@ -151,7 +174,9 @@ class Task(ABC):
         self._seen = {(kind, name) for kind, name in self._seen if kind not in kinds}
 
     def note_handling(self, world: World, touching: set[frozenset[str]], name: str) -> None:
-        """Touched, raised, lowered, dropped, toppled: what can happen to anything that a gripper takes."""
+        """Touched, raised, lowered, dropped, toppled: what can happen to anything that a gripper
+        takes.
+        """
         held = frozenset(("gripper", name)) in touching
         height = float(world.position(name)[2] - self._homes[name].position[2])
         if held:
@@ -177,13 +202,23 @@ def standing(x: float, y: float) -> Pose:
 
 
 def in_a_row(
-    names: Sequence[str], rng: np.random.Generator, *, x: float, spacing: float, shift: float, disorder: float
+    names: Sequence[str],
+    rng: np.random.Generator,
+    *,
+    x: float,
+    spacing: float,
+    shift: float,
+    disorder: float,
 ) -> dict[str, Pose]:
-    """Objects side by side at a distance from the robot: the row as a whole is shifted, and each of them a little more."""
+    """Objects side by side at a distance from the robot: the row as a whole is shifted, and each of
+    them a little more.
+    """
     centre = np.array([x, 0.0]) + rng.uniform(-shift, shift, 2)
     middle = (len(names) - 1) / 2
     return {
-        name: standing(*(centre + (0.0, (place - middle) * spacing) + rng.uniform(-disorder, disorder, 2)))
+        name: standing(
+            *(centre + (0.0, (place - middle) * spacing) + rng.uniform(-disorder, disorder, 2))
+        )
         for place, name in enumerate(names)
     }
 

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from chameleon_policy.experiments.bench.plan import Job
 from chameleon_policy.train.metrics import METRICS, read_metrics
@@ -23,9 +30,16 @@ class Board:
     """Bars on a terminal; in a log file, a line when something begins and when it is over."""
 
     def __init__(self, console: Console, out: Path) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
         self._console, self._out = console, out
-        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bars = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
         self._trainings: dict[TaskID, Job] = {}
 
     def __enter__(self) -> Self:

@@ -1,4 +1,6 @@
-"""What a bench trains and plays: the settings that all methods share, and the jobs that follow from them."""
+"""What a bench trains and plays: the settings that all methods share, and the jobs that follow from
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,12 @@ CHAMELEON = (sys.executable, "-m", "chameleon_policy.cli")
 class Bench:
     """Methods x tasks x seeds, and how each policy is trained and scored."""
 
-    methods: Annotated[tuple[str, ...], tyro.conf.arg(name="method"), tyro.conf.UseAppendAction] = ()
-    """chameleon, no-memory, act ... (docs/baselines.md); give it again for another (default: all)."""
+    methods: Annotated[
+        tuple[str, ...], tyro.conf.arg(name="method"), tyro.conf.UseAppendAction
+    ] = ()
+    """chameleon, no-memory, act ... (docs/baselines.md); give it again for another (default:
+    all).
+    """
     tasks: Annotated[tuple[str, ...], tyro.conf.arg(name="task"), tyro.conf.UseAppendAction] = ()
     """clean-plate, shell-game or seasonings; give it again for another (default: all three). From
     pictures, one policy learns all of them; from object slots, each has a policy of its own."""
@@ -60,24 +66,33 @@ class Bench:
         object.__setattr__(self, "seeds", self.seeds or (0,))
         for name, values in (("method", self.methods), ("task", self.tasks), ("seed", self.seeds)):
             if len(set(values)) < len(values):
-                raise ValueError(f"--{name} must name each {name} once, got {' '.join(map(str, values))}")
+                raise ValueError(
+                    f"--{name} must name each {name} once, got {' '.join(map(str, values))}"
+                )
         for method in self.methods:
             method_named(method).check_requirements()  # or ValueError, or ImportError
         for task in self.tasks:
             task_named(task)  # or ValueError
         preset(self.preset)  # or ValueError
         if self.observation not in get_args(Mode):
-            raise ValueError(f"--observation must be one of {', '.join(get_args(Mode))}, got {self.observation}")
+            raise ValueError(
+                f"--observation must be one of {', '.join(get_args(Mode))}, got {self.observation}"
+            )
         for name in ("steps", "demonstrations", "episodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
         for seed in self.seeds:
             if not 0 <= seed < HELD_OUT_RECORDING:
-                raise ValueError(f"--seed must be between 0 and {HELD_OUT_RECORDING - 1}, got {seed}")
+                raise ValueError(
+                    f"--seed must be between 0 and {HELD_OUT_RECORDING - 1}, got {seed}"
+                )
 
     def jobs(self) -> list[Job]:
-        """All trainings, seed by seed, so that a bench that is cut short has compared everything once."""
-        # In the benchmark's order, so that the order in which tasks are typed makes no other training.
+        """All trainings, seed by seed, so that a bench that is cut short has compared everything
+        once.
+        """
+        # In the benchmark's order, so that the order in which tasks are typed makes no other
+        # training.
         tasks = tuple(task for task in TASKS if task in self.tasks)
         together = [tasks] if self.observation == "rgb" else [(task,) for task in tasks]
         return [
@@ -88,15 +103,21 @@ class Bench:
         ]
 
     def recordings(self, out: Path, jobs: Sequence[Job]) -> dict[Path, Recording]:
-        """The demonstrations that these jobs learn from and are watched on; every method gets the same."""
+        """The demonstrations that these jobs learn from and are watched on; every method gets the
+        same.
+        """
         settings: dict[str, Any] = {"observation": self.observation}
         if self.observation == "rgb":
             settings["image_size"] = self.image_size
         found: dict[Path, Recording] = {}
         for job in jobs:
             for task in job.tasks:
-                held_out = Recording(task=task, episodes=HELD_OUT, seed=job.seed + HELD_OUT_RECORDING, **settings)
-                found[job.data(out, task)] = Recording(task=task, episodes=self.demonstrations, seed=job.seed, **settings)
+                held_out = Recording(
+                    task=task, episodes=HELD_OUT, seed=job.seed + HELD_OUT_RECORDING, **settings
+                )
+                found[job.data(out, task)] = Recording(
+                    task=task, episodes=self.demonstrations, seed=job.seed, **settings
+                )
                 found[job.held_out(out, task)] = held_out
         return found
 
@@ -152,7 +173,9 @@ class Job:
         return out / self.bench.preset / self.name
 
     def log(self, out: Path, task: str | None = None) -> Path:
-        """What the training says, or the evaluation on a task; beside the run, whose folder takes nothing else."""
+        """What the training says, or the evaluation on a task; beside the run, whose folder takes
+        nothing else.
+        """
         return _beside(self.run(out), task, ".log")
 
     def scores(self, out: Path, task: str) -> Path:
@@ -163,9 +186,30 @@ class Job:
         """Trains the policy, or goes on."""
         bench = self.bench
         recipe = "camo" if bench.observation == "rgb" else "camo-state"
-        words = ["train", *(self.data(out, task) for task in self.tasks), "--out", self.run(out), "--recipe", recipe]
-        words += ["--method", self.method, "--preset", bench.preset, "--steps", bench.steps, "--seed", self.seed]
-        words += ["--held-out", *(self.held_out(out, task) for task in self.tasks), "--watch-times", LOOKS]
+        words = [
+            "train",
+            *(self.data(out, task) for task in self.tasks),
+            "--out",
+            self.run(out),
+            "--recipe",
+            recipe,
+        ]
+        words += [
+            "--method",
+            self.method,
+            "--preset",
+            bench.preset,
+            "--steps",
+            bench.steps,
+            "--seed",
+            self.seed,
+        ]
+        words += [
+            "--held-out",
+            *(self.held_out(out, task) for task in self.tasks),
+            "--watch-times",
+            LOOKS,
+        ]
         words += ["--watch-episodes", 0, "--device", device, "--workers", workers]
         if bench.tell_answer:
             words += ["--tell-answer", "--no-mirror"]  # what is told is not told in a mirror

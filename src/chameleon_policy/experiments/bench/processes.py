@@ -1,4 +1,6 @@
-"""Trainings and evaluations as processes of their own: they share a GPU, and none takes another down."""
+"""Trainings and evaluations as processes of their own: they share a GPU, and none takes another
+down.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,15 @@ class Processes:
             with self._turn:
                 if self._stopped:
                     raise ProcessFailedError("stopped before it began")
-                # In a session of its own: Ctrl-C reaches this process only, which passes it on once.
+                # In a session of its own: Ctrl-C reaches this process only, which passes it on
+                # once.
                 process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    env=environment,
+                    start_new_session=True,
                 )
                 self._running.add(process)
             status = process.wait()

@@ -1,4 +1,6 @@
-"""The results file of a bench: one row per policy and task, added when it is there; whole at every moment."""
+"""The results file of a bench: one row per policy and task, added when it is there; whole at every
+moment.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,18 @@ from chameleon_policy.train.metrics import METRICS, read_metrics
 
 Row = dict[str, Any]
 IDENTITY = (
-    "method", "task", "seed", "preset", "observation", "told", "image_size", "demonstrations", "steps", "trained_on",
+    "method",
+    "task",
+    "seed",
+    "preset",
+    "observation",
+    "told",
+    "image_size",
+    "demonstrations",
+    "steps",
+    "trained_on",
     "episodes",
-)  # fmt: skip
+)
 """Two rows that agree in these are the same experiment."""
 SHOWN = (*IDENTITY, "msr", "dsr", "sr", "first_seed", "outcomes", "parameters")
 """What every row must have."""
@@ -38,7 +49,9 @@ class Results:
         if path.is_dir():
             raise ValueError(f"--results must name a file, and {path} is a folder")
         if path.suffix != ".json":
-            raise ValueError(f"--results must name a .json file (the tables take its other endings), got {path}")
+            raise ValueError(
+                f"--results must name a .json file (the tables take its other endings), got {path}"
+            )
         self.path = path
         self._turn = threading.Lock()
         self._last = self._read()
@@ -57,7 +70,8 @@ class Results:
     def append(self, row: Row, command: str) -> None:
         """Add a row: the file has it whole, or is as it was before."""
         with self._turn:
-            # Should the file have been moved away meanwhile, the rows of this bench are not lost with it.
+            # Should the file have been moved away meanwhile, the rows of this bench are not lost
+            # with it.
             rows = [*(self.rows if self.path.exists() else self._last["rows"]), row]
             document = {
                 "command": command,
@@ -65,7 +79,8 @@ class Results:
                 "hardware": hardware(),
                 "software": software(),
                 "git_revision": git_revision(),
-                "duration_s": round(self._spent_before + time.time() - PROCESS_START, 1),  # of all sittings
+                # of all sittings
+                "duration_s": round(self._spent_before + time.time() - PROCESS_START, 1),
                 "rows": rows,
             }
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +94,9 @@ class Results:
         """Keep every other bench from this file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = self.path.with_name(f".{self.path.name}.lock")
-        with only_process(lock, f"another bench writes to {self.path}; wait for it, or choose another --results"):
+        with only_process(
+            lock, f"another bench writes to {self.path}; wait for it, or choose another --results"
+        ):
             try:
                 yield
             finally:
@@ -107,7 +124,9 @@ class Results:
 
 
 def row_of(job: Job, task: str, out: Path, command: str, evaluation_seconds: float) -> Row:
-    """The row of an evaluation that has just been written: its scores, and what the policy is and has cost."""
+    """The row of an evaluation that has just been written: its scores, and what the policy is and
+    has cost.
+    """
     document = json.loads(job.scores(out, task).read_text())
     scores = document["result"]
     run = job.run(out)
@@ -141,7 +160,9 @@ def _letter(rollout: Mapping[str, Any]) -> str:
 
 
 def _probe(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str], task: str) -> float | None:
-    """How much of the task's answers the last look could read from the memory; None where nothing was read."""
+    """How much of the task's answers the last look could read from the memory; None where nothing
+    was read.
+    """
     name = "held_out_probe" if len(tasks) == 1 else probe_of(task_named(task).instruction)
     found: list[float] = [line[name] for line in lines if name in line]
     return found[-1] if found else None

@@ -1,6 +1,8 @@
-"""The bench at work: several trainings side by side, evaluations in lanes of their own, a row for each that is over.
+"""The bench at work: several trainings side by side, evaluations in lanes of their own, a row for
+each that is over.
 
-What is in the results file or the folder is kept, so that the same command goes on after an interruption.
+What is in the results file or the folder is kept, so that the same command goes on after an
+interruption.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ Work = tuple[Job, str | None]
 MakeRow = Callable[[Job, str, Path, str, float], Row]
 SECONDS_BETWEEN_LOOKS = 0.5
 EVALUATIONS = 2
-"""At the same time: while one starts or comes to its last long episodes, the other has work for the cores."""
+"""At the same time: while one starts or comes to its last long episodes, the other has work for the
+cores.
+"""
 
 
 class Launcher(Protocol):
@@ -65,7 +69,9 @@ class Workshop:
     def __post_init__(self) -> None:
         for name in ("side_by_side", "workers"):
             if getattr(self, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+                raise ValueError(
+                    f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"
+                )
         if self.out.exists() and not self.out.is_dir():
             raise ValueError(f"--out must name a folder, and {self.out} is a file")
         check_device(self.device)
@@ -76,16 +82,24 @@ class BenchFailedError(ValueError):
 
 
 def run_bench(bench: Bench, workshop: Workshop, bar: Bar, console: Console) -> None:
-    """Do what has no row yet. BenchFailedError if something failed, SystemExit if a signal asked to stop."""
+    """Do what has no row yet. BenchFailedError if something failed, SystemExit if a signal asked to
+    stop.
+    """
     with workshop.results.only_here():
         jobs = [job for job in bench.jobs() if missing(job, workshop.results)]
-        recordings = bench.recordings(workshop.out, jobs)  # all are made before the first is recorded: wrong ones refuse
+        # all are made before the first is recorded: wrong ones refuse
+        recordings = bench.recordings(workshop.out, jobs)
         for folder, recording in recordings.items():
             record_once(recording, folder, bar, workshop.workers)
         with StopRequest() as stop, Board(console, workshop.out) as board:
-            failures = Lanes(workshop, board, Processes()).work(jobs, stopped=lambda: stop.signal is not None)
+            failures = Lanes(workshop, board, Processes()).work(
+                jobs, stopped=lambda: stop.signal is not None
+            )
         if stop.signal is not None:
-            console.print("Stopped; trainings have saved themselves, and the same command goes on.", soft_wrap=True)
+            console.print(
+                "Stopped; trainings have saved themselves, and the same command goes on.",
+                soft_wrap=True,
+            )
             raise SystemExit(STOPPED + stop.signal)
     if failures:
         raise BenchFailedError(
@@ -101,23 +115,39 @@ def missing(job: Job, results: Results) -> list[str]:
 
 
 def is_trained(job: Job, out: Path) -> bool:
-    """Whether the budget is spent and the policy is the one from its end: it is saved after the last line of figures."""
+    """Whether the budget is spent and the policy is the one from its end: it is saved after the
+    last line of figures.
+    """
     run = job.run(out)
     figures, policy = run / METRICS, run / POLICY / NORMALIZER  # the file that is written last
-    if not figures.is_file() or not policy.is_file() or policy.stat().st_mtime_ns < figures.stat().st_mtime_ns:
+    if (
+        not figures.is_file()
+        or not policy.is_file()
+        or policy.stat().st_mtime_ns < figures.stat().st_mtime_ns
+    ):
         return False
     steps = [line["step"] for line in read_metrics(figures) if "loss" in line]
     return bool(steps) and steps[-1] >= job.bench.steps
 
 
 class Lanes:
-    """Trainings in as many lanes as are wanted, evaluations in two others: as soon as a policy is there, it plays."""
+    """Trainings in as many lanes as are wanted, evaluations in two others: as soon as a policy is
+    there, it plays.
+    """
 
-    def __init__(self, workshop: Workshop, board: Board, launcher: Launcher, make_row: MakeRow = row_of) -> None:
-        self._workshop, self._board, self._launcher, self._make_row = workshop, board, launcher, make_row
+    def __init__(
+        self, workshop: Workshop, board: Board, launcher: Launcher, make_row: MakeRow = row_of
+    ) -> None:
+        self._workshop, self._board, self._launcher, self._make_row = (
+            workshop,
+            board,
+            launcher,
+            make_row,
+        )
 
     def work(self, jobs: Sequence[Job], stopped: Callable[[], bool] = lambda: False) -> list[str]:
-        """Do all jobs; returns the names of what failed. However it ends, nothing runs any more then.
+        """Do all jobs; returns the names of what failed. However it ends, nothing runs any more
+        then.
 
         What finds no room on the GPU is done again when all others are over, one after another.
         """
@@ -129,7 +159,11 @@ class Lanes:
         evaluations = ThreadPoolExecutor(EVALUATIONS)
 
         def begin(job: Job, task: str | None = None) -> None:
-            future = trainings.submit(self._train, job) if task is None else evaluations.submit(self._evaluate, job, task)
+            future = (
+                trainings.submit(self._train, job)
+                if task is None
+                else evaluations.submit(self._evaluate, job, task)
+            )
             pending[future] = job, task
 
         for job in jobs:
@@ -151,10 +185,16 @@ class Lanes:
                     except Exception as error:  # whatever it is, it is that job's alone
                         if isinstance(error, NoRoomError) and (job, task) not in tried_again:
                             crowded_out.append((job, task))
-                            self._board.say(f"no room on the GPU for {what(job, task)}: again when all else is over")
+                            self._board.say(
+                                f"no room on the GPU for {what(job, task)}: again when all else is over"
+                            )
                             continue
                         failures.append(what(job, task))
-                        kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
+                        kind = (
+                            ""
+                            if isinstance(error, (ValueError, OSError))
+                            else f"{type(error).__name__}: "
+                        )
                         self._board.say(f"failed: {what(job, task)}: {kind}{error}", style="red")
         finally:
             for executor in (trainings, evaluations):
@@ -180,7 +220,9 @@ class Lanes:
             self._run(job, task, job.eval_command(shop.out, task, shop.device, processes))
         row = self._make_row(job, task, shop.out, shop.command, time.perf_counter() - started)
         shop.results.append(row, shop.command)
-        rates = (f"{name.upper()} {interval(Rate.from_dict(row[name]))}" for name in ("msr", "dsr", "sr"))
+        rates = (
+            f"{name.upper()} {interval(Rate.from_dict(row[name]))}" for name in ("msr", "dsr", "sr")
+        )
         self._board.say(f"{what(job, task)}: {', '.join(rates)}")
 
     def _run(self, job: Job, task: str | None, command: Sequence[str]) -> None:

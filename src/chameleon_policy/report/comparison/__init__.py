@@ -1,4 +1,5 @@
 """Tables that compare methods, from the rows of a bench.
 
-Read in this order: statistics -> paper -> cells -> choices, table -> markdown, latex, page, terminal -> files.
+Read in this order: statistics -> paper -> cells -> choices, table -> markdown, latex, page,
+terminal -> files.
 """

@@ -1,4 +1,6 @@
-"""Where a memory fails, for tasks whose answers have several parts: the first choice, a later one, or only the order."""
+"""Where a memory fails, for tasks whose answers have several parts: the first choice, a later one,
+or only the order.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,31 @@ Pair = tuple[str, str]
 NOT_KEPT = "not kept"
 """Rows of an older bench do not say what was chosen."""
 LATER = ("second, after it", "third, after both")
-"""Choices behind the first one, as columns are called; the longest answer of Camo has three parts."""
+"""Choices behind the first one, as columns are called; the longest answer of Camo has three
+parts.
+"""
 
 
 def choices_comparison(
-    title: str, task: str, sections: Mapping[str, Sequence[str]], by_method: Mapping[str, Sequence[Row]]
+    title: str,
+    task: str,
+    sections: Mapping[str, Sequence[str]],
+    by_method: Mapping[str, Sequence[Row]],
 ) -> Comparison | None:
-    """The choices of one task part by part; None if its answers have one part, or rows do not tell what was chosen."""
-    played = {method: [row for row in rows if row["task"] == task] for method, rows in by_method.items()}
+    """The choices of one task part by part; None if its answers have one part, or rows do not tell
+    what was chosen.
+    """
+    played = {
+        method: [row for row in rows if row["task"] == task] for method, rows in by_method.items()
+    }
     kept = [row for rows in played.values() for row in rows if "answers" in row]
     parts = max((len(answer) for row in kept for answer in row["answers"].split(" ")), default=0)
     if parts < 2:
         return None
-    columns = [Column("Method"), *(Column("Right choices", name) for name in ("first", *LATER[: parts - 1]))]
+    columns = [
+        Column("Method"),
+        *(Column("Right choices", name) for name in ("first", *LATER[: parts - 1])),
+    ]
     columns.append(Column("Wrong episodes: only the order"))
     lines = {
         section: [_line(method, played.get(method, []), parts) for method in methods]
@@ -42,7 +56,11 @@ def choices_comparison(
 
 def pairs(rows: Iterable[Row]) -> list[Pair]:
     """Answers and choices of all episodes in which a choice was made."""
-    every = (pair for row in rows for pair in zip(row["answers"].split(" "), row["choices"].split(" "), strict=True))
+    every = (
+        pair
+        for row in rows
+        for pair in zip(row["answers"].split(" "), row["choices"].split(" "), strict=True)
+    )
     return [(answer, choice) for answer, choice in every if choice != NO_CHOICE]
 
 
@@ -62,5 +80,11 @@ def _line(method: str, rows: Sequence[Row], parts: int) -> Line:
     cells = [Cell(NOT_RUN if not rows else NOT_KEPT)] * (parts + 1)
     if rows and all("choices" in row for row in rows):
         found = pairs(rows)
-        cells = [Cell.of(rate) for rate in (*(right_in_turn(found, part) for part in range(parts)), only_the_order(found))]
+        cells = [
+            Cell.of(rate)
+            for rate in (
+                *(right_in_turn(found, part) for part in range(parts)),
+                only_the_order(found),
+            )
+        ]
     return Line((Cell(NAMES.get(method, method)), *cells), emphasised=method == REFERENCE)

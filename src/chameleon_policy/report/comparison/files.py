@@ -16,9 +16,13 @@ from chameleon_policy.report.comparison.terminal import terminal_table
 
 
 def draw_tables(results: Path, rows: Sequence[Row], console: Console) -> None:
-    """Print the tables, and write them as Markdown, LaTeX and HTML under the name of the results."""
+    """Print the tables, and write them as Markdown, LaTeX and HTML under the name of the
+    results.
+    """
     if not rows:
-        raise ValueError(f"{results} has no rows to draw; run the bench first, without --table-only")
+        raise ValueError(
+            f"{results} has no rows to draw; run the bench first, without --table-only"
+        )
     tables = comparisons(rows)
     contents = {".md": markdown(tables), ".tex": latex(tables), ".html": page(tables)}
     for ending, content in contents.items():
@@ -28,4 +32,8 @@ def draw_tables(results: Path, rows: Sequence[Row], console: Console) -> None:
         unfinished.replace(path)
     for table in tables[:-1]:  # the last one is the paper's
         console.print(terminal_table(table, console.width))
-    console.print(f"Tables: {results.with_suffix('')}{{{','.join(contents)}}}", highlight=False, soft_wrap=True)
+    console.print(
+        f"Tables: {results.with_suffix('')}{{{','.join(contents)}}}",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -8,9 +8,19 @@ from itertools import groupby
 from chameleon_policy.report.comparison.cells import Cell, Comparison, Line
 
 SPECIAL = {
-    "\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "%": r"\%",
+    "_": r"\_",
+    "&": r"\&",
+    "#": r"\#",
+    "$": r"\$",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+}
 HEAD = "% Include it with \\input; it needs \\usepackage{booktabs} and \\usepackage{graphicx}.\n"
 
 
@@ -51,7 +61,9 @@ def _heading(table: Comparison) -> list[str]:
     for group, columns in groupby(table.columns, key=lambda column: column.group):
         number = len(list(columns))
         last = first + number - 1
-        groups.append(rf"\multicolumn{{{number}}}{{{'l' if first == 1 else 'c'}}}{{{escape(group)}}}")
+        groups.append(
+            rf"\multicolumn{{{number}}}{{{'l' if first == 1 else 'c'}}}{{{escape(group)}}}"
+        )
         if number > 1:
             rules.append(rf"\cmidrule(lr){{{first}-{last}}}")
         first = last + 1

@@ -17,7 +17,8 @@ def _table(table: Comparison) -> str:
     lines = [f"### {table.title}", "", _row([str(column) for column in table.columns])]
     lines.append(_row(["---"] + ["---:"] * (width - 1)))
     for title, section in table.sections.items():
-        # Markdown has no lines between sections: the title stands in the first cell, and dots in the rest.
+        # Markdown has no lines between sections: the title stands in the first cell, and dots in
+        # the rest.
         lines.append(_row([f"*{title}*"] + ["·"] * (width - 1)))
         lines += [_row(_cells(line)) for line in section]
     return "\n".join([*lines, "", *(f"- {_escape(note)}" for note in table.notes), ""])

@@ -51,7 +51,11 @@ def page(tables: Iterable[Comparison]) -> str:
 
 
 def _table(table: Comparison) -> str:
-    firsts = {place for place, column in enumerate(table.columns) if place and column.name and _begins(table, place)}
+    firsts = {
+        place
+        for place, column in enumerate(table.columns)
+        if place and column.name and _begins(table, place)
+    }
     body = "".join(
         f'<tr class="section"><th colspan="{len(table.columns)}">{escape(title)}</th></tr>\n'
         + "".join(_line(line, firsts) for line in lines)
@@ -71,7 +75,9 @@ def _begins(table: Comparison, place: int) -> bool:
 
 
 def _heading(table: Comparison) -> str:
-    """A group of columns has a heading of its own above their names; a column that stands alone reaches over both rows."""
+    """A group of columns has a heading of its own above their names; a column that stands alone
+    reaches over both rows.
+    """
     above, below = "", ""
     for group, found in groupby(table.columns, key=lambda column: column.group):
         columns = list(found)

@@ -1,4 +1,6 @@
-"""Numbers of a comparison: rates over episodes, averages over tasks, and pairs of episodes that two methods played."""
+"""Numbers of a comparison: rates over episodes, averages over tasks, and pairs of episodes that two
+methods played.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,13 @@ from chameleon_policy.rates import Rate, average, mcnemar
 Row = Mapping[str, Any]
 """Of a bench: one policy on one task."""
 SUCCESS, WRONG, FAILED = "swf"
-"""Letters of a row's `outcomes`, one for each episode: success, wrong choice, failed manipulation."""
+"""Letters of a row's `outcomes`, one for each episode: success, wrong choice, failed
+manipulation.
+"""
 NO_CHOICE = "-"
-"""Stands in a row's `choices`, a word for each episode, where none was made; otherwise digits, as in its `answers`."""
+"""Stands in a row's `choices`, a word for each episode, where none was made; otherwise digits, as
+in its `answers`.
+"""
 Episode = tuple[str, int, int]
 """Task, seed of the training, seed of the evaluation episode."""
 
@@ -49,9 +55,15 @@ class Paired:
 
 
 def words(answers: Iterable[int | Sequence[int] | None]) -> str:
-    """Answers or choices as a row keeps them: `2 0 -`, or `201 - 110` where they have several parts."""
+    """Answers or choices as a row keeps them: `2 0 -`, or `201 - 110` where they have several
+    parts.
+    """
     return " ".join(
-        NO_CHOICE if answer is None else str(answer) if isinstance(answer, int) else "".join(map(str, answer))
+        NO_CHOICE
+        if answer is None
+        else str(answer)
+        if isinstance(answer, int)
+        else "".join(map(str, answer))
         for answer in answers
     )
 
@@ -60,14 +72,18 @@ def rates(outcomes: str) -> Rates:
     """Scores of these episodes with their Wilson intervals."""
     right = outcomes.count(SUCCESS)
     scorable = right + outcomes.count(WRONG)
-    return Rates(Rate.of(scorable, len(outcomes)), Rate.of(right, scorable), Rate.of(right, len(outcomes)))
+    return Rates(
+        Rate.of(scorable, len(outcomes)), Rate.of(right, scorable), Rate.of(right, len(outcomes))
+    )
 
 
 def average_rates(parts: Iterable[Rates]) -> Rates:
     """The same for all three."""
     parts = list(parts)
     return Rates(
-        average([part.msr for part in parts]), average([part.dsr for part in parts]), average([part.sr for part in parts])
+        average([part.msr for part in parts]),
+        average([part.dsr for part in parts]),
+        average([part.sr for part in parts]),
     )
 
 
@@ -81,7 +97,9 @@ def episodes(rows: Iterable[Row]) -> dict[Episode, bool]:
 
 
 def paired(reference: Mapping[Episode, bool], other: Mapping[Episode, bool]) -> Paired | None:
-    """What both have played; episodes that only one of them has are left out. None if there is no such episode."""
+    """What both have played; episodes that only one of them has are left out. None if there is no
+    such episode.
+    """
     common = reference.keys() & other.keys()
     if not common:
         return None

@@ -12,13 +12,31 @@ from typing import Self
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Column, Comparison, Line
 from chameleon_policy.report.comparison.choices import choices_comparison
-from chameleon_policy.report.comparison.paper import NAMES, OTHERS, PAPER_TASKS, REFERENCE, SECTIONS, SHARED, TABLE_1
-from chameleon_policy.report.comparison.statistics import Paired, Rates, Row, average_rates, episodes, paired, rates
+from chameleon_policy.report.comparison.paper import (
+    NAMES,
+    OTHERS,
+    PAPER_TASKS,
+    REFERENCE,
+    SECTIONS,
+    SHARED,
+    TABLE_1,
+)
+from chameleon_policy.report.comparison.statistics import (
+    Paired,
+    Rates,
+    Row,
+    average_rates,
+    episodes,
+    paired,
+    rates,
+)
 from chameleon_policy.report.evaluation_table import percent
 
 FACTS = (Column("Method"), Column("Parameters, M"), Column("Seeds"))
 BASELINES = SECTIONS["Matched imitation baselines"]
-"""What must be able to act when it is told the answer, before anything can be said of its memory."""
+"""What must be able to act when it is told the answer, before anything can be said of its
+memory.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,12 +57,26 @@ class Setting:
         """The setting that a row belongs to."""
         together = tuple(row["trained_on"]) if len(row["trained_on"]) > 1 else ()
         return cls(
-            row["preset"], row["observation"], row["image_size"], row["steps"], row["demonstrations"], together, row["told"]
+            row["preset"],
+            row["observation"],
+            row["image_size"],
+            row["steps"],
+            row["demonstrations"],
+            together,
+            row["told"],
         )
 
     def __str__(self) -> str:
-        size = f"two {self.image_size} x {self.image_size} views" if self.observation == "rgb" else "object slots"
-        learned = f"one policy for {', '.join(self.trained_on)}" if self.trained_on else "a policy for each task"
+        size = (
+            f"two {self.image_size} x {self.image_size} views"
+            if self.observation == "rgb"
+            else "object slots"
+        )
+        learned = (
+            f"one policy for {', '.join(self.trained_on)}"
+            if self.trained_on
+            else "a policy for each task"
+        )
         told = ", told the answer" if self.told else ""
         each = f"{self.steps:,} optimizer steps, {self.demonstrations} demonstrations of each task"
         return f"{self.preset}, {size}, {learned}, {each}{told}"
@@ -61,7 +93,9 @@ def comparisons(rows: Iterable[Row]) -> list[Comparison]:
 
 
 def _longest(rows: Iterable[Row]) -> list[Row]:
-    """Of evaluations of one policy on one task, the one with the most episodes: it contains the others."""
+    """Of evaluations of one policy on one task, the one with the most episodes: it contains the
+    others.
+    """
     best: dict[tuple[str, str, int], Row] = {}
     for row in rows:
         key = (row["method"], row["task"], row["seed"])
@@ -82,22 +116,29 @@ def _compare(setting: Setting, rows: list[Row]) -> list[Comparison]:
     columns = _columns() if tasks == [*TASKS] else _partial_columns(tasks)
     methods = _sections(by_method)
     sections = {
-        title: [line(method, by_method.get(method, []), reference) for method in listed] for title, listed in methods.items()
+        title: [line(method, by_method.get(method, []), reference) for method in listed]
+        for title, listed in methods.items()
     }
     scores = Comparison(str(setting), columns, sections, _notes(columns, rows))
     choices = (choices_comparison(str(setting), task, methods, by_method) for task in tasks)
     return [scores, *(table for table in choices if table is not None)]
 
 
-def _told_comparison(setting: Setting, by_method: Mapping[str, list[Row]], rows: list[Row]) -> Comparison:
-    """Only what was played: nobody asks whether a policy that remembers can act without a memory."""
+def _told_comparison(
+    setting: Setting, by_method: Mapping[str, list[Row]], rows: list[Row]
+) -> Comparison:
+    """Only what was played: nobody asks whether a policy that remembers can act without a
+    memory.
+    """
     tasks = _played(rows)
     columns = [*FACTS, *(Column(task, name) for task in tasks for name in ("MSR", "SR"))]
     sections: dict[str, list[Line]] = {}
     for title, methods in _sections(by_method).items():
         expected = [method for method in methods if method in by_method or method in BASELINES]
         if expected:
-            sections[title] = [_told_line(method, by_method.get(method, []), tasks) for method in expected]
+            sections[title] = [
+                _told_line(method, by_method.get(method, []), tasks) for method in expected
+            ]
     return Comparison(str(setting), tuple(columns), sections, _notes(columns, rows))
 
 
@@ -110,16 +151,26 @@ def _sections(found: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 def _columns() -> tuple[Column, ...]:
     columns = list(FACTS)
-    columns += [Column(task, name) for task in TASKS for name in (f"DSR (chance {_chance(task)})", "SR")]
-    columns += [Column(group, name) for group in ("Average", "Paper") for name in ("DSR", "MSR", "SR")]
+    columns += [
+        Column(task, name) for task in TASKS for name in (f"DSR (chance {_chance(task)})", "SR")
+    ]
+    columns += [
+        Column(group, name) for group in ("Average", "Paper") for name in ("DSR", "MSR", "SR")
+    ]
     columns += [Column("Against Chameleon", name) for name in ("SR, points", "p")]
     return tuple(columns)
 
 
 def _partial_columns(tasks: Sequence[str]) -> tuple[Column, ...]:
-    """Where nobody has played some of the tasks there is no average, and nothing of the paper's to compare one with."""
+    """Where nobody has played some of the tasks there is no average, and nothing of the paper's to
+    compare one with.
+    """
     columns = list(FACTS)
-    columns += [Column(task, name) for task in tasks for name in (f"DSR (chance {_chance(task)})", "MSR", "SR")]
+    columns += [
+        Column(task, name)
+        for task in tasks
+        for name in (f"DSR (chance {_chance(task)})", "MSR", "SR")
+    ]
     return (*columns, *(Column("Against Chameleon", name) for name in ("SR, points", "p")))
 
 
@@ -135,8 +186,16 @@ def _line(method: str, rows: list[Row], reference: list[Row]) -> Line:
     by_task = _by_task(rows)
     cells = _facts(method, rows)
     for task in TASKS:
-        cells += [Cell.of(by_task[task].dsr), Cell.of(by_task[task].sr)] if task in by_task else [Cell(NOT_RUN)] * 2
-    cells += _averages(by_task, ("dsr", "msr", "sr")) + _published(method) + _against(method, rows, reference)
+        cells += (
+            [Cell.of(by_task[task].dsr), Cell.of(by_task[task].sr)]
+            if task in by_task
+            else [Cell(NOT_RUN)] * 2
+        )
+    cells += (
+        _averages(by_task, ("dsr", "msr", "sr"))
+        + _published(method)
+        + _against(method, rows, reference)
+    )
     return Line(tuple(cells), emphasised=method == REFERENCE)
 
 
@@ -145,7 +204,10 @@ def _partial_line(tasks: Sequence[str], method: str, rows: list[Row], reference:
     cells = _facts(method, rows)
     for task in tasks:
         found = by_task.get(task)
-        cells += [Cell.of(getattr(found, name)) if found else Cell(NOT_RUN) for name in ("dsr", "msr", "sr")]
+        cells += [
+            Cell.of(getattr(found, name)) if found else Cell(NOT_RUN)
+            for name in ("dsr", "msr", "sr")
+        ]
     return Line((*cells, *_against(method, rows, reference)), emphasised=method == REFERENCE)
 
 
@@ -153,7 +215,11 @@ def _told_line(method: str, rows: list[Row], tasks: Sequence[str]) -> Line:
     by_task = _by_task(rows)
     cells = _facts(method, rows)
     for task in tasks:
-        cells += [Cell.of(by_task[task].msr), Cell.of(by_task[task].sr)] if task in by_task else [Cell(NOT_RUN)] * 2
+        cells += (
+            [Cell.of(by_task[task].msr), Cell.of(by_task[task].sr)]
+            if task in by_task
+            else [Cell(NOT_RUN)] * 2
+        )
     return Line(tuple(cells), emphasised=method == REFERENCE)
 
 
@@ -170,7 +236,12 @@ def _facts(method: str, rows: Sequence[Row]) -> list[Cell]:
     if not rows:
         return [Cell(NAMES.get(method, method)), Cell(NOT_RUN), Cell(NOT_RUN)]
     sizes = sorted({f"{row['parameters'] / 1e6:.1f}" for row in rows}, key=float)
-    counts = sorted({len({row["seed"] for row in rows if row["task"] == task}) for task in {row["task"] for row in rows}})
+    counts = sorted(
+        {
+            len({row["seed"] for row in rows if row["task"] == task})
+            for task in {row["task"] for row in rows}
+        }
+    )
     return [Cell(NAMES.get(method, method)), Cell(_span(sizes)), Cell(_span(counts))]
 
 
@@ -201,7 +272,8 @@ def _against(method: str, rows: list[Row], reference: list[Row]) -> list[Cell]:
     both = paired(episodes(reference), episodes(rows))
     if both is None:
         return [Cell("no pair")] * 2
-    points = int(math.copysign(percent(abs(both.difference)), both.difference))  # halves go away from zero
+    # halves go away from zero
+    points = int(math.copysign(percent(abs(both.difference)), both.difference))
     return [Cell(f"{points:+d}", f"({both.episodes} pairs)"), Cell(_p(both))]
 
 
@@ -220,7 +292,9 @@ def _notes(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[str, ...]:
         "In brackets 95 % intervals over episodes, not over trainings: Wilson's for a task, MOVER's for an average.",
     ]
     if "Paper" in groups:
-        notes.append("Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands beside both.")
+        notes.append(
+            "Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands beside both."
+        )
     if "Against Chameleon" in groups:
         notes.append(
             "Against Chameleon: difference in SR and two-sided exact McNemar p over the episodes that both have played "
@@ -234,13 +308,22 @@ def _notes(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[str, ...]:
 
 def paper_comparison() -> Comparison:
     """Table 1 of the paper, task by task."""
-    columns = [Column("Method"), *(Column(task, name) for task in PAPER_TASKS for name in ("DSR", "SR"))]
+    columns = [
+        Column("Method"),
+        *(Column(task, name) for task in PAPER_TASKS for name in ("DSR", "SR")),
+    ]
     columns += [Column("Average", name) for name in ("DSR", "MSR", "SR")]
     sections: dict[str, list[Line]] = {}
     for title, methods in SECTIONS.items():
-        published = {TABLE_1[method].name: (method, TABLE_1[method]) for method in methods if method in TABLE_1}
+        published = {
+            TABLE_1[method].name: (method, TABLE_1[method])
+            for method in methods
+            if method in TABLE_1
+        }
         for name, (method, row) in published.items():
             numbers = [*(value for pair in row.tasks for value in pair), row.dsr, row.msr, row.sr]
             cells = (Cell(name), *(Cell(f"{number:.1f}", share=number / 100) for number in numbers))
             sections.setdefault(title, []).append(Line(cells, emphasised=method == REFERENCE))
-    return Comparison("Table 1 of the paper", tuple(columns), sections, ("In per cent, as it is printed there.",))
+    return Comparison(
+        "Table 1 of the paper", tuple(columns), sections, ("In per cent, as it is printed there.",)
+    )

@@ -1,4 +1,6 @@
-"""A comparison on a terminal, which is narrow: a group of columns shares one, and intervals are left to the files."""
+"""A comparison on a terminal, which is narrow: a group of columns shares one, and intervals are
+left to the files.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,18 @@ def terminal_table(comparison: Comparison, width: int) -> Table:
             groups.pop(name, None)
     table = Table(title=comparison.title)
     for group, places in groups.items():
-        table.add_column(f"{group}\n{_names(comparison, places)}".strip(), justify="right" if table.columns else "left")
+        table.add_column(
+            f"{group}\n{_names(comparison, places)}".strip(),
+            justify="right" if table.columns else "left",
+        )
     for title, lines in comparison.sections.items():
         table.add_section()
         table.add_row(Text(title, style="italic dim"))
         for line in lines:
-            table.add_row(*(Text(_joined(line, places)) for places in groups.values()), style="bold" * line.emphasised)
+            table.add_row(
+                *(Text(_joined(line, places)) for places in groups.values()),
+                style="bold" * line.emphasised,
+            )
     return table
 
 

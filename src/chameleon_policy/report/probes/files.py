@@ -1,4 +1,6 @@
-"""The files of a study: everything that was found in one JSON, and beside it a figure for each property and task."""
+"""The files of a study: everything that was found in one JSON, and beside it a figure for each
+property and task.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,28 @@ from chameleon_policy.report.probes.table import tables
 from chameleon_policy.report.probes.trajectories import trajectories
 
 
-def publish(findings: Sequence[Mapping[str, Any]], out: Path, json_file: Path, command: str, console: Console) -> list[Path]:
+def publish(
+    findings: Sequence[Mapping[str, Any]],
+    out: Path,
+    json_file: Path,
+    command: str,
+    console: Console,
+) -> list[Path]:
     """Print the tables, write the JSON and the figures; returns what was written."""
     for table in tables(findings):
         console.print(table)
     seeds = evaluation_seeds(FIRST_SEED, max(finding["study"]["episodes"] for finding in findings))
-    write_result(json_file, {"findings": [dict(finding) for finding in findings]}, command=command, seeds=seeds)
+    write_result(
+        json_file,
+        {"findings": [dict(finding) for finding in findings]},
+        command=command,
+        seeds=seeds,
+    )
     figures = {**charts(findings), **_trajectories(findings, out, console)}
-    paths = {json_file.with_name(f"{json_file.stem}-{name}.svg"): figure for name, figure in figures.items()}
+    paths = {
+        json_file.with_name(f"{json_file.stem}-{name}.svg"): figure
+        for name, figure in figures.items()
+    }
     for path, figure in paths.items():
         path.write_text(figure, encoding="utf-8")
     return [json_file, *paths]
@@ -42,12 +58,17 @@ def charts(findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def _trajectories(findings: Sequence[Mapping[str, Any]], out: Path, console: Console) -> dict[str, str]:
+def _trajectories(
+    findings: Sequence[Mapping[str, Any]], out: Path, console: Console
+) -> dict[str, str]:
     found = {}
     for finding in _of_the_first(findings):
         task = finding["task"]
         try:
-            drawn = trajectories(out / finding["run"] / f"{task}.npz", f"{task}: h in three dimensions (UMAP), by answer")
+            drawn = trajectories(
+                out / finding["run"] / f"{task}.npz",
+                f"{task}: h in three dimensions (UMAP), by answer",
+            )
         except ImportError as error:
             console.print(f"No trajectories: {error}", highlight=False, soft_wrap=True)
             break

@@ -25,8 +25,14 @@ def tables(findings: Sequence[Finding]) -> list[Table]:
 
 
 def leads(findings: Sequence[Finding]) -> dict[tuple[str, str], int | None]:
-    """Another run and a task -> how many steps earlier the next choice can be read from the first run's h."""
-    first = {each["task"]: ready_at(each)["working"] for each in findings if each["run"] == findings[0]["run"]}
+    """Another run and a task -> how many steps earlier the next choice can be read from the first
+    run's h.
+    """
+    first = {
+        each["task"]: ready_at(each)["working"]
+        for each in findings
+        if each["run"] == findings[0]["run"]
+    }
     return {
         (each["run"], each["task"]): lead(first[each["task"]], ready_at(each)["working"])
         for each in findings
@@ -54,24 +60,38 @@ def _new(title: str, *columns: str) -> Table:
 
 def _separability(findings: Sequence[Finding]) -> Table:
     table = _new(
-        "Separability: z read by a linear probe, %", "run", "task", "chance", "current tokens", "memory h", "shuffled",
-        "paper: current", "paper: memory",
-    )  # fmt: skip
+        "Separability: z read by a linear probe, %",
+        "run",
+        "task",
+        "chance",
+        "current tokens",
+        "memory h",
+        "shuffled",
+        "paper: current",
+        "paper: memory",
+    )
     for finding in findings:
         found = finding["separability"]
         there = paper.SEPARABILITY.get(finding["task"])
         table.add_row(
-            finding["run"], finding["task"], f"{100 * found['chance']:.1f}", share(found["current"]), share(found["memory"]),
-            share(found["shuffled"]), *(("-", "-") if there is None else map(str, there)),
-        )  # fmt: skip
+            finding["run"],
+            finding["task"],
+            f"{100 * found['chance']:.1f}",
+            share(found["current"]),
+            share(found["memory"]),
+            share(found["shuffled"]),
+            *(("-", "-") if there is None else map(str, there)),
+        )
     return table
 
 
 def _addressability(findings: Sequence[Finding]) -> Table:
     table = _new(
-        "Addressability: the choice follows the edited memory, %", "memory",
-        *(f"{finding['run']}, {finding['task']}" for finding in findings), "paper",
-    )  # fmt: skip
+        "Addressability: the choice follows the edited memory, %",
+        "memory",
+        *(f"{finding['run']}, {finding['task']}" for finding in findings),
+        "paper",
+    )
     names = [row["name"] for row in findings[0]["addressability"]["rows"]]
     for name in names:
         cells = []
@@ -86,12 +106,15 @@ def _addressability(findings: Sequence[Finding]) -> Table:
 def _prospectiveness(findings: Sequence[Finding]) -> Table:
     threshold = findings[0]["prospectiveness"]["threshold"]
     table = _new(
-        f"Prospectiveness: the step from which on the next choice is read in {threshold:.0%}, decision at 0", "run", "task",
-        "from h", "from traces", "at the decision, %", "first run earlier by",
-    )  # fmt: skip
-    table.caption = (
-        f"The paper: Chameleon is earlier than without Control-JEPA by {' and '.join(map(str, paper.LEADS))} steps."
+        f"Prospectiveness: the step from which on the next choice is read in {threshold:.0%}, decision at 0",
+        "run",
+        "task",
+        "from h",
+        "from traces",
+        "at the decision, %",
+        "first run earlier by",
     )
+    table.caption = f"The paper: Chameleon is earlier than without Control-JEPA by {' and '.join(map(str, paper.LEADS))} steps."
     earlier = leads(findings)
     for finding in findings:
         found = finding["prospectiveness"]
@@ -99,9 +122,12 @@ def _prospectiveness(findings: Sequence[Finding]) -> Table:
         rate = {name: now[name] for name in ("value", "low", "high", "count")}
         ahead = earlier.get((finding["run"], finding["task"]))
         table.add_row(
-            finding["run"], finding["task"], *map(_step, ready_at(finding).values()), share(rate),
+            finding["run"],
+            finding["task"],
+            *map(_step, ready_at(finding).values()),
+            share(rate),
             "" if finding["run"] == findings[0]["run"] else "-" if ahead is None else f"{ahead:+d}",
-        )  # fmt: skip
+        )
     return table
 
 

@@ -1,4 +1,6 @@
-"""An episode of the theatre as text that a page can carry: pictures as WebP, attention as bytes, the rest as JSON."""
+"""An episode of the theatre as text that a page can carry: pictures as WebP, attention as bytes,
+the rest as JSON.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from PIL import Image
 from chameleon_policy.probes.theatre_episode import Counterfactual, TheatreEpisode
 
 QUALITY = 85
-"""Of WebP: a picture of 128 x 128 takes 2 to 3 KB, and objects of a few pixels keep their colour."""
+"""Of WebP: a picture of 128 x 128 takes 2 to 3 KB, and objects of a few pixels keep their
+colour.
+"""
 DECIMALS = 3
 """Of beliefs and, since they are in metres, of positions: millimetres."""
 
@@ -23,10 +27,14 @@ def encode_episode(episode: TheatreEpisode) -> dict[str, Any]:
     """Everything that the page needs of an episode; `json.dumps` takes it as it is."""
     _check(episode)
     steps, layers, heads, tokens = episode.attention.shape
-    # What happens after an edit is seen by the first camera, and begins with pictures that it has already.
+    # What happens after an edit is seen by the first camera, and begins with pictures that it has
+    # already.
     first = next(iter(episode.frames), "after")
     pools = {view: _Pictures() for view in (first, *episode.frames)}
-    frames = {view: [pools[view].place_of(frame) for frame in found] for view, found in episode.frames.items()}
+    frames = {
+        view: [pools[view].place_of(frame) for frame in found]
+        for view, found in episode.frames.items()
+    }
     counterfactuals = [_counterfactual(each, pools[first]) for each in episode.counterfactuals]
     return {
         "policy": episode.policy,
@@ -37,7 +45,9 @@ def encode_episode(episode: TheatreEpisode) -> dict[str, Any]:
         "success": episode.success,
         "hz": episode.hz,
         "steps": steps,
-        "pictures": {view: {"unique": pool.unique, "size": pool.size} for view, pool in pools.items()},
+        "pictures": {
+            view: {"unique": pool.unique, "size": pool.size} for view, pool in pools.items()
+        },
         "first_view": first,
         "frames": frames,
         "phases": _spans(episode.phases),
@@ -47,7 +57,12 @@ def encode_episode(episode: TheatreEpisode) -> dict[str, Any]:
             "others": list(episode.layout.others),
             "margin": episode.layout.margin,
         },
-        "attention": {"layers": layers, "heads": heads, "tokens": tokens, "bytes": encode_shares(episode.attention)},
+        "attention": {
+            "layers": layers,
+            "heads": heads,
+            "tokens": tokens,
+            "bytes": encode_shares(episode.attention),
+        },
         "beliefs": [
             {
                 "question": belief.question,
@@ -58,7 +73,9 @@ def encode_episode(episode: TheatreEpisode) -> dict[str, Any]:
             for belief in episode.beliefs
         ],
         "positions": _rounded(episode.positions),
-        "candidates": {name: _rounded(np.asarray(place)) for name, place in episode.candidates.items()},
+        "candidates": {
+            name: _rounded(np.asarray(place)) for name, place in episode.candidates.items()
+        },
         "counterfactuals": counterfactuals,
     }
 
@@ -66,9 +83,10 @@ def encode_episode(episode: TheatreEpisode) -> dict[str, Any]:
 def encode_shares(shares: npt.NDArray[Any]) -> str:
     """Shares over the last axis as bytes, the largest of each row as 255, in base64.
 
-    No scale is kept: since a row sums to one, dividing its bytes by their sum gives the shares back. Every row has its own
-    largest byte, so that what is flat over many tokens is kept as well as what is peaked on one. Those with the largest
-    remainders are rounded up, so many that the sum is right: many small shares would otherwise all become nothing.
+    No scale is kept: since a row sums to one, dividing its bytes by their sum gives the shares
+    back. Every row has its own largest byte, so that what is flat over many tokens is kept as well
+    as what is peaked on one. Those with the largest remainders are rounded up, so many that the sum
+    is right: many small shares would otherwise all become nothing.
     """
     if not shares.size:
         return ""
@@ -88,7 +106,9 @@ def decode_shares(text: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
 
 
 class _Pictures:
-    """Different pictures of one camera in order of appearance; in retention a scene stands still to the last bit."""
+    """Different pictures of one camera in order of appearance; in retention a scene stands still to
+    the last bit.
+    """
 
     def __init__(self) -> None:
         self.unique: list[str] = []
@@ -142,10 +162,16 @@ def _check(episode: TheatreEpisode) -> None:
     lengths |= {"attention": len(episode.attention), "positions": len(episode.positions)}
     wrong = ", ".join(f"{what} {length}" for what, length in lengths.items() if length != steps)
     if not steps or wrong:
-        raise ValueError(f"{name}: {steps} phases need as many steps of everything else, got {wrong or 'none at all'}")
+        raise ValueError(
+            f"{name}: {steps} phases need as many steps of everything else, got {wrong or 'none at all'}"
+        )
     tokens = episode.attention.shape[-1]
     if episode.attention.size and tokens != episode.layout.count:
-        raise ValueError(f"{name}: the layout has {episode.layout.count} tokens, attention is over {tokens}")
+        raise ValueError(
+            f"{name}: the layout has {episode.layout.count} tokens, attention is over {tokens}"
+        )
     for each in episode.counterfactuals:
         if not 0 <= each.step < steps:
-            raise ValueError(f"{name}: counterfactual {each.name!r} is at step {each.step} of {steps}")
+            raise ValueError(
+                f"{name}: counterfactual {each.name!r} is at step {each.step} of {steps}"
+            )

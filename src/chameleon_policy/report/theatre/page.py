@@ -1,4 +1,6 @@
-"""The page of `chameleon report`: the memory theatre first, then scores, curves, clips, figures and how it was made."""
+"""The page of `chameleon report`: the memory theatre first, then scores, curves, clips, figures and
+how it was made.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,20 @@ from chameleon_policy.camo.contact_sheet import PHASE_COLOURS
 from chameleon_policy.probes.theatre_episode import TheatreEpisode
 from chameleon_policy.report.theatre.encoding import encode_episode
 from chameleon_policy.report.theatre.run import RunReport
-from chameleon_policy.report.theatre.sections import clips_section, curves_section, figures_section, scores_section
+from chameleon_policy.report.theatre.sections import (
+    clips_section,
+    curves_section,
+    figures_section,
+    scores_section,
+)
 
 SCRIPTS = ("pictures.js", "attention.js", "timeline.js", "what_if.js", "theatre.js", "controls.js")
 """In the order in which they build on each other; on the page they are one module."""
 
 
-def report_page(runs: Sequence[RunReport], episodes: Sequence[TheatreEpisode], facts: Sequence[str]) -> str:
+def report_page(
+    runs: Sequence[RunReport], episodes: Sequence[TheatreEpisode], facts: Sequence[str]
+) -> str:
     """One page that opens from disk without network; sections without data are left out.
 
     Facts are plain text, in which words between backticks become code.
@@ -63,22 +72,32 @@ def _facts(facts: Sequence[str]) -> str:
 
 
 def _json(value: Any) -> str:
-    # Inside a script element only these could end it or hide its end; in JSON they stand in strings alone.
-    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    # Inside a script element only these could end it or hide its end; in JSON they stand in strings
+    # alone.
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )
 
 
 def _phase_style() -> str:
     """Colours of the phases as elsewhere, each with the ink that reads better on it."""
     lines = []
     for phase, colour in PHASE_COLOURS.items():
-        ink = "#fff" if 1.05 / (_luminance(colour) + 0.05) >= (_luminance(colour) + 0.05) / 0.05 else "#000"
+        ink = (
+            "#fff"
+            if 1.05 / (_luminance(colour) + 0.05) >= (_luminance(colour) + 0.05) / 0.05
+            else "#000"
+        )
         lines.append(f"--phase-{phase}: rgb{colour}; --on-phase-{phase}: {ink};")
     return f":root {{ {' '.join(lines)} }}\n"
 
 
 def _luminance(colour: tuple[int, int, int]) -> float:
     """Relative luminance as WCAG defines it."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (value / 255 for value in colour)]
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (value / 255 for value in colour)
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 

@@ -1,4 +1,6 @@
-"""Episodes of the theatre as a Rerun recording: the same pictures, heat maps and beliefs on its timelines."""
+"""Episodes of the theatre as a Rerun recording: the same pictures, heat maps and beliefs on its
+timelines.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def check_recording(path: Path) -> None:
 
 
 def save_recording(episodes: Sequence[TheatreEpisode], path: Path) -> None:
-    """Write the episodes to one file; each has a branch of its own, and timelines in control steps and in seconds."""
+    """Write the episodes to one file; each has a branch of its own, and timelines in control steps
+    and in seconds.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     stream = rr.RecordingStream(APPLICATION)
     stream.save(str(path))
@@ -45,14 +49,19 @@ def _log(stream: rr.RecordingStream, episode: TheatreEpisode, branch: str) -> No
             stream.log(f"{branch}/{view}/recall", rr.Image(heat))
         for belief in episode.beliefs:
             for choice, share in zip(belief.choices, belief.shares[step], strict=True):
-                stream.log(f"{branch}/belief/{belief.question.replace(' ', '-')}/{choice}", rr.Scalars(float(share)))
+                stream.log(
+                    f"{branch}/belief/{belief.question.replace(' ', '-')}/{choice}",
+                    rr.Scalars(float(share)),
+                )
         stream.log(f"{branch}/tool", rr.Points3D(episode.positions[step : step + 1]))
         if step == 0 or phase != episode.phases[step - 1]:
             stream.log(f"{branch}/phase", rr.TextLog(phase))
 
 
 def heat_maps(episode: TheatreEpisode, step: int) -> dict[str, np.ndarray]:
-    """View -> recall of the last layer over its patches, in the mean over heads: red over transparent, picture-sized."""
+    """View -> recall of the last layer over its patches, in the mean over heads: red over
+    transparent, picture-sized.
+    """
     shares = episode.attention[step, -1].mean(0)
     maps, first = {}, 0
     for view, (rows, columns) in episode.layout.views.items():
@@ -61,7 +70,11 @@ def heat_maps(episode: TheatreEpisode, step: int) -> dict[str, np.ndarray]:
         height, width = episode.frames[view].shape[1:3]
         rim = round(episode.layout.margin * height)
         opacity = np.uint8(255 * patches / max(float(shares.max()), 1e-9) * 0.7)
-        inner = np.asarray(Image.fromarray(opacity).resize((width - 2 * rim, height - 2 * rim), Image.Resampling.NEAREST))
+        inner = np.asarray(
+            Image.fromarray(opacity).resize(
+                (width - 2 * rim, height - 2 * rim), Image.Resampling.NEAREST
+            )
+        )
         heat = np.zeros((height, width, 4), np.uint8)
         heat[..., 0] = 255
         heat[rim : height - rim, rim : width - rim, 3] = inner

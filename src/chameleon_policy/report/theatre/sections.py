@@ -60,7 +60,9 @@ def clips_section(runs: Sequence[RunReport]) -> str:
         for run in runs
         if run.clips
     )
-    return f'<section id="clips"><h2>Successes and failures</h2>{groups}</section>\n' if groups else ""
+    return (
+        f'<section id="clips"><h2>Successes and failures</h2>{groups}</section>\n' if groups else ""
+    )
 
 
 def figures_section(runs: Sequence[RunReport]) -> str:
@@ -88,7 +90,9 @@ def _task_scores(task: str, summary: Summary) -> str:
         ("SR", summary.sr, None),
     )
     rows = "".join(_score_row(*each) for each in named)
-    reasons = ", ".join(f"{count} x {escape(reason)}" for reason, count in list(summary.reasons.items())[:4])
+    reasons = ", ".join(
+        f"{count} x {escape(reason)}" for reason, count in list(summary.reasons.items())[:4]
+    )
     return f'<h4>{escape(task)}, {summary.msr.count} episodes</h4>{rows}<p class="reasons">{reasons}</p>'
 
 
@@ -123,8 +127,8 @@ def _clip(clip: Clip) -> str:
 
 
 def _figure(caption: str, svg: str) -> str:
-    # A drawing that is a document of its own becomes an image, so that its style and names stay inside; others, such as
-    # line charts, take their style from this page.
+    # A drawing that is a document of its own becomes an image, so that its style and names stay
+    # inside; others, such as line charts, take their style from this page.
     words = escape(caption)
     if "xmlns=" in svg[:500]:
         svg = f'<img src="data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}" alt="{words}">'
