@@ -25,8 +25,7 @@ from chameleon_policy.evaluate.loading import (
     training_of,
 )
 from chameleon_policy.provenance import write_result
-from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.report.interval_chart import interval_chart, point_of
 
 COMMAND = "python -m benchmarks.delay_study"
