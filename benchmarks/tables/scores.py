@@ -32,10 +32,10 @@ def camo_small(result: Result) -> str:
     for task, scores in result["tasks"].items():
         dsr, sr = paper.tasks[PAPER_TASKS.index(task)]
         rates = [str(percent(scores[name]["value"])) for name in ("msr", "dsr")]
-        rows.append([task, *rates, rate_cell(scores["sr"]), f"{dsr} / {sr}"])
+        rows.append([task, *rates, rate_cell(scores["sr"]), f"{dsr}/{sr}"])
     means = [f"{100 * mean(result, name):.1f}" for name in RATES]
-    rows.append(["mean", *means, f"{paper.dsr} / {paper.sr}"])
-    return markdown("task | MSR % | DSR % | SR % [95 %] | paper DSR / SR", rows)
+    rows.append(["mean", *means, f"{paper.dsr}/{paper.sr}"])
+    return markdown("task | MSR % | DSR % | SR % [95 %] | paper DSR/SR", rows)
 
 
 def camo_chameleon(result: Result) -> str:
@@ -136,8 +136,8 @@ def methods(bench: list[Result]) -> str:
         name = f"**{cells['Method']}**" if emphasised else str(cells["Method"])
         ours = [cells[f"Average {rate}"].value for rate in ("DSR", "MSR", "SR")]
         paper = [cells[f"Paper {rate}"].value for rate in ("DSR", "MSR", "SR")]
-        rows.append([name, *ours, "-" if paper[0] == "not in it" else " / ".join(paper)])
-    return markdown("method | DSR % | MSR % | SR % | paper", rows)
+        rows.append([name, *ours, "-" if paper[0] == "not in it" else "/".join(paper)])
+    return markdown("method | DSR % | MSR % | SR % | paper DSR/MSR/SR", rows)
 
 
 def comparison(bench: list[Result]) -> str:
