@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks import camo_scores
+from benchmarks.tables.scores import camo_chameleon
 from chameleon_policy import ChameleonPolicy
 from chameleon_policy.camo import TASKS
 from chameleon_policy.camo.recording import Recording, record
@@ -70,15 +71,10 @@ def test_tracks_are_joined_and_told_in_a_table() -> None:
     whole = camo_scores.joined([document(600, 9), document(120, 5)])
     assert whole["command"] == 600 and whole["result"]["tracks"]["120"]["git_revision"] == 120
     result = json.loads(json.dumps(whole))["result"]
-    lines = camo_scores.table(result).splitlines()
+    lines = camo_chameleon(result).splitlines()
     assert lines[2] == "| clean-plate | 600 | 100 [72, 100] | 90 [60, 98] | 90 [60, 98] |"
     assert lines[5] == "| **mean** | 600 | **100.0** | **90.0** | **90.0** |"
     assert lines[9] == "| **mean** | 120 | **100.0** | **50.0** | **50.0** |" and len(lines) == 11
-    page = f"before\n\n{camo_scores.MARKER}\n| old |\n| older |\n\nbehind\n"
-    assert (
-        camo_scores.with_table(page, "| new |")
-        == f"before\n\n{camo_scores.MARKER}\n| new |\n\nbehind\n"
-    )
 
 
 def test_what_cannot_be_published() -> None:
@@ -91,13 +87,10 @@ def test_what_cannot_be_published() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             camo_scores.joined(documents)
-    with pytest.raises(ValueError, match="has no line"):
-        camo_scores.with_table("nothing", "| new |")
 
 
 def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page, target, run = tmp_path / "README.md", tmp_path / "shipped", tmp_path / "run"
-    page.write_text(f"{camo_scores.MARKER}\n\nrest\n")
+    target, run = tmp_path / "shipped", tmp_path / "run"
     (run / "policy").mkdir(parents=True)
     target.mkdir()
     (run / "scores.json").write_text(json.dumps(document(600, 9)))
@@ -105,7 +98,6 @@ def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
         (run / "policy" / name).write_text(name)
     for name, value in (
         ("PUBLISHED", tmp_path / "published.json"),
-        ("PAGES", (page,)),
         ("FOLDER", target),
         ("ROOT", tmp_path),
     ):
@@ -113,7 +105,6 @@ def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "docs/images").mkdir(parents=True)
     camo_scores.main((run,))
     assert json.loads((tmp_path / "published.json").read_text())["result"]["tracks"] == {}
-    assert "| shell-game | 600 |" in page.read_text() and page.read_text().endswith("\n\nrest\n")
     assert {path.name for path in target.iterdir()} == {
         "config.json",
         "normalizer.json",
