@@ -1,6 +1,4 @@
-"""The documents hold what they promise: code runs, commands parse, links lead somewhere, and every
-result says where it came from.
-"""
+"""Code of the documents runs, commands parse, links lead somewhere, results have a provenance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables are written from result files; the documents have the newest, and results are the code's."""
+"""Tables come from result files, the documents have the newest, and results are the code's."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_figures_of_probes_are_drawn_from_their_findings(file: str) -> None:
 
 
 def asked(method: str, task: str, seed: int, *, steps: int = 2500, **scores: int) -> dict:
-    """A row of the delayed question: how many of 100 are right, by what was shown."""
+    """Return a row of the delayed question; `scores` counts right answers out of 100."""
     training = {
         "steps": steps,
         "batch": 8,
@@ -98,10 +98,7 @@ def of_100(scores: dict[str, int]) -> dict:
 
 
 def test_delayed_questions() -> None:
-    """Every seed by itself, in order; what was not trained is a dash; of items, only the most that
-    were shown; results of two files in one table, and trainings of different length or precision in
-    columns of their own.
-    """
+    """List seeds in order, dashes for missing runs, and a column for each way of training."""
     rows = [
         asked("chameleon", "question-4", 0, **{"1": 100, "4": 97}),
         asked("lstm", "question-4", 1, **{"1": 99, "4": 26}),
@@ -113,8 +110,10 @@ def test_delayed_questions() -> None:
         {**asked("lstm", "question-4", 1, **{"4": 27}), "precision": "bf16"},
     ]
     assert memory.delayed_question({"rows": rows}, {"rows": others}).splitlines() == [
-        "| method | question, 4 items (2,500 steps of 8, float32) | tracking, 4 swaps (2,500 steps of 8, float32) "
-        "| tracking, 6 swaps (2,500 steps of 8, float32) | question, 4 items (5,000 steps of 8, float32) "
+        "| method | question, 4 items (2,500 steps of 8, float32) "
+        "| tracking, 4 swaps (2,500 steps of 8, float32) "
+        "| tracking, 6 swaps (2,500 steps of 8, float32) "
+        "| question, 4 items (5,000 steps of 8, float32) "
         "| question, 4 items (2,500 steps of 8, bf16) |",
         "|---|---|---|---|---|---|",
         "| `lstm` | 30, 26 | - | - | - | 27 |",
@@ -137,11 +136,12 @@ def test_emptied_memories() -> None:
         row("chameleon-without-limit", 0, 100, traces=80, working=30),
         row("lstm", 0, 25),
     ]
+    asked_for = "question, 4 items (2,500 steps of 8, float32)"
     assert memory.emptied({"rows": rows[:1]}, {"rows": rows[1:]}).splitlines() == [
         "| asked | method | whole memory | traces emptied | working state emptied |",
         "|---|---|---|---|---|",
-        "| question, 4 items (2,500 steps of 8, float32) | `chameleon-without-limit` | 100 | 80 | 30 |",
-        "| question, 4 items (2,500 steps of 8, float32) | `chameleon` | 100, 94 | 26, 24 | 99, 93 |",
+        f"| {asked_for} | `chameleon-without-limit` | 100 | 80 | 30 |",
+        f"| {asked_for} | `chameleon` | 100, 94 | 26, 24 | 99, 93 |",
     ]
 
 

@@ -10,7 +10,7 @@ MACHINES = ("2 CPU cores", "H200")
 
 
 def performance(result: Result) -> str:
-    """Show training and control beside plain code, peers and what was set out for."""
+    """Compare training and control with plain code, with peers and with the targets."""
     training, control = result["training"], result["control"]
     (ours, plain), fast = (training[name] for name in ("ours", "plain")), control["fast"]
     rows = [
@@ -43,18 +43,18 @@ def performance(result: Result) -> str:
         )
     whole = fast["observe"]["p50_ms"] + fast["act_8"]["p50_ms"]
     for name, peer in control["peers"].items():
-        beside = f"{peer['p50_ms']:.1f} ms, {name} ({peer['parameters'] / 1e6:.1f}M)"
+        peer_cell = f"{peer['p50_ms']:.1f} ms, {name} ({peer['parameters'] / 1e6:.1f}M)"
         ratio = f"{peer['p50_ms'] / whole:.1f} x"
-        rows.append(["new pictures to a chunk of 16 actions", f"{whole:.2f} ms", beside, ratio, ""])
+        rows.append(
+            ["new pictures to a chunk of 16 actions", f"{whole:.2f} ms", peer_cell, ratio, ""]
+        )
     return markdown(" | ours | next to it | ratio | wanted", rows)
 
 
 def rewrite(before: Result, after: Result) -> str:
-    """Show a step and a tick before and after the kernels moved out of the model, and with small
-    blocks.
-    """
+    """Compare a step and a tick before and after the kernels left the model."""
 
-    def figures(result: Result, name: str, control: str) -> list[str]:
+    def cells(result: Result, name: str, control: str) -> list[str]:
         training, ticks = result["training"], result["control"][control]
         ours, plain = training[name], training["plain"]
         memory = ours["peak_memory_bytes"] / plain["peak_memory_bytes"]
@@ -66,19 +66,19 @@ def rewrite(before: Result, after: Result) -> str:
         ]
 
     rows = [
-        ["kernels inside the model, no limit", *figures(before, "ours", "fast")],
-        ["fused twins, with the limit", *figures(after, "ours", "fast")],
+        ["kernels inside the model, no limit", *cells(before, "ours", "fast")],
+        ["fused twins, with the limit", *cells(after, "ours", "fast")],
         [
             "the same with the blocks of a 99 KiB card",
-            *figures(after, "small_blocks", "small_blocks"),
+            *cells(after, "small_blocks", "small_blocks"),
         ],
     ]
-    heading = " | training step | plain / ours | memory, ours / plain | `observe` | `act`, 8 steps | `act`, 50 steps"
-    return markdown(heading, rows)
+    heading = " | training step | plain / ours | memory, ours / plain | `observe`"
+    return markdown(f"{heading} | `act`, 8 steps | `act`, 50 steps", rows)
 
 
 def late(result: Result) -> str:
-    """Show `observe` late in an episode."""
+    """List the latency of `observe` late in an episode."""
     rows = [
         [f"{int(t):,}", f"{row['p50_ms']:.2f} ms", f"{row['state_bytes'] / 2**20:.1f} MiB"]
         for t, row in result["control"]["late"].items()
@@ -87,7 +87,7 @@ def late(result: Result) -> str:
 
 
 def length(result: Result) -> str:
-    """Show the memory layers against the length of an episode."""
+    """List the cost of the memory layers by the length of an episode."""
     rows = []
     for steps, row in result["length"]["lengths"].items():
         ours, plain = row["ours"], row["plain"]
@@ -101,14 +101,14 @@ def length(result: Result) -> str:
 
 
 def kinds(result: Result) -> str:
-    """Show where the time of a training step goes."""
+    """List where the time of a training step goes."""
     return markdown(
         "kind of kernel | ms", [[name, f"{ms:.1f}"] for name, ms in result["kinds"].items()]
     )
 
 
 def control(*results: Result) -> str:
-    """Show that a control step costs the same at any time."""
+    """List the cost of a control step relative to the beginning of an episode."""
     rows = []
     for machine, result in zip(MACHINES, results, strict=True):
         ticks = result["control"]["late"]
@@ -132,7 +132,7 @@ def control(*results: Result) -> str:
 
 
 def state_space(*results: Result) -> str:
-    """Show the state-space layer and what its peers take as a multiple of our time."""
+    """List the time of the state-space layer, and of its peers as a multiple."""
     rows = []
     for machine, result in zip(MACHINES, results, strict=True):
         for shape, row in result["ssm"]["shapes"].items():
@@ -146,7 +146,7 @@ def state_space(*results: Result) -> str:
 
 
 def small_cards(result: Result) -> str:
-    """Show what the hungriest kernels need of cards."""
+    """List what the kernels of a policy need of each kind of card."""
     rows = []
     for row in result["rows"]:
         spilled = (
@@ -164,8 +164,8 @@ def small_cards(result: Result) -> str:
                 spilled,
             ]
         )
-    heading = "card | preset | kernels | shared memory of a block, KiB | registers of a thread | spilled bytes of a thread"
-    return markdown(heading, rows)
+    heading = "card | preset | kernels | shared memory of a block, KiB"
+    return markdown(f"{heading} | registers of a thread | spilled bytes of a thread", rows)
 
 
 def floor(result: Result) -> str:
