@@ -1,13 +1,11 @@
-"""Does the memory matter more when the working state cannot hold the answer? Nano policies whose
-fast layer forgets.
+"""Train nano policies whose fast layer forgets, so that the working state cannot hold the answer.
 
     python -m benchmarks.brief_working_state --out docs/results/brief-working-state.json
 
-Chameleon and the ablations of its memory, trained once more on object slots, by the recipe and with
+Chameleon and the ablations of its memory are trained once more on object slots, with the recipe and
 the demonstrations of `chameleon bench camo --observation state --preset nano --task clean-plate
---steps 1500`, but for one thing: the fast state-space layer (Eq. 10) meets an empty state at every
-step. What is remembered then is remembered by the slow one, or by what an ablation puts in its
-place.
+--steps 1500`. One thing differs: the fast state-space layer (Eq. 10) meets an empty state at every
+step. Only the slow layer, or its replacement in an ablation, can remember then.
 """
 
 from __future__ import annotations
@@ -34,9 +32,8 @@ from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seed
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.provenance import write_result
-from chameleon_policy.rates import Rate
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.report.comparison.statistics import words
-from chameleon_policy.rates import interval
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
 COMMAND = "python -m benchmarks.brief_working_state"

@@ -1,14 +1,15 @@
-"""Two toys that ask late, on object slots and in minutes: whose memory can answer?
+"""Train methods on two toys whose question comes after the evidence is gone.
 
-    python -m benchmarks.delayed_question --device cuda --side-by-side 15 --out docs/results/delayed-question.json
-    python -m benchmarks.delayed_question --methods chameleon --tasks question-4 --seeds 0 --steps 500   # a first look
+    python -m benchmarks.delayed_question --device cuda --side-by-side 15 \\
+        --out docs/results/delayed-question.json
+    python -m benchmarks.delayed_question --methods chameleon --tasks question-4 --seeds 0
 
-question-N   N slots light up one after another in random order, each in another of N colours. Twenty steps later one
-             colour is shown; the action must go to the slot that had it. While training 1 to N
-             slots light up, while scoring all do. Guess: 1/N.
-tracking     One of three slots holds a cue. Pairs of slots are marked and thereby swapped, 0 to 4 times while training, 4
-             and 6 while scoring. Ten steps later the action must go to where the cue is now. Guess:
-             1/3.
+question-N   N slots light up one after another in random order, each in another of N colours.
+             Twenty steps later one colour is shown; the action must go to the slot that had it.
+             In training 1 to N slots light up, in evaluation all do. A guess is right in 1/N.
+tracking     One of three slots holds a cue. Pairs of slots are marked and thereby swapped, 0 to 4
+             times in training, 4 and 6 times in evaluation. Ten steps later the action must go to
+             the present slot of the cue. A guess is right in 1/3.
 
 Every method has the nano size, the same optimizer and the same number of steps. On a GPU it trains
 as `chameleon train` does: fused, under bfloat16 autocast, a step as one recorded graph. Scores are
@@ -60,17 +61,17 @@ from chameleon_policy.train.loop import make_optimizers
 
 COMMAND = "python -m benchmarks.delayed_question"
 ACTION_STEPS = 8
-"""Times that each episode's answer is drawn for the action loss, each with a noise of its own."""
+"""Draws of each episode's answer for the action loss, each with its own noise."""
 SCORED = 512
-"""Episodes of a score."""
+"""Episodes of one evaluation."""
 LOOK = 250
-"""Optimizer steps between two scores."""
+"""Optimizer steps between two evaluations."""
 FAR = 1_000_000
-"""Added to a training's seed, for the episodes that score it."""
+"""Added to the seed of a training for its held-out episodes."""
 HORIZON = 4
 NOISE = 0.05
 LOUD = 3.0
-"""Of a mark: what normalisation by range makes of a number that is 0 or 1."""
+"""Value of a mark: normalisation by range maps a number of 0 or 1 to it."""
 
 
 # The toys
@@ -83,31 +84,31 @@ class Toy:
     name: str
     answers: int
     marks: int
-    """What can be seen at a slot, one number each, beside where the slot is."""
+    """Names of the marks of a slot, one number each, next to its position."""
     time: int
     decision: int
-    """The first step at which the answer is due."""
+    """First step at which the answer is due."""
     training: range
-    """How many slots light up, or how many swaps there are, while training."""
+    """Numbers of lights or swaps in training."""
     scored: tuple[int, ...]
-    """The same, while scoring."""
+    """Numbers of lights or swaps in evaluation."""
     draw: Callable[[Toy, Tensor, torch.Generator], tuple[Tensor, Tensor]]
-    """Makes marks (B T K F) and answers (B) of so many lights or swaps (B)."""
+    """Function from numbers of lights or swaps (B) to marks (B T K F) and answers (B)."""
 
     @property
     def features(self) -> Features:
-        """Say what a policy sees and does: it goes to a place on a circle."""
+        """Return the features of a policy for this task; an action goes to a place on a circle."""
         slots = ObjectSlots(count=self.answers + 1, size=2 + self.marks)
         return Features(objects=slots, proprioception=1, action=2, horizon=HORIZON)
 
     @property
     def places(self) -> Tensor:
-        """Return where the slots are (K 2)."""
+        """Return the positions of the slots (K 2)."""
         angle = 2 * math.pi * torch.arange(self.answers) / self.answers
         return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
     def episodes(self, counts: Tensor, generator: torch.Generator) -> tuple[EpisodeBatch, Tensor]:
-        """Draw episodes of so many lights or swaps (B), and their answers (B)."""
+        """Draw episodes with the given numbers of lights or swaps (B), and their answers (B)."""
         marks, answer = self.draw(self, counts, generator)
         middle = torch.zeros(1, 2)  # where the slot behind the last is, which holds the question
         places = torch.cat([self.places, middle]).expand(*marks.shape[:3], 2)
@@ -130,9 +131,7 @@ CUE, SWAP, MOST_SWAPS, STILL = 2, 3, 6, 10
 
 
 def draw_question(toy: Toy, counts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Light up some slots in colours, then ask for one of these colours in the slot behind the
-    last.
-    """
+    """Light up some slots in colours, then ask for one of the colours in the slot after them."""
     batch, slots = len(counts), toy.answers
     everyone = torch.arange(batch)
     order, colour = (torch.rand(batch, slots, generator=generator).argsort(1) for _ in range(2))
@@ -179,7 +178,7 @@ def _until(end: Tensor, length: int, like: Tensor) -> Tensor:
 
 
 def question(slots: int) -> Toy:
-    """Make the delayed question about so many slots."""
+    """Return the delayed question with this number of slots."""
     decision = LIT * slots + WAIT
     return Toy(
         f"question-{slots}",
@@ -305,9 +304,7 @@ def train(
 
 
 def held_out_episodes(config: TrainingConfig) -> torch.Generator:
-    """Return where the episodes that score a training come from: the same ones whatever is
-    scored.
-    """
+    """Return a generator of the held-out episodes, the same for every score of a training."""
     return torch.Generator().manual_seed(FAR + config.seed)
 
 
@@ -340,9 +337,7 @@ def score(
 def run(
     method: str, task: str, config: TrainingConfig, device: str, deadline: float
 ) -> dict[str, Any] | None:
-    """Train a method on a toy and return a row: what it scores on the way and at the end. None: the
-    deadline came first.
-    """
+    """Train a method on a toy and return its row of results; None if the deadline came first."""
     torch.set_num_threads(1)
     start, toy = time.time(), TOYS[task]
     git_revision()  # as it is now: by the end, the rows of others may have changed the checkout
@@ -383,7 +378,7 @@ def run(
 
 
 def identity(method: str, task: str, config: TrainingConfig, device: str) -> dict[str, Any]:
-    """Return what tells a row from all others."""
+    """Return the fields that identify a row."""
     training = {
         name: getattr(config, name)
         for name in ("seed", "steps", "batch", "optimizer", "learning_rate")
@@ -460,7 +455,8 @@ def main(
     print(f"{len(rows)} rows. Written to {out}")
     if failed or given_up:
         raise SystemExit(
-            f"{failed} trainings failed, {given_up} had no time left; the same command tries them again"
+            f"{failed} trainings failed, {given_up} had no time left; "
+            "the same command tries them again"
         )
 
 

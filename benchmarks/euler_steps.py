@@ -1,10 +1,10 @@
-"""How many Euler steps a chunk of actions needs: difference to 50 steps, and success in closed
-loop.
+"""Measure how many Euler steps a chunk of actions needs.
 
     make demo && python -m benchmarks.euler_steps --run runs/demo/chameleon --data runs/demo/data
 
-The policy is any that `chameleon train` left behind; its actions are compared on recorded
-demonstrations, with the same noise, in normalised units (1 is half the range of a dimension).
+Any run of `chameleon train` will do. Its actions on recorded demonstrations are compared with those
+of 50 steps from the same noise, in normalised units (1 is half the range of a dimension), and it is
+evaluated in closed loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chameleon_policy.provenance import write_result
 
 SEED = 0
 LATER_SEEDS = FIRST_SEED + 1000
-"""Not those that scores of the demo are reported on."""
+"""First evaluation seed; the scores of the demo use others."""
 EVERY = 4
 """Control steps between two chunks that are compared."""
 

@@ -1,12 +1,12 @@
-"""How long do memories last while nothing happens? Half-lives of the heads of slow and fast layers
-on still inputs.
+"""Measure how long memories last while nothing happens: half-lives of heads on still inputs.
 
-    python -m benchmarks.half_lives --out docs/results/half-lives.json python -m
-    benchmarks.half_lives --policies camo-small --tasks shell-game --out runs/half-lives.json
+    python -m benchmarks.half_lives --out docs/results/half-lives.json
+    python -m benchmarks.half_lives --policies camo-small --tasks shell-game
 
-A head's clock Delta_t follows the input. While the input stands still, so does the clock, and the half-life of the head is
-ln 2 / (Delta |A|). Fresh layers see one random input of unit variance in each stream; trained policies play a task up to the
-decision and then see that moment for as long as it takes the convolutions to settle.
+The clock Delta_t of a head follows the input. While the input stands still, so does the clock, and
+the half-life of the head is ln 2 / (Delta |A|). Fresh layers get one random input of unit variance
+in each stream. Trained policies play a task up to the decision and then see that moment for as long
+as it takes the convolutions to settle.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def main(
     for row in rows:
         quantiles = " / ".join(f"{value:.3g}" for value in row["quantiles"])
         print(
-            f"{row['policy']}, {row['layer']}, limit {row['limit']}: {quantiles}; above 64 steps {row['above_64']:.0%}"
+            f"{row['policy']}, {row['layer']}, limit {row['limit']}: {quantiles}; "
+            f"above 64 steps {row['above_64']:.0%}"
         )
     command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
     write_result(
@@ -101,7 +102,7 @@ def trained(source: str, task: str, seeds: Sequence[int]) -> list[dict[str, Any]
     policy, settings = load_for_evaluation(source, task, "auto")
     if not isinstance(policy, ChameleonPolicy):
         raise ValueError(
-            f"{source}: only Chameleon and its ablations have slow and fast layers, this is {policy.method}"
+            f"{source} is {policy.method}; only Chameleon and its ablations have two layers"
         )
     held = Held(policy)
     evaluate(held, settings, seeds, steps=8, parallel=len(seeds), workers=2)
@@ -114,9 +115,7 @@ def trained(source: str, task: str, seeds: Sequence[int]) -> list[dict[str, Any]
 
 
 class Held(Emptied):
-    """A policy that plays as it does, and for which the world is held still at every decision to
-    read its clocks.
-    """
+    """A policy that plays as usual, with the half-lives read from its memory at every decision."""
 
     def __init__(self, policy: ChameleonPolicy) -> None:
         super().__init__(policy, ())
@@ -160,7 +159,7 @@ class Held(Emptied):
 
 @torch.no_grad()
 def half_lives(module: SelectiveSSM, projected: Tensor) -> Tensor:
-    """Compute ln 2 / (Delta |A|) in steps (... heads) from what the input projection gives (... channels)."""
+    """Compute ln 2 / (Delta |A|) in steps (... heads) from projected inputs (... channels)."""
     rates = module._rates(projected[..., -module.heads :])
     return math.log(2) / (rates * module.log_decay.exp())
 

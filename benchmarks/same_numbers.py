@@ -1,11 +1,10 @@
-"""Does a rewrite compute the same numbers? Losses, gradients and actions of two revisions, compared
-bit by bit on a CPU.
+"""Compare losses, gradients and actions of two revisions bit by bit on a CPU.
 
     python -m benchmarks.same_numbers 7f40af8 --out docs/results/same-numbers.json
 
-Each revision runs in a process of its own, from a checkout of its own: every method at the nano
-size, on object slots and on pictures, Chameleon at the small size, and the policy that is shipped.
-Policies are built without a limit of the half-life, which older revisions do not know.
+Each revision runs in its own process from its own checkout: every method at the nano size, on
+object slots and on pictures, Chameleon at the small size, and the shipped policy. Policies are
+built without a limit of the half-life, which older revisions do not know.
 """
 
 from __future__ import annotations
@@ -149,9 +148,7 @@ def _unlimited(config: Any) -> Any:
 
 
 def _training(policy: Any, features: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the loss of two episodes of different length, its parts, every gradient and the memory
-    afterwards.
-    """
+    """Yield the loss of two episodes, its parts, every gradient, and the memory afterwards."""
     from benchmarks.inputs import random_observation
     from chameleon_policy import EpisodeBatch
 

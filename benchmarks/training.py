@@ -1,10 +1,10 @@
-"""Does training ever wait for data? Reading demonstrations from disk, and the share of a step spent
-waiting for its batch.
+"""Measure whether training waits for data.
 
-    python -m benchmarks.training                    two CPU cores: the nano policy on pictures
-    python -m benchmarks.training --device cuda      a GPU: the paper's policy, data on the GPU and data that have to travel
+    python -m benchmarks.training                   two CPU cores: the nano policy on pictures
+    python -m benchmarks.training --device cuda     a GPU: the paper's policy, data there or not
 
-Records the demonstrations it needs into a temporary folder unless `--data` names some.
+Demonstrations are read from disk, and steps that fetch their batch are compared with steps that
+have it at hand. Demonstrations are recorded into a temporary folder unless `--data` names some.
 """
 
 from __future__ import annotations
@@ -42,16 +42,14 @@ from chameleon_policy.train.store import EpisodeStore, features_of
 SEED = 0
 SIZE = 128
 START = 4
-"""Steps that do not count: what a run waits for once, at its start, is no share of a long one."""
+"""Warm-up steps: a wait at the start of a run is no share of a long run."""
 SAMPLED = 4
 """Episodes that are also read frame by frame."""
 
 
 @contextmanager
 def demonstrations(data: Path | None, episodes: int, workers: int) -> Iterator[Path]:
-    """A dataset with pictures: the one that is named, or a new one for as long as the block
-    lasts.
-    """
+    """Yield a dataset with pictures: the given one, or a temporary one."""
     if data is not None:
         yield data
         return
@@ -68,9 +66,7 @@ def demonstrations(data: Path | None, episodes: int, workers: int) -> Iterator[P
 
 
 def reading(path: Path, workers: int) -> tuple[Episodes, list[EpisodeArrays], dict[str, Any]]:
-    """Whole episodes in order, and for comparison frame by frame with a seek each, as a shuffling
-    loader reads them.
-    """
+    """Time reading whole episodes in order, and frame by frame with a seek each."""
     start = time.perf_counter()
     episodes = open_episodes(path)
     arrays = load_episodes(episodes, workers=workers)
@@ -111,9 +107,7 @@ def waiting(
     batch: int,
     steps: int,
 ) -> Any:
-    """Training steps that fetch their batches against the same steps with batches at hand: the
-    difference is the wait.
-    """
+    """Time steps that fetch their batch against the same steps with batches at hand."""
     rows = {}
     features = features_of(episodes, horizon=16)
     accelerator = Accelerator(

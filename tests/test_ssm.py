@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import delayed_recall
-from benchmarks.mamba2_oracle import OUR_NAME_TO_THEIRS, mamba2_mixer
+from benchmarks.transformers_peer import OUR_NAME_TO_THEIRS, mamba2_mixer
 from chameleon_policy import ChameleonPolicy, SSMConfig
 from chameleon_policy.policy.memory import LayerState, MemoryLayer
 from chameleon_policy.policy.presets import FAST_HALF_LIFE, SLOW_HALF_LIFE, nano, paper, small

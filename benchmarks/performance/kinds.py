@@ -1,4 +1,4 @@
-"""Where a training step's time goes, by kind of kernel."""
+"""Measure the time of a training step by kind of kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a longer episode costs."""
+"""Measure the cost of longer episodes."""
 
 from __future__ import annotations
 

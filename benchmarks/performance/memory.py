@@ -1,4 +1,4 @@
-"""What tensors take on a GPU."""
+"""Measure the memory of tensors on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured: seeds, shapes and cameras, on a GPU and on a CPU."""
+"""Seeds, shapes and cameras of the measurements, on a GPU and on a CPU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ EULER_STEPS = (1, 2, 4, 8, 16, 50)
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: the shapes that this policy is trained with on a GPU, small ones on a
-    CPU.
-    """
+    """Shapes to measure: those of the policy's training on a GPU, small ones on a CPU."""
 
     preset: str
     image: int

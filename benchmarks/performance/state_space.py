@@ -1,4 +1,4 @@
-"""The state-space layer: ours, transformers' and mamba-ssm's, with equal weights."""
+"""Time the state-space layer: ours, transformers' and mamba-ssm's, with equal weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.mamba2_oracle import mamba2_mixer
+from benchmarks.transformers_peer import mamba2_mixer
 from benchmarks.mamba_peer import MambaSsmLayer
 from benchmarks.performance.memory import release
 from benchmarks.performance.peers import reported
@@ -25,9 +25,7 @@ LAYER_PEERS = ("transformers", "mamba-ssm")
 
 
 def state_space(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[str, Any]:
-    """Forward and backward pass of the paper's slow layer, equal weights, bfloat16 autocast on a
-    GPU.
-    """
+    """Time forward and backward pass of the paper's slow layer; bfloat16 autocast on a GPU."""
     torch.manual_seed(SEED)
     config = SSMConfig(expand=1, state=128, half_life=SLOW_HALF_LIFE)
     ours = SelectiveSSM(512, config).to(device)

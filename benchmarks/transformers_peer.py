@@ -1,6 +1,4 @@
-"""transformers' Mamba2 layer with the weights of ours: the oracle of the tests and a peer in the
-benchmarks.
-"""
+"""Build transformers' Mamba2 layer with our weights: a reference for tests, a peer for speed."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ OUR_NAME_TO_THEIRS = {
 
 
 def mamba2_mixer(layer: SelectiveSSM) -> Any:
-    """A `Mamba2Mixer` of the same sizes, chunk and weights, on the same device."""
+    """Return a `Mamba2Mixer` of the same sizes, chunk and weights, on the same device."""
     from transformers import Mamba2Config
     from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
