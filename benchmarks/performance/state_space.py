@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.transformers_peer import mamba2_mixer
 from benchmarks.mamba_peer import MambaSsmLayer
 from benchmarks.performance.memory import release
 from benchmarks.performance.peers import reported
 from benchmarks.performance.sizes import SEED, Sizes
 from benchmarks.timing import take_turns
+from benchmarks.transformers_peer import mamba2_mixer
 from chameleon_policy import SSMConfig, fuse
 from chameleon_policy.policy.presets import SLOW_HALF_LIFE
 from chameleon_policy.policy.ssm import SelectiveSSM
