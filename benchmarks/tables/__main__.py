@@ -53,7 +53,6 @@ TABLES = {
     "memory-state": Table(model.memory_state, SIZES, ARCHITECTURE),
     "performance": Table(speed.performance, SPEED, PERFORMANCE),
     "rewrite": Table(speed.rewrite, ("performance-h200-before.json", *SPEED), PERFORMANCE),
-    "late": Table(speed.late, SPEED, PERFORMANCE),
     "control": Table(speed.control, SPEEDS, PERFORMANCE),
     "length": Table(speed.length, SPEED, PERFORMANCE),
     "ssm": Table(speed.state_space, SPEEDS, PERFORMANCE),

@@ -77,15 +77,6 @@ def rewrite(before: Result, after: Result) -> str:
     return markdown(f"{heading} | `act`, 8 steps | `act`, 50 steps", rows)
 
 
-def late(result: Result) -> str:
-    """List the latency of `observe` late in an episode."""
-    rows = [
-        [f"{int(t):,}", f"{row['p50_ms']:.2f} ms", f"{row['state_bytes'] / 2**20:.1f} MiB"]
-        for t, row in result["control"]["late"].items()
-    ]
-    return markdown("t | p50 | memory", rows)
-
-
 def length(result: Result) -> str:
     """List the cost of the memory layers by the length of an episode."""
     rows = []
