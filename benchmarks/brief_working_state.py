@@ -42,25 +42,25 @@ DATA = Path("runs/bench-camo/data/state/seed0") / TASK
 
 
 class Brief(BriefPolicy):
-    """Traces alone remember, and the control index asks them."""
+    """Chameleon in which only traces remember, and the control index asks them."""
 
     method: ClassVar[str] = "brief-chameleon"
 
 
 class BriefSimilarity(Brief, SimilarityPolicy):
-    """The bank alone remembers."""
+    """Similarity retrieval in which only the bank remembers."""
 
     method: ClassVar[str] = "brief-similarity"
 
 
 class BriefVanillaMamba(Brief, VanillaMambaPolicy):
-    """The pooled state alone remembers."""
+    """Vanilla Mamba in which only the pooled state remembers."""
 
     method: ClassVar[str] = "brief-vanilla-mamba"
 
 
 class BriefNoControlIndex(Brief, NoControlIndexPolicy):
-    """Traces alone remember, and a constant asks them."""
+    """Chameleon without control index in which only traces remember."""
 
     method: ClassVar[str] = "brief-no-control-index"
 
@@ -108,7 +108,7 @@ def main(
 
 
 def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> dict[str, Any]:
-    """One row: a policy trained on one core, and what it scores."""
+    """Train a policy on one core and return its row of scores."""
     torch.set_num_threads(1)
     METHODS.update(KINDS)  # so that the trainer and the loader know them, in this process
     run = runs / f"{method}-{steps}steps"

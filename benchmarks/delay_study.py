@@ -107,7 +107,7 @@ def main(
 
 
 def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int]) -> str:
-    """DSR and SR over one dial; `trained` is the range trained on."""
+    """Draw DSR and SR over one dial; `trained` is the range trained on."""
     lines = {
         name.upper(): [
             point_of(float(value), Rate.from_dict(row[name]))

@@ -193,7 +193,7 @@ def question(slots: int) -> Toy:
 
 
 def tracking() -> Toy:
-    """Make the task in which a cue is swapped away."""
+    """Return the task in which a cue is swapped away."""
     decision = CUE + SWAP * MOST_SWAPS + STILL
     return Toy(
         "tracking",
@@ -215,7 +215,7 @@ TOYS = {toy.name: toy for toy in (question(2), question(3), question(4), questio
 
 
 class UndirectedRecall(ControlIndexedRecall):
-    """Eq. 9 with a learned constant in place of u_t."""
+    """Recall of Eq. 9 with a learned constant in place of u_t."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
@@ -227,7 +227,7 @@ class UndirectedRecall(ControlIndexedRecall):
 
 
 class UndirectedPolicy(ChameleonPolicy):
-    """Chameleon whose recall asks the same thing always; its fast layer still sees u_t."""
+    """Chameleon whose recall always asks the same; its fast layer still sees u_t."""
 
     method: ClassVar[str] = "undirected"
 
@@ -271,7 +271,7 @@ def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
 def train(
     policy: VisuomotorPolicy, toy: Toy, config: TrainingConfig
 ) -> Iterator[tuple[int, list[Rate]]]:
-    """Train on fresh episodes; yields scores after every `LOOK` steps and at the end."""
+    """Train on fresh episodes; yield scores after every `LOOK` steps and at the end."""
     generator = torch.Generator().manual_seed(config.seed)
     optimizers = make_optimizers(policy, config)
     graphed = None
@@ -316,7 +316,7 @@ def score(
     generator: torch.Generator,
     emptied: Part | None = None,
 ) -> Rate:
-    """Count fresh episodes in which the first action is nearest to the right place.
+    """Return the rate of fresh episodes whose first action is nearest to the right slot.
 
     With `emptied`, this part of the memory is lost just before the step at which the answer is due.
     """

@@ -35,7 +35,7 @@ EVERY = 4
 
 @torch.no_grad()
 def differences(policy: ChameleonPolicy, data: Path, episodes: int) -> dict[int, float]:
-    """Mean absolute difference of a chunk to that of 50 steps from the same noise."""
+    """Return the mean absolute difference to chunks of 50 steps from the same noise."""
     generator = torch.Generator().manual_seed(SEED)
     sums, count = dict.fromkeys(EULER_STEPS, 0.0), 0
     shape = (1, policy.features.horizon, policy.features.action)

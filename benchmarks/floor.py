@@ -34,7 +34,7 @@ BYTES_PER_NUMBER = 2 * 5
 
 
 class Outputs(TorchDispatchMode):
-    """Counts the numbers that linear layers and convolutions put out."""
+    """A counter of the numbers that linear layers and convolutions put out."""
 
     LAYERS = (
         torch.ops.aten.mm.default,

@@ -85,7 +85,7 @@ def _kinds() -> list[tuple[str, bool]]:
 
 
 def fresh(name: str, layer: str, limited: bool) -> dict[str, Any]:
-    """Measure layers of a preset before training, on inputs that stand still."""
+    """Measure layers of an untrained preset on constant inputs."""
     config = preset(name)
     ssm: SSMConfig = getattr(config, layer)
     ssm = ssm if limited else dataclasses.replace(ssm, half_life_limit=None)

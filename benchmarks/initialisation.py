@@ -57,7 +57,7 @@ def _no_selectivity(policy: ChameleonPolicy) -> None:
 
 @torch.no_grad()
 def _pytorch_linear_layers(policy: ChameleonPolicy) -> None:
-    """PyTorch's default weights and biases in every linear layer; the rows of Delta stay ours."""
+    """Reset every linear layer to PyTorch's defaults, except for the rows of Delta."""
     rates = {
         layer: layer.in_projection.weight[-layer.heads :].clone() for layer in _ssm_layers(policy)
     }
@@ -84,7 +84,7 @@ VARIANTS: dict[str, Callable[[ChameleonPolicy], None] | None] = {
 
 
 def run(variant: str, seed: int, steps: int, device: str) -> int | None:
-    """First step at which held-out accuracy reached 97 %, or None."""
+    """Return the first step at which held-out accuracy reached 97 %, or None."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     policy = ChameleonPolicy(delayed_recall.config(), delayed_recall.FEATURES)

@@ -135,7 +135,7 @@ class LocalConnection:
 
 
 def server_object(folder: str) -> PolicyServer:
-    """Call the same server object without a network."""
+    """Return the same server as an object to call without a network."""
     server = PolicyServer(configuration(1))
     server.Ready(services_pb2.Empty(), LocalConnection())
     server.SendPolicyInstructions(instructions(folder), LocalConnection())

@@ -89,7 +89,7 @@ def main(
     port: int = 8799,
     out: Path = Path("runs/robot-loop.json"),
 ) -> None:
-    """Play, and write what came out.
+    """Play all episodes and write the result.
 
     Args:
         episodes: Of each task, at each rate.

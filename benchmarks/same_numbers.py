@@ -86,7 +86,7 @@ def main(revision: tyro.conf.Positional[str], out: Path = Path("runs/same-number
 
 
 def _run(tree: Path, file: Path) -> dict[str, Tensor]:
-    """Let the code of a checkout compute; this file says what."""
+    """Run this file's `compute` with the code of a checkout."""
     code = f"import runpy; runpy.run_path({__file__!r})['compute']({str(file)!r}, {str(tree)!r})"
     paths = os.pathsep.join([str(tree / "src"), str(tree)])
     subprocess.run(
@@ -102,7 +102,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def compute(file: str, tree: str) -> None:
-    """Save everything that is compared, by name."""
+    """Save all compared tensors by name."""
     import chameleon_policy
 
     assert Path(chameleon_policy.__file__).is_relative_to(tree), (
@@ -174,7 +174,7 @@ def _training(policy: Any, features: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _control(policy: Any, features: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield what some control steps give: chunks of actions, and the memory at the end."""
+    """Yield the chunks of some control steps, and the memory at the end."""
     from benchmarks.inputs import random_observation
 
     generator = torch.Generator().manual_seed(SEED + 1)

@@ -17,7 +17,7 @@ from chameleon_client import Client, Metadata
 
 
 def observation(metadata: Metadata, rng: np.random.Generator) -> dict[str, Any]:
-    """Noise in the shape of what the policy sees."""
+    """Return random arrays in the shapes of the policy's inputs."""
     seen: dict[str, Any] = {
         "proprioception": rng.standard_normal(metadata.proprioception).astype(np.float32)
     }

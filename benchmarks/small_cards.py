@@ -163,7 +163,7 @@ class Need:
 
     @classmethod
     def of(cls, name: str, kernel: Any) -> Need:
-        """Read it from a compiled kernel."""
+        """Return the needs of a compiled kernel."""
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(kernel.asm["cubin"])
             file.flush()
@@ -183,15 +183,15 @@ class AbsentCard:
     capability: int
 
     def get_current_target(self) -> GPUTarget:
-        """Say what to compile for."""
+        """Return the card to compile for."""
         return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> int:
-        """Return a number of its own for every card: compiled kernels are kept by it."""
+        """Return a number for each card, by which compiled kernels are cached."""
         return self.capability
 
     def get_current_stream(self, device: int) -> int:
-        """Return the default one; nothing runs on it."""
+        """Return the default stream; nothing runs on it."""
         return 0
 
 

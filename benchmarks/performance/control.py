@@ -153,7 +153,7 @@ def lerobot_latency(name: str, device: torch.device, count: int) -> dict[str, An
 
 
 def ticks(function: Callable[[], object], device: torch.device, count: int) -> dict[str, float]:
-    """Latency of single calls, one after the other, as a robot makes them."""
+    """Measure latency of single calls, one after the other, as a robot makes them."""
     return percentiles(latencies(function, device, count))
 
 

@@ -42,7 +42,7 @@ CPU = Sizes("nano", 64, 2, 16, 2, 5, 20, ((16, 64), (8, 256)), (32, 128), (10, 1
 
 
 def camera_features(size: int) -> Features:
-    """Two cameras, as on Camo's robot."""
+    """Return features with two cameras, as on Camo's robot."""
     return Features(
         views=(
             View(name="third", height=size, width=size),

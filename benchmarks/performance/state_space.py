@@ -79,7 +79,7 @@ def state_space(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dic
 
 
 def ssm_peer(name: str, ours: SelectiveSSM) -> Callable[[Tensor], Tensor]:
-    """Another implementation of the layer, with our weights."""
+    """Return another implementation of the layer, with our weights."""
     if name == "transformers":
         return mamba2_mixer(ours)  # type: ignore[no-any-return]
     return MambaSsmLayer(ours)

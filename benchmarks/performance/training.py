@@ -133,7 +133,7 @@ class Stepper:
         )
 
     def step(self, batch: EpisodeBatch, seed: int) -> Tensor:
-        """One optimizer step; returns the loss, on the device."""
+        """Take one optimizer step; return the loss, on the device."""
         torch.manual_seed(seed)
         self.optimizer.zero_grad(set_to_none=True)
         if self.graphed is not None:
@@ -150,7 +150,7 @@ class Stepper:
 
 
 def random_batch(features: Features, episodes: int, steps: int, seed: int) -> EpisodeBatch:
-    """Episodes in which actions follow from proprioception, so that there is something to learn."""
+    """Return episodes whose actions follow from proprioception, so that a policy can learn."""
     generator = torch.Generator().manual_seed(seed)
     observation = random_observation(features, (episodes, steps), generator)
     actions = torch.tanh(observation.proprioception.cumsum(1) / 4)[..., : features.action]
