@@ -4,11 +4,13 @@ dial.
 
 from __future__ import annotations
 
+import math
+
 from rich.table import Table
 
 from chameleon_policy.camo import Summary
 from chameleon_policy.evaluate.camo import Evaluation
-from chameleon_policy.rates import interval
+from chameleon_policy.rates import Rate
 
 
 def evaluation_table(evaluation: Evaluation, name: str) -> Table:
@@ -34,3 +36,15 @@ def evaluation_table(evaluation: Evaluation, name: str) -> Table:
 def _add(table: Table, label: str, summary: Summary) -> None:
     rates = (summary.msr, summary.dsr, summary.sr)
     table.add_row(label, str(summary.msr.count), *(interval(rate) for rate in rates))
+
+
+def interval(rate: Rate) -> str:
+    """A rate and its 95 % interval, in per cent."""
+    if math.isnan(rate.value):
+        return "-"
+    return f"{percent(rate.value)} [{percent(rate.low)}, {percent(rate.high)}]"
+
+
+def percent(share: float) -> int:
+    """Halves go up: 185 of 200 are 93 %."""
+    return math.floor(round(100 * share, 6) + 0.5)  # 100 * 0.285 is a little less than 28.5

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Self
 
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.rates import percent
 from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Column, Comparison, Line
 from chameleon_policy.report.comparison.choices import choices_comparison
 from chameleon_policy.report.comparison.paper import (
@@ -31,6 +30,7 @@ from chameleon_policy.report.comparison.statistics import (
     paired,
     rates,
 )
+from chameleon_policy.report.evaluation_table import percent
 
 FACTS = (Column("Method"), Column("Parameters, M"), Column("Seeds"))
 BASELINES = SECTIONS["Matched imitation baselines"]
