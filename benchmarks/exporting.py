@@ -88,7 +88,7 @@ def measure(policy: ChameleonPolicy, folder: Path, threads: int, rounds: int) ->
 def errors_of(report: ExportReport) -> dict[str, float]:
     """The largest over all runtimes and numbers of robots, as shares of the largest value."""
     return {
-        name: max(getattr(each, name) for each in report.errors)
+        name: max(getattr(each, name) for each in report.deviations)
         for name in ("memory", "working", "actions")
     }
 
