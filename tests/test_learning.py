@@ -51,7 +51,7 @@ def test_delayed_recall_is_learned_and_not_without_memory() -> None:
 
 
 def linear_probe(features: torch.Tensor, label: torch.Tensor) -> float:
-    """Return the held-out accuracy of ridge regression from features (episodes D) to four labels."""
+    """Return the held-out accuracy of ridge regression, features (episodes D) to four labels."""
     features = ((features - features.mean(0)) / features.std(0)).double()
     target = nn.functional.one_hot(label, 4).double() - 0.25
     train, test = slice(0, 2 * len(label) // 3), slice(2 * len(label) // 3, None)
@@ -63,7 +63,7 @@ def linear_probe(features: torch.Tensor, label: torch.Tensor) -> float:
 
 
 def test_untrained_trace_holds_a_cue_for_an_episode() -> None:
-    """One of four cues is shown for five steps; 250 steps later the trace of its token shows which."""
+    """A cue is visible for five steps; 250 steps later its token's trace still tells which."""
     torch.manual_seed(1)
     episodes, time = 192, 256
     features = Features(objects=ObjectSlots(count=3, size=4), proprioception=4, action=1, horizon=1)

@@ -134,7 +134,7 @@ READING_PATH = (
 def test_reading_path_of_the_model_is_named_and_short() -> None:
     room = PACKAGE / "policy"
     assert " -> ".join(READING_PATH) in " ".join((room / "__init__.py").read_text().split())
-    assert sum(len((room / f"{name}.py").read_text().splitlines()) for name in READING_PATH) < 1200
+    assert sum(len((room / f"{name}.py").read_text().splitlines()) for name in READING_PATH) < 1500
 
 
 def test_model_does_not_mention_kernels() -> None:

@@ -16,7 +16,7 @@ FROM_KERNELS = ("FastControl", "fuse")
 
 
 def __getattr__(name: str) -> Any:
-    """Import the policy when one of its names is used, so that the benchmark starts without torch."""
+    """Import the policy on first use of its names, so that the benchmark starts without torch."""
     if name in FROM_KERNELS:
         return getattr(importlib.import_module("chameleon_policy.kernels"), name)
     if name == "__all__" or not name.startswith("_"):
