@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from theatre_browser import Open
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # One of several processes that share the cores. Torch reads this when it is imported.
-    os.environ["OMP_NUM_THREADS"] = "1"
+# Processes of tests share the cores, and runs in several processes must agree to the last bit.
+# Torch reads this when it is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start background jobs like this, and some tests send SIGINT to themselves and children.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -289,6 +289,7 @@ def test_every_result_says_where_it_came_from() -> None:
             )
 
 
+@pytest.mark.slow
 def test_the_tutorial_runs_as_written(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

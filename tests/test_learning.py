@@ -33,6 +33,7 @@ def train_until_learned(policy: ChameleonPolicy, steps: int) -> list[delayed_rec
     return history
 
 
+@pytest.mark.slow
 def test_delayed_recall_is_learned_and_not_without_memory() -> None:
     torch.manual_seed(0)
     policy = ChameleonPolicy(delayed_recall.config(), delayed_recall.FEATURES)
