@@ -180,7 +180,7 @@ def _event_tokens() -> tuple[nn.Module, Run]:
 
 def _ssm(kind: str) -> tuple[nn.Module, Run]:
     return SelectiveSSM(32, SSM_CONFIGS[kind]), calls(
-        lambda module, x: module(x, None)[0], normal(2, 3, 20, 32)
+        lambda module, x: module(x, None)[0], normal(1, 2, 20, 32)
     )
 
 
@@ -380,7 +380,7 @@ def test_a_faint_event_is_written() -> None:
         output, state = module(sequence, None)
         return output, state.ssm
 
-    compare(layer, calls(run, normal(2, 3, 20, 32)))
+    compare(layer, calls(run, normal(1, 2, 20, 32)))
 
 
 def test_block_sizes_follow_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
