@@ -88,7 +88,7 @@ def measure(policy: ChameleonPolicy, folder: Path, threads: int, rounds: int) ->
 def errors_of(report: ExportReport) -> dict[str, float]:
     """Return the largest errors of all runtimes and batch sizes, as shares of the largest value."""
     return {
-        name: max(getattr(each, name) for each in report.errors)
+        name: max(getattr(each, name) for each in report.deviations)
         for name in ("memory", "working", "actions")
     }
 

@@ -24,12 +24,12 @@ from chameleon_policy.probes.continuation import Played, go_on, play, play_twins
 from examples import nano
 
 NAMED = {each.name: each for each in INTERVENTIONS}
-SEEDS = range(FIRST_SEED, FIRST_SEED + 5)
+SEEDS = range(FIRST_SEED, FIRST_SEED + 3)
 
 
 @pytest.fixture(scope="module")
 def shipped() -> tuple[ChameleonPolicy, Played]:
-    """The policy that comes with the package, on five plates."""
+    """The policy that comes with the package, on a few plates."""
     policy, settings = load_for_evaluation("camo-small", "clean-plate", "cpu")
     assert isinstance(policy, ChameleonPolicy)
     return policy, play(policy, settings, SEEDS, steps=4, workers=1)
@@ -38,7 +38,7 @@ def shipped() -> tuple[ChameleonPolicy, Played]:
 def test_memories_are_kept_at_every_decision(shipped: tuple[ChameleonPolicy, Played]) -> None:
     policy, played = shipped
     assert (
-        sorted(played.decided) == [(episode, 0) for episode in range(5)] and played.decisions == 1
+        sorted(played.decided) == [(episode, 0) for episode in range(len(SEEDS))] and played.decisions == 1
     )
     for decided in played.decided.values():
         assert len(decided.memory) == 1 and len(decided.control_context) == policy.config.layers
@@ -50,7 +50,7 @@ def test_memories_are_kept_at_every_decision(shipped: tuple[ChameleonPolicy, Pla
 
 def test_the_first_pass_is_an_evaluation(shipped: tuple[ChameleonPolicy, Played]) -> None:
     policy, played = shipped
-    usual = evaluate(policy, played.settings, list(SEEDS), steps=4, parallel=5, workers=1)
+    usual = evaluate(policy, played.settings, list(SEEDS), steps=4, parallel=len(SEEDS), workers=1)
     for mine, theirs in zip(played.rollouts, usual.rollouts, strict=True):
         np.testing.assert_array_equal(mine.actions, theirs.actions)
 
@@ -64,7 +64,7 @@ def test_twins_have_another_answer_and_the_same_scene(
     shipped: tuple[ChameleonPolicy, Played], twins: Played
 ) -> None:
     played = shipped[1]
-    for episode in range(5):
+    for episode in range(len(SEEDS)):
         mine, theirs = played.rollouts[episode].played, twins.rollouts[episode].played
         assert (
             mine.seed == theirs.seed
@@ -103,7 +103,7 @@ def outcomes(shipped: tuple[ChameleonPolicy, Played], twins: Played) -> dict[str
 
 def test_own_memory_changes_nothing_bit_for_bit(outcomes: dict[str, Row]) -> None:
     for name in ("Full", "Own memory"):
-        assert [each.same_actions for each in outcomes[name].outcomes] == [True] * 5
+        assert [each.same_actions for each in outcomes[name].outcomes] == [True] * len(SEEDS)
         assert outcomes[name].follows.value == outcomes[name].original.value == 1.0
 
 
@@ -118,7 +118,7 @@ def test_the_memory_of_an_equal_answer_changes_no_decision(outcomes: dict[str, R
 
 def test_the_memory_of_a_twin_is_acted_on(outcomes: dict[str, Row]) -> None:
     row = outcomes["Swap, everything"]
-    assert len(row.outcomes) == 5 and all(each.asks_for != each.original for each in row.outcomes)
+    assert len(row.outcomes) == len(SEEDS) and all(each.asks_for != each.original for each in row.outcomes)
     assert row.follows.value == 1.0 and row.original.value == 0.0 and row.nothing == 0
     said = row.as_dict()
     assert said["choices"] == said["asks_for"] and said["same_actions"] == 0

@@ -234,7 +234,7 @@ def test_a_fused_policy_may_forget_its_activations() -> None:
         policy = fuse(make_policy(STATE_FEATURES).to(DEVICE).eval())
         policy.forget_activations = forget
         torch.manual_seed(0)
-        loss = policy.loss(make_batch(STATE_FEATURES, 1, 6).to(DEVICE))
+        loss = policy.loss(make_batch(STATE_FEATURES, 1, 4).to(DEVICE))
         loss.total.backward()
         found.append(
             (loss.total.detach(), [p.grad for p in policy.parameters() if p.grad is not None])

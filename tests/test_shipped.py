@@ -1,4 +1,4 @@
-"""The policy that comes with the package, and how its scores get into the documents."""
+"""The shipped policy, and publishing its scores in the documents."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from chameleon_policy.train.held_out import probe_of
 from chameleon_policy.train.run import RunConfig, build_policy
 
 LARGEST = 16e6
-"""Bytes of all files together."""
+"""Bytes of all files of a policy."""
 
 
-def test_every_policy_is_small_has_a_card_and_loads_by_its_name(
+def test_shipped_policies_are_small_have_a_card_and_load_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # found wherever one works
+    monkeypatch.chdir(tmp_path)  # a name works in every folder
     folders = list(SHIPPED.iterdir())
     assert [folder.name for folder in folders] == ["camo-small"]
     for folder in folders:
@@ -45,7 +45,9 @@ def test_every_policy_is_small_has_a_card_and_loads_by_its_name(
         ChameleonPolicy.from_pretrained("camo-large")
 
 
-def test_a_folder_of_that_name_counts_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_the_same_name_takes_precedence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("camo-small").mkdir()
     with pytest.raises(FileNotFoundError, match="camo-small is no saved policy"):
@@ -67,7 +69,7 @@ def document(demonstrations: int, right: int) -> dict:
     return {**dict.fromkeys(camo_scores.BESIDE, demonstrations), "result": result}
 
 
-def test_tracks_are_joined_and_told_in_a_table() -> None:
+def test_tracks_are_joined_and_shown_in_a_table() -> None:
     whole = camo_scores.joined([document(600, 9), document(120, 5)])
     assert whole["command"] == 600 and whole["result"]["tracks"]["120"]["git_revision"] == 120
     result = json.loads(json.dumps(whole))["result"]
@@ -77,7 +79,7 @@ def test_tracks_are_joined_and_told_in_a_table() -> None:
     assert lines[9] == "| **mean** | 120 | **100.0** | **50.0** | **50.0** |" and len(lines) == 11
 
 
-def test_what_cannot_be_published() -> None:
+def test_incomplete_scores_are_refused() -> None:
     half = document(600, 9)
     del half["result"]["tasks"]["seasonings"]
     for documents, message in (
@@ -113,7 +115,7 @@ def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "docs/images/camo-learning-600.svg").is_file()
 
 
-def test_curves_have_the_intervals_of_the_episodes_that_were_asked() -> None:
+def test_curves_have_the_intervals_of_the_held_out_episodes() -> None:
     chart = ElementTree.fromstring(camo_scores.figure(document(600, 9)["result"]))
     space = "{http://www.w3.org/2000/svg}"
     assert len(list(chart.iter(f"{space}circle"))) == 2 * len(TASKS)
@@ -125,13 +127,13 @@ def test_curves_have_the_intervals_of_the_episodes_that_were_asked() -> None:
     bars = [line for line in chart.iter(f"{space}line") if line.attrib["x1"] == line.attrib["x2"]]
     heights = {abs(float(bar.attrib["y1"]) - float(bar.attrib["y2"])) for bar in bars}
     rate = Rate.of(54, HELD_OUT)
-    scale = (300 - 46 - rows[0]) * 3  # a guess stands at a third
+    scale = (300 - 46 - rows[0]) * 3  # the guess's line is at a third
     assert all(
         height == pytest.approx((rate.high - rate.low) * scale, abs=0.3) for height in heights
     )
 
 
-def test_scores_are_those_of_float32_arithmetic() -> None:
+def test_policies_are_evaluated_in_float32() -> None:
     policy, settings = load_for_evaluation("camo-small", "shell-game", "cpu")
     assert {weight.dtype for weight in policy.parameters()} == {
         torch.float32
@@ -140,14 +142,14 @@ def test_scores_are_those_of_float32_arithmetic() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_it_remembers(task: str) -> None:
-    """On a few held-out episodes, far above chance."""
+def test_shipped_policy_succeeds_far_above_chance(task: str) -> None:
+    """Evaluate on a few held-out episodes."""
     policy, settings = load_for_evaluation("camo-small", task, "cpu")
     summary = evaluate(policy, settings, evaluation_seeds(FIRST_SEED, 12), parallel=12).summary
     assert summary.sr.value >= 0.75 > summary.chance
 
 
-def test_a_training_can_go_on_from_it(tmp_path: Path) -> None:
+def test_training_can_start_from_the_shipped_policy(tmp_path: Path) -> None:
     data = record(Recording(task="clean-plate", episodes=1), tmp_path / "data")
     config = RunConfig(data=(data,), start_from="camo-small", training=TrainingConfig(steps=1))
     episodes = open_episodes(data)

@@ -40,15 +40,10 @@ def compiled(out: Path, card: str, preset: str) -> dict:
     return row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("card", "preset"),
-    [
-        ("sm_86", "paper"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (("sm_89", "paper"), ("sm_120", "paper"), ("sm_86", "small"))
-        ),
-    ],
+    [("sm_86", "paper"), ("sm_89", "paper"), ("sm_120", "paper"), ("sm_86", "small")],
 )
 def test_the_largest_kernel_fits(card: str, preset: str, tmp_path: Path) -> None:
     row = compiled(tmp_path / "needs.json", card, preset)

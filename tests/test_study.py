@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import umap
 from rich.console import Console
 
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Range, Statistics
@@ -155,7 +154,7 @@ def test_figures_and_the_json(
     findings: list[dict], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the real one compiles for half a minute: a slow test
-    monkeypatch.setattr(umap, "UMAP", FirstThree)
+    monkeypatch.setattr("umap.UMAP", FirstThree)
     written = publish(
         findings, folder / "found", tmp_path / "probes.json", "the command", Console(quiet=True)
     )
