@@ -10,13 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy import View
-from chameleon_policy.train.appearance import Appearance, Mirror, draw_appearance, tinted, warped
+from chameleon_policy.train.augmentation import (
+    Appearance,
+    Mirror,
+    draw_appearance,
+    tint_images,
+    warp_images,
+)
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
-from chameleon_policy.train.order import appearance_of, pace_of
-from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.normalization import statistics_of
+from chameleon_policy.train.sampling import appearance_generator, pace_generator
 from chameleon_policy.train.store import EpisodeStore
 from test_timeline import FEATURES
 from training_data import make_episodes
@@ -42,11 +48,11 @@ def test_colours_are_multiplied_and_stay_within_a_byte() -> None:
         .expand(2, 3, 4, 2, 3)
         .contiguous()
     )
-    shown = tinted(images, [(1.0, 1.0, 1.0), (0.5, 1.5, 1.1)])
+    shown = tint_images(images, [(1.0, 1.0, 1.0), (0.5, 1.5, 1.1)])
     assert shown.dtype == torch.uint8
     assert torch.equal(shown[0], images[0])
     assert shown[1, 0, 0].tolist() == [[50, 255, 255], [0, 75, 255]]
-    assert tinted(images, [(1.0, 1.0, 1.0)] * 2) is images
+    assert tint_images(images, [(1.0, 1.0, 1.0)] * 2) is images
 
 
 def test_pictures_are_warped_around_their_centre() -> None:
@@ -56,26 +62,26 @@ def test_pictures_are_warped_around_their_centre() -> None:
     picture = torch.stack([columns, rows, torch.full_like(rows, 7)], dim=-1).to(torch.uint8)
     images = picture.expand(2, 3, 16, 16, 3).contiguous()
     warp = ((1.1, 0.05), (-0.08, 0.9))
-    shown = warped(images, [((1.0, 0.0), (0.0, 1.0)), warp])
+    shown = warp_images(images, [((1.0, 0.0), (0.0, 1.0)), warp])
     assert shown.dtype == torch.uint8 and shown.is_contiguous()
     assert torch.equal(shown[0], images[0]) and torch.equal(shown[1, 0], shown[1, 2])
     centred = torch.stack([columns, rows], dim=-1) - 75.0
     wanted = (centred @ torch.tensor(warp).T + 75.0).clamp(0, 150)
     torch.testing.assert_close(shown[1, 1, ..., :2].float(), wanted, rtol=0, atol=0.51)
     assert shown[..., 2].eq(7).all()
-    assert warped(images, [((1.0, 0.0), (0.0, 1.0))] * 2) is images
+    assert warp_images(images, [((1.0, 0.0), (0.0, 1.0))] * 2) is images
 
 
 def test_it_follows_from_seed_step_and_place() -> None:
     assert (
-        appearance_of(1, 2, 3).random()
-        == appearance_of(1, 2, 3).random()
-        != pace_of(1, 2, 3).random()
+        appearance_generator(1, 2, 3).random()
+        == appearance_generator(1, 2, 3).random()
+        != pace_generator(1, 2, 3).random()
     )
     assert (
         len(
             {
-                appearance_of(seed, step, place).random()
+                appearance_generator(seed, step, place).random()
                 for seed in (0, 1)
                 for step in (0, 1)
                 for place in (0, 1)
@@ -109,7 +115,7 @@ def test_the_feeder_draws_anew_for_every_step_and_keeps_it_for_all_windows() -> 
 
 
 def test_what_is_drawn_is_what_is_seen() -> None:
-    """From the feeder to the batch: warped first, then in the mirror."""
+    """From the feeder to the batch: warped first, then mirrored."""
     from accelerate import Accelerator
 
     rng, features = (
@@ -126,8 +132,8 @@ def test_what_is_drawn_is_what_is_seen() -> None:
     mirrored = set()
     for step in range(8):
         config = TrainingConfig(steps=99, batch=1, mirror=True, warp=0.1, seed=3)
-        look = draw_appearance(appearance_of(3, step, 0), mirror=True, tint=0.0, warp=0.1)
-        expected = warped(torch.from_numpy(frames)[None], [look.warp])
+        look = draw_appearance(appearance_generator(3, step, 0), mirror=True, tint=0.0, warp=0.1)
+        expected = warp_images(torch.from_numpy(frames)[None], [look.warp])
         expected = expected.flip(3) if look.mirrored else expected
         seen = (
             Feeder(store, config, Accelerator(cpu=True), step)
@@ -146,9 +152,9 @@ def test_what_is_drawn_is_what_is_seen() -> None:
         .windows[0]
         .batch.observation.images["third"]
     )
-    look = draw_appearance(appearance_of(0, 0, 0), mirror=False, tint=0.0, warp=0.1)
+    look = draw_appearance(appearance_generator(0, 0, 0), mirror=False, tint=0.0, warp=0.1)
     torch.testing.assert_close(
-        seen, warped(torch.from_numpy(frames)[None], [look.warp]), rtol=0, atol=0
+        seen, warp_images(torch.from_numpy(frames)[None], [look.warp]), rtol=0, atol=0
     )
 
 

@@ -14,15 +14,15 @@ from torch import nn
 
 from chameleon_policy import ChameleonPolicy, FastControl, fuse, kernels, preset
 from chameleon_policy.baselines import METHODS
-from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy import Features, ObjectSlots, View
 from chameleon_policy.policy.presets import PRESETS
 from chameleon_policy.policy.ssm import SelectiveSSM
-from chameleon_policy.train.appearance import Appearance, Mirror, warped
+from chameleon_policy.train.augmentation import Appearance, Mirror, warp_images
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
 from chameleon_policy.train.graphs import GraphedLoss
-from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.store import EpisodeStore
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy
 from training_data import make_episodes
@@ -144,7 +144,7 @@ def test_warped_pictures_are_those_of_the_cpu() -> None:
     )
     images = images.permute(0, 2, 3, 1).expand(2, 3, 64, 64, 3)
     matrices = [((1.1, 0.05), (-0.08, 0.9)), ((0.95, 0.0), (0.1, 1.05))]
-    here, there = warped(images, matrices), warped(images.to("cuda"), matrices).cpu()
+    here, there = warp_images(images, matrices), warp_images(images.to("cuda"), matrices).cpu()
     assert int((here.int() - there.int()).abs().max()) <= 2  # half precision on the GPU
 
 

@@ -20,15 +20,13 @@ from chameleon_policy.camo import CamoEnv, task_named
 from chameleon_policy.camo.recording import Recording, record
 from chameleon_policy.camo.told import ToldEnv, ToldEpisodes, told
 from chameleon_policy.cli import main
-from chameleon_policy.data.episodes import load_episodes, open_episodes
-from chameleon_policy.data.joined_episodes import open_datasets
+from chameleon_policy.data import load_episodes, open_datasets, open_episodes
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy.presets import nano
-from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.held_out import _by_task, probe, probe_of, watch_held_out
+from chameleon_policy.train.config import RunConfig, TrainingConfig
+from chameleon_policy.train.held_out import _by_task, probe, probe_metric, watch_held_out
+from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.recipes import RECIPES
-from chameleon_policy.train.run import RunConfig
-from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import Decisions, EpisodeStore, features_of
 from training_data import lines, make_episodes, write_hdf5
 
@@ -123,7 +121,9 @@ class TestProbe:
         ]
         writes_answers(policy, turned)
         figures = watch_held_out(*stores, nullcontext)(policy)
-        assert [figures[name] for name in ("held_out_probe", probe_of("0"), probe_of("1"))] == [
+        assert [
+            figures[name] for name in ("held_out_probe", probe_metric("0"), probe_metric("1"))
+        ] == [
             1.0,
             1.0,
             1.0,
@@ -134,7 +134,11 @@ class TestProbe:
         writes_answers(policy, misled)  # nothing of the second task
         figures = watch_held_out(*stores, nullcontext)(policy)
         assert (
-            figures[probe_of("0")] == 1.0 > figures[probe_of("1")] < figures["held_out_probe"] < 1.0
+            figures[probe_metric("0")]
+            == 1.0
+            > figures[probe_metric("1")]
+            < figures["held_out_probe"]
+            < 1.0
         )
 
     def test_a_probe_is_fitted_to_all_of_a_large_store(

@@ -307,7 +307,7 @@ def test_recording_is_resumed_after_a_kill(tmp_path: Path) -> None:
     code = f"""
         import os, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
-        import chameleon_policy.data.parts as parts_module
+        import chameleon_policy.data.recorded_episodes as parts_module
         from pathlib import Path
         from test_lerobot_v3 import record
         parts = Path({str(parts)!r})

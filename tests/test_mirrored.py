@@ -15,9 +15,9 @@ from chameleon_policy.camo.controller import ACTION_NAMES, pose_to_action, read_
 from chameleon_policy.camo.geometry import Pose, rotation_about
 from chameleon_policy.camo.mirrored import SIGNS, check_mirror
 from chameleon_policy.camo.recording import Recording, record
-from chameleon_policy.data.episodes import load_episodes, open_episodes
-from chameleon_policy.train.appearance import Appearance, Mirror
-from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.data import load_episodes, open_episodes
+from chameleon_policy.train.augmentation import Appearance, Mirror
+from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.store import EpisodeStore, features_of
 
 MIRROR = np.diag([1.0, -1.0, 1.0])

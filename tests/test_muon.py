@@ -8,8 +8,7 @@ from torch import nn
 
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.loop import make_optimizers
-from chameleon_policy.train.muon import Muon, matrices_of, orthogonalise
+from chameleon_policy.train.optimizers import Muon, make_optimizers, matrices_of, orthogonalise
 from examples import IMAGE_FEATURES, make_policy
 
 DEVICES = [

@@ -7,14 +7,18 @@ import pytest
 import torch
 
 from chameleon_policy import Features, ObjectSlots
-from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
-from chameleon_policy.train.moments import DECIDING, RESTING
-from chameleon_policy.train.order import pace_of
-from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.normalization import statistics_of
+from chameleon_policy.train.sampling import (
+    DECIDING,
+    RESTING,
+    pace_generator,
+    recorded_timeline,
+    varied_timeline,
+)
 from chameleon_policy.train.store import EpisodeStore
-from chameleon_policy.train.timeline import as_it_was, at_another_pace
 from training_data import make_episodes
 
 LENGTH, DECISIONS = 40, (25, 33)
@@ -23,7 +27,7 @@ FEATURES = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, acti
 
 def drawn(uneven: float, longer: int, count: int = 300):
     return [
-        at_another_pace(0, LENGTH, DECISIONS, np.random.default_rng(n), uneven, longer)
+        varied_timeline(0, LENGTH, DECISIONS, np.random.default_rng(n), uneven, longer)
         for n in range(count)
     ]
 
@@ -50,7 +54,7 @@ def test_the_wait_becomes_longer() -> None:
 def test_nothing_is_asked_nothing_changes() -> None:
     for each in (
         *drawn(0.0, 0, 3),
-        at_another_pace(0, LENGTH, (), np.random.default_rng(0), 0.5, 9),
+        varied_timeline(0, LENGTH, (), np.random.default_rng(0), 0.5, 9),
     ):
         np.testing.assert_array_equal(each.rows, np.arange(LENGTH))
         np.testing.assert_array_equal(each.kinds, np.arange(LENGTH))
@@ -60,7 +64,7 @@ def test_batches_show_observations_actions_and_kinds_of_the_same_moments() -> No
     (plain,) = make_episodes([LENGTH])
     episode = EpisodeArrays(**{**vars(plain), "decision_steps": DECISIONS})
     store = EpisodeStore([episode], FEATURES, statistics_of([episode]))
-    timeline = at_another_pace(0, LENGTH, DECISIONS, np.random.default_rng(1), 0.3, 6)
+    timeline = varied_timeline(0, LENGTH, DECISIONS, np.random.default_rng(1), 0.3, 6)
     batch = store.batch([timeline], emphasis=(0.0, 1.0, 2.0))
     time = len(timeline)
     assert int(batch.valid.sum()) == time != LENGTH
@@ -79,16 +83,16 @@ def test_batches_show_observations_actions_and_kinds_of_the_same_moments() -> No
     torch.testing.assert_close(
         second.observation.proprioception[0], batch.observation.proprioception[0, 10:17]
     )
-    whole = store.batch([as_it_was(0, LENGTH)])
+    whole = store.batch([recorded_timeline(0, LENGTH)])
     torch.testing.assert_close(whole.actions, store.batch([0]).actions)
 
 
 def test_the_pace_follows_from_seed_step_and_place() -> None:
-    assert pace_of(1, 2, 3).random() == pace_of(1, 2, 3).random()
+    assert pace_generator(1, 2, 3).random() == pace_generator(1, 2, 3).random()
     assert (
         len(
             {
-                pace_of(seed, step, place).random()
+                pace_generator(seed, step, place).random()
                 for seed in (0, 1)
                 for step in (0, 1)
                 for place in (0, 1)

@@ -16,17 +16,23 @@ from torch import Tensor, nn
 
 from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots
 from chameleon_policy.baselines import NoMemoryPolicy, load_policy
-from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy.checks import check_batch
 from chameleon_policy.train import loop
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.ema import WeightAverage
-from chameleon_policy.train.feeder import Feeder, chosen_episodes
+from chameleon_policy.train.feeder import Feeder, sampled_episodes
 from chameleon_policy.train.graphs import GraphedLoss
 from chameleon_policy.train.loop import DivergedError, Trainer
-from chameleon_policy.train.moments import DECIDING, MOVING, RESTING, moments
-from chameleon_policy.train.order import episodes_of_step, equal_frames
-from chameleon_policy.train.statistics import SLOT_REACH, directions, statistics_of
+from chameleon_policy.train.normalization import SLOT_REACH, directions, statistics_of
+from chameleon_policy.train.optimizers import WeightAverage
+from chameleon_policy.train.sampling import (
+    DECIDING,
+    MOVING,
+    RESTING,
+    balanced_pass,
+    episodes_of_step,
+    step_kinds,
+)
 from chameleon_policy.train.store import EpisodeStore, padded_length
 from examples import STATE_FEATURES, make_batch, make_policy, nano
 from training_data import make_episodes
@@ -212,7 +218,8 @@ class TestMoments:
     def test_camo_says_where_decisions_are(self) -> None:
         marked = EpisodeArrays(**{**vars(make_episodes([14])[0]), "decision_steps": (8,)})
         assert (
-            moments(marked, 4, np.ones(2)).tolist() == [RESTING] * 5 + [DECIDING] * 4 + [MOVING] * 5
+            step_kinds(marked, 4, np.ones(2)).tolist()
+            == [RESTING] * 5 + [DECIDING] * 4 + [MOVING] * 5
         )
 
     def test_elsewhere_a_robot_that_stood_still_sets_off(self) -> None:
@@ -222,7 +229,7 @@ class TestMoments:
         episode = EpisodeArrays(
             state=zeros, actions=actions, images={}, objects=None, instruction=""
         )
-        found = moments(episode, 6, np.ptp(actions, axis=0)).tolist()
+        found = step_kinds(episode, 6, np.ptp(actions, axis=0)).tolist()
         # At step 7 the chunk ends with 0.1: not yet a fifth of the way.
         assert found == [RESTING] * 8 + [DECIDING] * 4 + [MOVING] * 8
 
@@ -285,7 +292,7 @@ class TestOrder:
 
     def test_tasks_have_about_as_many_frames(self) -> None:
         lengths, tasks = [60, 70, 190, 210, 90], ["cup", "cup", "salt", "salt", "plate"]
-        shown = equal_frames(lengths, tasks)
+        shown = balanced_pass(lengths, tasks)
         assert shown == [0, 0, 0, 1, 1, 1, 2, 3, 4, 4, 4, 4]
         frames = [
             sum(lengths[number] for number in shown if tasks[number] == task)
@@ -293,9 +300,9 @@ class TestOrder:
         ]
         assert max(frames) < 1.2 * min(frames)
         assert (
-            equal_frames([75] * 600 + [200] * 120, ["cup"] * 600 + ["salt"] * 120).count(600) == 2
+            balanced_pass([75] * 600 + [200] * 120, ["cup"] * 600 + ["salt"] * 120).count(600) == 2
         )
-        assert equal_frames(lengths, [""] * 5) == [0, 1, 2, 3, 4]
+        assert balanced_pass(lengths, [""] * 5) == [0, 1, 2, 3, 4]
         steps = [episodes_of_step(0, step, 6, lengths, shown) for step in range(2)]
         assert sorted(steps[0] + steps[1]) == shown
 
@@ -306,7 +313,7 @@ class TestOrder:
         ]
         store = EpisodeStore(episodes, FEATURES, statistics_of(episodes))
         config = TrainingConfig(steps=99, batch=2, equal_frames=True)
-        shown = [number for step in range(4) for number in chosen_episodes(store, config, step)]
+        shown = [number for step in range(4) for number in sampled_episodes(store, config, step)]
         assert sorted(shown) == [0, 0, 0, 1, 1, 1, 2, 3]
         feeder = Feeder(store, config, Accelerator(cpu=True), 0)
         frames = [int(feeder.next_step()[0].windows[0].batch.valid.sum()) for _ in range(4)]

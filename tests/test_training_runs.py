@@ -15,11 +15,10 @@ import torch
 
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.cli import main
-from chameleon_policy.data.episodes import load_episodes
-from chameleon_policy.data.joined_episodes import open_datasets
+from chameleon_policy.data import load_episodes, open_datasets
 from chameleon_policy.exit_codes import ALREADY_TRAINED, REFUSED
-from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.run import RunConfig, _claim, _differences, build_policy
+from chameleon_policy.train.config import RunConfig, TrainingConfig
+from chameleon_policy.train.training import _differences, _write_settings, build_policy
 from command_line import plain
 from training_data import chameleon, lines, losses, make_episodes, write_hdf5
 
@@ -356,10 +355,10 @@ def test_a_run_goes_on_with_or_without_kernels_but_not_with_another_limit(tmp_pa
             "training": {"seed": 0, "fused": fused},
         }
 
-    _claim(tmp_path, settings(None, fused=True))
-    _claim(tmp_path, settings(None, fused=False))
+    _write_settings(tmp_path, settings(None, fused=True))
+    _write_settings(tmp_path, settings(None, fused=False))
     with pytest.raises(FileExistsError, match=r"None then, 16.0 now \(add --half-life-limit inf\)"):
-        _claim(tmp_path, settings(16.0, fused=True))
+        _write_settings(tmp_path, settings(16.0, fused=True))
 
 
 @pytest.mark.parametrize(("limit", "found"), [(None, 16.0), (24.0, 24.0), (math.inf, None)])

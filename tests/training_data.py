@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.data import EpisodeArrays
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 """Subprocesses of tests share two cores."""

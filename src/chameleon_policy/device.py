@@ -30,8 +30,6 @@ def gpu_memory(remedy: str) -> Iterator[None]:
         raise MemoryError(f"the GPU's memory is full; give a smaller {remedy}: {error}") from error
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A small tensor of the CPU's where it is needed, without waiting for what a GPU is still busy
-    with.
-    """
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a small CPU tensor on a device, without waiting for the work a GPU still has to do."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -1,4 +1,4 @@
-"""Episodes in robomimic's HDF5 files, which LIBERO uses too: data/demo_<i>/actions and
+"""Episodes in HDF5 files of robomimic and LIBERO: data/demo_<i>/actions and
 data/demo_<i>/obs/<key>.
 """
 
@@ -37,10 +37,10 @@ class Hdf5Episodes(ArrayEpisodes):
                     f"{path} holds no episodes; expected data/demo_0, found: {', '.join(data) or 'nothing'}"
                 )
             self._demos = [f"data/demo_{number}" for number in numbers]
-            self._inside = _arrays(file[self._demos[0]])
-            first = {key: file[f"{self._demos[0]}/{place}"] for key, place in self._inside.items()}
+            self._names = _arrays(file[self._demos[0]])
+            first = {key: file[f"{self._demos[0]}/{name}"] for key, name in self._names.items()}
             layout = choose_layout(path, first, keys, ACTIONS)
-            action = self._inside[layout.action[0]]
+            action = self._names[layout.action[0]]
             lengths = [_member(path, file, f"{demo}/{action}").shape[0] for demo in self._demos]
             instruction = "".join(
                 _attribute(path, data, "problem_info").get("language_instruction") or ""
@@ -53,32 +53,33 @@ class Hdf5Episodes(ArrayEpisodes):
     def _stored(self, index: int, key: str) -> np.ndarray:
         with _reading(self.source) as file:
             values: np.ndarray = _member(
-                self.source, file, f"{self._demos[index]}/{self._inside[key]}"
+                self.source, file, f"{self._demos[index]}/{self._names[key]}"
             )[()]
             return values
 
-    def _place(self, index: int, key: str) -> str:
-        return f"{self.source}, {self._demos[index]}/{self._inside[key]}"
+    def location(self, index: int, key: str) -> str:
+        """Return the location of that array, for messages."""
+        return f"{self.source}, {self._demos[index]}/{self._names[key]}"
 
 
 def _arrays(demo: Any) -> dict[str, str]:
-    """Key -> place in the demonstration, for the observations and what lies beside them."""
+    """Return the name of each array in a demonstration (key -> name), observations and others."""
     observations = {
         key: f"obs/{key}" for key in demo.get("obs", {}) if getattr(demo["obs"][key], "shape", ())
     }
     return {key: key for key in demo if getattr(demo[key], "shape", ())} | observations
 
 
-def _member(path: Path, file: Any, place: str) -> Any:
-    if place not in file:
+def _member(path: Path, file: Any, name: str) -> Any:
+    if name not in file:
         raise ValueError(
-            f"{path} has no {place}, which the first episode has; remove that demonstration, or copy the file again"
+            f"{path} has no {name}, which the first episode has; remove that demonstration, or copy the file again"
         )
-    return file[place]
+    return file[name]
 
 
 def _attribute(path: Path, data: Any, name: str) -> dict[str, Any]:
-    """An attribute of data/ that holds JSON."""
+    """Return an attribute of data/ that holds JSON."""
     try:
         content = json.loads(data.attrs.get(name, "{}"))
     except (TypeError, ValueError) as error:
@@ -90,8 +91,8 @@ def _attribute(path: Path, data: Any, name: str) -> dict[str, Any]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
-    """The file, open for reading. It is opened anew each time, so that episodes can be sent to
-    other processes.
+    """Open the file for reading; each time anew, so that `Hdf5Episodes` can be sent to other
+    processes.
     """
     h5py = import_extra("h5py", "hdf5")
     try:
