@@ -1,6 +1,4 @@
-"""Looks at demonstrations that are not trained on: the probe, the answer that is told, joined
-datasets, recipes.
-"""
+"""Evaluation on held-out demonstrations, told answers, joined datasets and recipes."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
 
 
-def looked_at(
+def stores_and_policy(
     recordings: list[Path], **objective: int
 ) -> tuple[list[EpisodeStore], ChameleonPolicy]:
     """A store for each recording, and a policy that fits."""
@@ -95,11 +93,11 @@ class TestProbe:
         assert probe(noise[:1], labels[:1], noise[:1], labels[:1]).tolist() == [True]
 
     def test_looks_at_the_working_state_of_the_decision(self, recordings: list[Path]) -> None:
-        stores, policy = looked_at(recordings)
+        stores, policy = stores_and_policy(recordings)
         seen = writes_answers(policy, [*stores[0].decisions, *stores[1].decisions])
-        figures = watch_held_out(*stores, nullcontext)(policy)
-        assert figures["held_out_probe"] == 1.0 and len(seen) == 9
-        assert set(figures) == {"held_out_action", "held_out_decision_loss", "held_out_probe"}
+        metrics = watch_held_out(*stores, nullcontext)(policy)
+        assert metrics["held_out_probe"] == 1.0 and len(seen) == 9
+        assert set(metrics) == {"held_out_action", "held_out_decision_loss", "held_out_probe"}
         for store in stores:
             store.decisions = [Decisions(each.instruction, (), ()) for each in store.decisions]
         assert "held_out_probe" not in watch_held_out(*stores, nullcontext)(policy)
@@ -107,7 +105,7 @@ class TestProbe:
     def test_every_task_has_a_probe_of_its_own(self, recordings: list[Path]) -> None:
         # Two tasks in whose working states the answers stand the other way round: one probe could
         # not read both.
-        stores, policy = looked_at(recordings)
+        stores, policy = stores_and_policy(recordings)
         for store in stores:
             store.decisions = [
                 replace(each, instruction=str(n % 2)) for n, each in enumerate(store.decisions)
@@ -120,9 +118,9 @@ class TestProbe:
             if each.instruction == task
         ]
         writes_answers(policy, turned)
-        figures = watch_held_out(*stores, nullcontext)(policy)
+        metrics = watch_held_out(*stores, nullcontext)(policy)
         assert [
-            figures[name] for name in ("held_out_probe", probe_metric("0"), probe_metric("1"))
+            metrics[name] for name in ("held_out_probe", probe_metric("0"), probe_metric("1"))
         ] == [
             1.0,
             1.0,
@@ -132,12 +130,12 @@ class TestProbe:
             replace(each, answers=(0,)) if each.instruction == "1" else each for each in turned
         ]
         writes_answers(policy, misled)  # nothing of the second task
-        figures = watch_held_out(*stores, nullcontext)(policy)
+        metrics = watch_held_out(*stores, nullcontext)(policy)
         assert (
-            figures[probe_metric("0")]
+            metrics[probe_metric("0")]
             == 1.0
-            > figures[probe_metric("1")]
-            < figures["held_out_probe"]
+            > metrics[probe_metric("1")]
+            < metrics["held_out_probe"]
             < 1.0
         )
 
@@ -145,12 +143,12 @@ class TestProbe:
         self, recordings: list[Path], monkeypatch
     ) -> None:
         monkeypatch.setattr("chameleon_policy.train.held_out.LARGEST_FIT", 3)
-        assert _by_task(looked_at(recordings)[0][0]) == {
+        assert _by_task(stores_and_policy(recordings)[0][0]) == {
             task_named("clean-plate").instruction: [0, 2, 5]
         }
 
     def test_losses_have_the_emphasis_of_the_training(self, recordings: list[Path]) -> None:
-        stores, policy = looked_at(recordings, action_steps=8)
+        stores, policy = stores_and_policy(recordings, action_steps=8)
         plain, moving = (
             watch_held_out(*stores, nullcontext, emphasis)(policy)
             for emphasis in (None, (1.0, 1e-9, 1e-9))
@@ -351,11 +349,11 @@ class TestRecipe:
         training = json.loads((run / "run.json").read_text())["training"]
         assert training["batch"] == 2 and training["minutes"] is None
         assert training["optimizer"] == "muon" and training["beta2"] == 0.99
-        look = lines(run)[-1]
+        evaluation = lines(run)[-1]
         assert (
-            0 <= look["held_out_probe"] <= 1
-            and look["held_out_action"] > 0
-            and "train_msr" not in look
+            0 <= evaluation["held_out_probe"] <= 1
+            and evaluation["held_out_action"] > 0
+            and "train_msr" not in evaluation
         )
         policy, settings = load_for_evaluation(run, "clean-plate", "cpu")
         assert settings.kind == "told" and policy.features.proprioception == 13

@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots
-from chameleon_policy.baselines import NoMemoryPolicy, load_policy
+from chameleon_policy.baselines import METHODS, NoMemoryPolicy, load_policy
 from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy.checks import check_batch
 from chameleon_policy.train import loop
@@ -47,9 +47,13 @@ def make_store(episodes: list[EpisodeArrays] | None = None) -> EpisodeStore:
 
 
 class Recorder(nn.Module):
-    """A method that keeps what it is given: the loss is the mean of all actions it saw, its state
-    counts the steps.
+    """A stand-in for a policy that records its batches.
+
+    Its loss is the mean of all actions it saw, and its state counts the time steps.
     """
+
+    carries_memory = True
+    forget_activations = False
 
     def __init__(self, poison_at: int | None = None) -> None:
         super().__init__()
@@ -57,11 +61,14 @@ class Recorder(nn.Module):
         self.calls: list[dict[str, Any]] = []
         self.poison_at = poison_at
 
-    def initial_state(self) -> Tensor:
-        return torch.zeros(0)
-
     def loss(
-        self, batch: EpisodeBatch, state: Tensor | None = None, augmentation: Tensor | None = None
+        self,
+        batch: EpisodeBatch,
+        state: Tensor | None = None,
+        augmentation: Tensor | None = None,
+        *,
+        check_values: bool,
+        keep_state: bool,
     ) -> SimpleNamespace:
         self.calls.append({"batch": batch, "state": state, "augmentation": augmentation})
         before = torch.zeros(len(batch.valid)) if state is None else state
@@ -74,11 +81,14 @@ class Recorder(nn.Module):
             total=total, parts={}, state=before + batch.valid.sum(1), augmentation=marks
         )
 
+    def update_target(self) -> None:
+        pass
+
     def save_pretrained(self, folder: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def trainer(method: nn.Module, tmp_path: Any, **config: Any) -> Trainer:
+def trainer(method: Any, tmp_path: Any, **config: Any) -> Trainer:
     settings = TrainingConfig(**{"steps": 4, "batch": 2, "log_steps": 1, **config})
     return Trainer(method, make_store(), settings, tmp_path, Accelerator(cpu=True))
 
@@ -214,7 +224,7 @@ class TestStatistics:
         assert not normalised[:, 2].any()
 
 
-class TestMoments:
+class TestStepKinds:
     def test_camo_says_where_decisions_are(self) -> None:
         marked = EpisodeArrays(**{**vars(make_episodes([14])[0]), "decision_steps": (8,)})
         assert (
@@ -316,7 +326,7 @@ class TestOrder:
         shown = [number for step in range(4) for number in sampled_episodes(store, config, step)]
         assert sorted(shown) == [0, 0, 0, 1, 1, 1, 2, 3]
         feeder = Feeder(store, config, Accelerator(cpu=True), 0)
-        frames = [int(feeder.next_step()[0].windows[0].batch.valid.sum()) for _ in range(4)]
+        frames = [int(feeder.next_step()[0][0].batch.valid.sum()) for _ in range(4)]
         assert sum(frames) == 6 * 8 + 2 * 24
 
 
@@ -342,8 +352,8 @@ class TestLoop:
             whole = trainer(
                 method, tmp_path / str(window), steps=1, batch=4, window=window, weight_decay=0.0
             )
-            parts = Feeder(whole.store, whole.config, whole.accelerator, 0).next_step()
-            whole._accumulate(parts[0])
+            feeder = Feeder(whole.store, whole.config, whole.accelerator, 0)
+            whole._accumulate(feeder.next_step()[0])
             gradients.append(method.weight.grad)
         torch.testing.assert_close(*gradients)
 
@@ -370,10 +380,10 @@ class TestLoop:
                 tmp_path,
                 accelerator,
             )
-            parts = Feeder(store, run.config, accelerator, 0).next_step()
+            windows = Feeder(store, run.config, accelerator, 0).next_step()[0]
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(torch, "randn_like", torch.zeros_like)
-                losses[window] = run._accumulate(parts[0])["action"]
+                losses[window] = run._accumulate(windows)["action"]
         torch.testing.assert_close(losses[4], losses[None])
 
     def test_not_a_number_stops_with_the_episodes(self, tmp_path) -> None:
@@ -382,25 +392,25 @@ class TestLoop:
         assert str(episodes_of_step(0, 2, 2, LENGTHS)) in str(error.value)
 
     def test_a_method_without_memory_cannot_be_windowed(self, tmp_path) -> None:
-        method = nn.Linear(1, 1)
-        with pytest.raises(ValueError, match="carries no memory"):
-            trainer(method, tmp_path, window=2)
+        policy = METHODS["act"](nano(), FEATURES)
+        with pytest.raises(ValueError, match="ACTPolicy carries no memory"):
+            trainer(policy, tmp_path, window=2)
 
     def test_watching_comes_with_the_averaged_weights_and_costs_no_budget(self, tmp_path) -> None:
         torch.manual_seed(0)
         policy = ChameleonPolicy(nano(), FEATURES)
-        looks: list[tuple[int, bool]] = []
+        evaluations: list[tuple[int, bool]] = []
         name = "action_flow.action_out.weight"
         run = trainer(policy, tmp_path, steps=6, watch_times=3, learning_rate=1e-2)
 
         def watch(method: nn.Module) -> dict[str, float]:
             averaged = torch.equal(method.state_dict()[name], run.average.weights[name])
-            looks.append((run.progress.step, averaged and not method.training))
+            evaluations.append((run.progress.step, averaged and not method.training))
             return {"train_dsr": 1.0}
 
         run.watches = [watch]
         run.train([], Console(quiet=True))
-        assert looks == [(2, True), (4, True), (6, True)]
+        assert evaluations == [(2, True), (4, True), (6, True)]
         assert not torch.equal(policy.state_dict()[name], run.average.weights[name])
 
 

@@ -115,7 +115,9 @@ class TrainingConfig:
         self._check("at least 1", lambda value: value >= 1, "steps", "window", "checkpoint_steps")
         lengths = ("warmup_steps", "plain_steps", "longer_retention")
         self._check("at least 0", lambda value: value >= 0, *lengths, "watch_times")
-        self._check("at least 0", lambda value: value >= 0, "watch_episodes", "seed", "weight_decay")
+        self._check(
+            "at least 0", lambda value: value >= 0, "watch_episodes", "seed", "weight_decay"
+        )
         sizes = ("minutes", "checkpoint_minutes", "learning_rate", "gradient_clip")
         weights = ("decision_emphasis", "rest_emphasis")
         self._check("positive", lambda value: 0 < value < math.inf, *sizes, *weights)
