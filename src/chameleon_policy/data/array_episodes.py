@@ -1,5 +1,6 @@
-"""Episodes in named arrays, as HDF5 files and zarr replay buffers have them; conventions say which
-array holds which quantity.
+"""Episodes in named arrays: the common part of HDF5 files and zarr replay buffers.
+
+Conventions say which array holds which quantity.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def choose_layout(source: Path, arrays: Mapping[str, Stored], keys: Keys, action
         low_dimensional = ", ".join(key for key in vectors if key != action) or "none"
         usual = "; ".join(" + ".join(known) for known in STATE_CONVENTIONS[1:])
         raise ValueError(
-            f"{source}: expected the robot's state under one of the usual keys ({usual}); the arrays of numbers are: "
-            f"{low_dimensional}. Choose among them with Keys(state=('...',)) "
-            "or --state-keys"
+            f"{source}: expected the robot's state under one of the usual keys ({usual}); the "
+            f"arrays of numbers are: {low_dimensional}. Choose among them with "
+            "Keys(state=('...',)) or --state-keys"
         )
     for key in state:
         check_key(key, vectors, source, "state")
@@ -114,14 +115,15 @@ class ArrayEpisodes(Episodes):
         if not np.isfinite(stored).all():
             step = int(np.argwhere(~np.isfinite(stored))[0][0])
             raise ValueError(
-                f"{where}: a pixel at time step {step} is no finite number; expected 0 to 255, or 0 to 1"
+                f"{where}: a pixel at time step {step} is no finite number; expected "
+                "0 to 255, or 0 to 1"
             )
         factor = self._factors[key]
         lowest, highest = float(stored.min(initial=0)), float(stored.max(initial=0))
         if lowest < 0 or highest * factor > 255.5:
             raise ValueError(
-                f"{where}: expected pixels from 0 to {255 / factor:g}, as in the first episode, got {lowest:g} to "
-                f"{highest:g}; store pictures as uint8"
+                f"{where}: expected pixels from 0 to {255 / factor:g}, as in the first episode, "
+                f"got {lowest:g} to {highest:g}; store pictures as uint8"
             )
         pixels: np.ndarray = (
             np.rint(stored * stored.dtype.type(factor)).clip(0, 255).astype(np.uint8)

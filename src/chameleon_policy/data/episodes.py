@@ -61,11 +61,13 @@ class Keys:
         for name, chosen in (("state", self.state), ("views", self.views)):
             if chosen is not None and (isinstance(chosen, str) or len(set(chosen)) != len(chosen)):
                 raise ValueError(
-                    f"Keys.{name} must be a tuple of different keys, such as ('a', 'b'); got {chosen!r}"
+                    f"Keys.{name} must be a tuple of different keys, such as ('a', 'b'); got "
+                    f"{chosen!r}"
                 )
         if self.state == ():
             raise ValueError(
-                "Keys.state must name at least one key, or be None for the format's convention; got ()"
+                "Keys.state must name at least one key, or be None for the format's convention; "
+                "got ()"
             )
 
 
@@ -89,8 +91,9 @@ class Layout:
 
 
 class Episodes(ABC):
-    """The episodes of a dataset, which are read one by one. Several threads may call `read` at
-    once.
+    """The episodes of a dataset, read one by one.
+
+    Several threads may call `read` at once.
     """
 
     def __init__(
@@ -104,13 +107,14 @@ class Episodes(ABC):
     ) -> None:
         if not lengths:
             raise ValueError(
-                f"{source} holds no episodes; expected at least one. Record some, or copy the dataset again"
+                f"{source} holds no episodes; expected at least one. Record some, or copy the "
+                "dataset again"
             )
         for index, length in enumerate(lengths):
             if length < 1:
                 raise ValueError(
-                    f"{source}, episode {index}, {layout.action[0]}: expected at least 1 time step, got {length}; "
-                    "remove that episode from the dataset"
+                    f"{source}, episode {index}, {layout.action[0]}: expected at least 1 time "
+                    f"step, got {length}; remove that episode from the dataset"
                 )
         assert len(lengths) == len(instructions)
         self.source = source
@@ -144,7 +148,8 @@ class Episodes(ABC):
         return len(self.lengths)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.source)!r}: {len(self)} episodes, {sum(self.lengths)} time steps)"
+        size = f"{len(self)} episodes, {sum(self.lengths)} time steps"
+        return f"{type(self).__name__}({str(self.source)!r}: {size})"
 
     def read(self, index: int) -> EpisodeArrays:
         """Return one whole episode, decoded and checked."""
@@ -186,16 +191,16 @@ class Episodes(ABC):
         if math.prod(stored.shape[1:]) != math.prod(shape) or stored.dtype.kind not in "fiub":
             expected = (length, math.prod(shape))
             raise ValueError(
-                f"{where}: expected numbers of shape {expected}, as the dataset announces, got {stored.shape} "
-                f"{stored.dtype}; remove that episode, or copy the dataset again"
+                f"{where}: expected numbers of shape {expected}, as the dataset announces, got "
+                f"{stored.shape} {stored.dtype}; remove that episode, or copy the dataset again"
             )
         with np.errstate(over="ignore"):
             values = np.ascontiguousarray(stored, dtype=np.float32).reshape(length, -1)
         if not np.isfinite(values).all():
             step, dimension = np.argwhere(~np.isfinite(values))[0]
             raise ValueError(
-                f"{where}: {values[step, dimension]} at time step {step}, dimension {dimension}; expected finite numbers. "
-                "Correct them, or remove that episode from the dataset"
+                f"{where}: {values[step, dimension]} at time step {step}, dimension {dimension}; "
+                "expected finite numbers. Correct them, or remove that episode from the dataset"
             )
         return values.reshape(length, *shape)
 
@@ -204,16 +209,18 @@ class Episodes(ABC):
         self._check_length(index, key, stored)
         if stored.shape[1:] != (*size, 3) or stored.dtype != np.uint8:
             raise ValueError(
-                f"{self.location(index, key)}, episode {index}: expected pictures (T, {size[0]}, {size[1]}, 3) uint8, as the "
-                f"dataset announces, got {stored.shape} {stored.dtype}; copy the dataset again"
+                f"{self.location(index, key)}, episode {index}: expected pictures (T, {size[0]}, "
+                f"{size[1]}, 3) uint8, as the dataset announces, got {stored.shape} "
+                f"{stored.dtype}; copy the dataset again"
             )
         return stored
 
     def _check_length(self, index: int, key: str, stored: np.ndarray) -> None:
         if len(stored) != self.lengths[index]:
             raise ValueError(
-                f"{self.location(index, key)}, episode {index}: expected {self.lengths[index]} time steps, as many as "
-                f"{self.layout.action[0]} has, got {len(stored)}; remove that episode, or copy the dataset again"
+                f"{self.location(index, key)}, episode {index}: expected {self.lengths[index]} "
+                f"time steps, as many as {self.layout.action[0]} has, got {len(stored)}; remove "
+                "that episode, or copy the dataset again"
             )
 
 

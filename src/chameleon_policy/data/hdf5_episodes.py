@@ -1,6 +1,4 @@
-"""Episodes in HDF5 files of robomimic and LIBERO: data/demo_<i>/actions and
-data/demo_<i>/obs/<key>.
-"""
+"""Episodes in HDF5 files of robomimic and LIBERO: data/demo_<i>/{actions, obs/<key>}."""
 
 from __future__ import annotations
 
@@ -28,13 +26,15 @@ class Hdf5Episodes(ArrayEpisodes):
             if "data" not in file:
                 found = ", ".join(file) or "nothing"
                 raise ValueError(
-                    f"{path}: expected robomimic's group data/ with demo_0, demo_1, ...; found {found}"
+                    f"{path}: expected robomimic's group data/ with demo_0, demo_1, ...; found "
+                    f"{found}"
                 )
             data = file["data"]
             numbers = sorted(int(match[1]) for name in data if (match := _DEMO.fullmatch(name)))
             if not numbers:
                 raise ValueError(
-                    f"{path} holds no episodes; expected data/demo_0, found: {', '.join(data) or 'nothing'}"
+                    f"{path} holds no episodes; expected data/demo_0, found: "
+                    f"{', '.join(data) or 'nothing'}"
                 )
             self._demos = [f"data/demo_{number}" for number in numbers]
             self._names = _arrays(file[self._demos[0]])
@@ -73,7 +73,8 @@ def _arrays(demo: Any) -> dict[str, str]:
 def _member(path: Path, file: Any, name: str) -> Any:
     if name not in file:
         raise ValueError(
-            f"{path} has no {name}, which the first episode has; remove that demonstration, or copy the file again"
+            f"{path} has no {name}, which the first episode has; remove that demonstration, or "
+            "copy the file again"
         )
     return file[name]
 
@@ -84,16 +85,15 @@ def _attribute(path: Path, data: Any, name: str) -> dict[str, Any]:
         content = json.loads(data.attrs.get(name, "{}"))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{path}: the attribute {name!r} of data/ is no JSON ({error}); correct it, or delete it"
+            f"{path}: the attribute {name!r} of data/ is no JSON ({error}); correct it, or delete "
+            "it"
         ) from error
     return content if isinstance(content, dict) else {}
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[Any]:
-    """Open the file for reading; each time anew, so that `Hdf5Episodes` can be sent to other
-    processes.
-    """
+    """Open the file anew for each read, so that `Hdf5Episodes` can be sent to other processes."""
     h5py = import_extra("h5py", "hdf5")
     try:
         with h5py.File(path, "r") as file:

@@ -59,8 +59,10 @@ class LeRobotEpisodes(Episodes):
         )
 
     def _named_views(self) -> dict[str, str]:
-        """Return the feature of each view: `observation.images.third` is the view `third`, and
-        `observation.image` is `image` unless that name is taken.
+        """Return the feature of each view.
+
+        `observation.images.third` is the view `third`, and `observation.image` is `image` unless
+        that name is taken.
         """
         features = {view: self.dataset.view_key(view) for view in self.dataset.schema.views}
         last = [view.rpartition(".")[2] for view in features]
@@ -78,8 +80,9 @@ class LeRobotEpisodes(Episodes):
                 if not path.is_file():
                     others = tuple(name for name in self.views if name != view)
                     raise FileNotFoundError(
-                        f"{path} is missing; it holds {key}. Copy the dataset again, or read it without that view: "
-                        f"Keys(views={others!r}), or --view-keys {' '.join(others)}"
+                        f"{path} is missing; it holds {key}. Copy the dataset again, or read it "
+                        f"without that view: Keys(views={others!r}), or --view-keys "
+                        f"{' '.join(others)}"
                     )
 
     def array(self, index: int, key: str) -> np.ndarray:
@@ -98,8 +101,9 @@ class LeRobotEpisodes(Episodes):
 
 
 def _slots(names: tuple[str, ...]) -> tuple[int, int]:
-    """Return (count, size) of object slots from names such as slot0.x, slot0.y, slot1.x, slot1.y;
-    other names are one slot.
+    """Return (count, size) of object slots.
+
+    Names such as slot0.x, slot0.y, slot1.x, slot1.y are several slots, other names are one slot.
     """
     found = [_SLOT.fullmatch(name) for name in names]
     if all(found):
@@ -114,9 +118,7 @@ def _slots(names: tuple[str, ...]) -> tuple[int, int]:
 def _read_decisions(
     path: Path, lengths: tuple[int, ...]
 ) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the time steps and answers of each episode's decisions, if the dataset is a recording
-    of Camo.
-    """
+    """Return time steps and answers of each episode's decisions, if Camo recorded the dataset."""
     table = path / CAMO_TABLE
     if not table.is_file():
         return {}
@@ -133,16 +135,18 @@ def _read_decisions(
     }
     if decisions.keys() != set(range(len(lengths))):
         raise ValueError(
-            f"{table}: expected the episodes 0 to {len(lengths) - 1}, got {len(rows)} rows; record or copy the dataset again"
+            f"{table}: expected the episodes 0 to {len(lengths) - 1}, got {len(rows)} rows; record "
+            "or copy the dataset again"
         )
     for index, (steps, answers) in decisions.items():
         if any(not 0 <= step < lengths[index] for step in steps):
             raise ValueError(
-                f"{table}, episode {index}, decision_steps: expected time steps from 0 to {lengths[index] - 1}, got {steps}"
+                f"{table}, episode {index}, decision_steps: expected time steps from 0 to "
+                f"{lengths[index] - 1}, got {steps}"
             )
         if len(answers) != len(steps):
             raise ValueError(
-                f"{table}, episode {index}, z: expected an answer for each of the decisions {steps}, got {answers}; "
-                "record or copy the dataset again"
+                f"{table}, episode {index}, z: expected an answer for each of the decisions "
+                f"{steps}, got {answers}; record or copy the dataset again"
             )
     return decisions

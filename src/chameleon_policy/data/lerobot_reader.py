@@ -53,13 +53,15 @@ class RecordedDataset:
         self.path = Path(path)
         if not self.path.is_dir():
             raise FileNotFoundError(
-                f"expected the folder of a LeRobot {CODEBASE_VERSION} dataset, but {path} is not a directory"
+                f"expected the folder of a LeRobot {CODEBASE_VERSION} dataset, but {path} is not a "
+                "directory"
             )
         info_path = self.path / INFO_PATH
         if not info_path.is_file():
             raise FileNotFoundError(
-                f"{self.path} has no {INFO_PATH}, which is written last: the recording is incomplete (or this is no LeRobot "
-                "dataset); run the record command again, it continues where it stopped"
+                f"{self.path} has no {INFO_PATH}, which is written last: the recording is "
+                "incomplete (or this is no LeRobot dataset); run the record command again, it "
+                "continues where it stopped"
             )
         try:
             self.info: dict[str, Any] = json.loads(info_path.read_text(encoding="utf-8"))
@@ -70,8 +72,9 @@ class RecordedDataset:
         version = self.info.get("codebase_version")
         if version != CODEBASE_VERSION:
             raise ValueError(
-                f"{self.path} has codebase_version {version!r}, expected {CODEBASE_VERSION!r}; lerobot has converters: "
-                "python -m lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id=..."
+                f"{self.path} has codebase_version {version!r}, expected {CODEBASE_VERSION!r}; "
+                "lerobot has converters: python -m "
+                "lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id=..."
             )
         missing = {
             "features",
@@ -82,7 +85,8 @@ class RecordedDataset:
         } - self.info.keys()
         if missing:
             raise ValueError(
-                f"{info_path} is damaged: it lacks {', '.join(sorted(missing))}; record or copy the dataset again"
+                f"{info_path} is damaged: it lacks {', '.join(sorted(missing))}; record or copy "
+                "the dataset again"
             )
         self.schema = Schema.from_info(self.info)
         self.episodes = self._read_episodes()
@@ -103,7 +107,8 @@ class RecordedDataset:
 
     def __repr__(self) -> str:
         frames = self.info["total_frames"]
-        return f"RecordedDataset({str(self.path)!r}: {len(self)} episodes, {frames} frames at {self.schema.fps:g} Hz)"
+        size = f"{len(self)} episodes, {frames} frames at {self.schema.fps:g} Hz"
+        return f"RecordedDataset({str(self.path)!r}: {size})"
 
     @cached_property
     def statistics(self) -> dict[str, dict[str, np.ndarray]]:
@@ -120,7 +125,8 @@ class RecordedDataset:
         for key in keys or ():
             if key not in self.schema.vectors:
                 raise ValueError(
-                    f"{self.path} has no vector {key!r}; available: {', '.join(self.schema.vectors) or 'none'}"
+                    f"{self.path} has no vector {key!r}; available: "
+                    f"{', '.join(self.schema.vectors) or 'none'}"
                 )
         rows = self._rows(episode, tuple(self.schema.vectors))
         chosen = self.schema.vectors if keys is None else keys
@@ -131,7 +137,8 @@ class RecordedDataset:
         found = self._episode(episode)
         if view not in self.schema.views:
             raise ValueError(
-                f"{self.path} has no view {view!r}; available: {', '.join(self.schema.views) or 'none'}"
+                f"{self.path} has no view {view!r}; available: "
+                f"{', '.join(self.schema.views) or 'none'}"
             )
         key = self.view_key(view)
         if self.info["features"][key]["dtype"] == "image":
@@ -160,8 +167,8 @@ class RecordedDataset:
         indices = {name: row.get(f"{prefix}/{name}") for name in ("chunk_index", "file_index")}
         if None in indices.values() or not self.info.get(template):
             raise ValueError(
-                f"{self.path}: meta/episodes and {INFO_PATH} do not say in which file {key} of episode {episode} lies; "
-                "copy the dataset again, or leave that feature out"
+                f"{self.path}: meta/episodes and {INFO_PATH} do not say in which file {key} of "
+                f"episode {episode} lies; copy the dataset again, or leave that feature out"
             )
         return self.path / str(self.info[template]).format(video_key=key, **indices)
 
@@ -175,7 +182,8 @@ class RecordedDataset:
     def _existing(self, path: Path, content: str) -> Path:
         if not path.is_file():
             raise FileNotFoundError(
-                f"{path} is missing; it holds {content}. Run the record command again, or copy the dataset again"
+                f"{path} is missing; it holds {content}. Run the record command again, or copy the "
+                "dataset again"
             )
         return path
 
@@ -190,8 +198,8 @@ class RecordedDataset:
         rows.sort(key=lambda row: row["episode_index"])
         if [row["episode_index"] for row in rows] != list(range(self.info["total_episodes"])):
             raise ValueError(
-                f"{self.path}: {INFO_PATH} says {self.info['total_episodes']} episodes, meta/episodes lists {len(rows)}; "
-                "run the record command again"
+                f"{self.path}: {INFO_PATH} says {self.info['total_episodes']} episodes, "
+                f"meta/episodes lists {len(rows)}; run the record command again"
             )
         return [
             EpisodeInfo(
@@ -218,14 +226,16 @@ class RecordedDataset:
         assert table is not None
         if "dataset_from_index" not in found.row:
             raise ValueError(
-                f"{self.path}: meta/episodes lacks the column dataset_from_index; copy the dataset again"
+                f"{self.path}: meta/episodes lacks the column dataset_from_index; copy the dataset "
+                "again"
             )
         first = int(np.searchsorted(table["index"].to_numpy(), found.row["dataset_from_index"]))
         rows = table.slice(first, found.length)
         if len(rows) != found.length or set(rows["episode_index"].to_pylist()) != {episode}:
             raise ValueError(
                 f"{path}: expected {found.length} rows of episode {episode} from row {first} on, "
-                f"got {len(rows)} rows of episodes {sorted(set(rows['episode_index'].to_pylist()))}; the file is damaged"
+                f"got {len(rows)} rows of episodes "
+                f"{sorted(set(rows['episode_index'].to_pylist()))}; the file is damaged"
             )
         return rows
 
@@ -237,8 +247,9 @@ class RecordedDataset:
         size = len(self.schema.vectors[key])
         if len(flat) != len(column) * size:
             raise ValueError(
-                f"{self.file_of(episode, key)}, episode {episode}, {key}: expected {size} numbers in each of {len(column)} "
-                f"rows, as {INFO_PATH} says, got {len(flat)} in all; record or copy the dataset again"
+                f"{self.file_of(episode, key)}, episode {episode}, {key}: expected {size} numbers "
+                f"in each of {len(column)} rows, as {INFO_PATH} says, got {len(flat)} in all; "
+                "record or copy the dataset again"
             )
         # Numbers beyond float32 become infinite here; `Episodes` refuses them.
         with np.errstate(over="ignore"):
@@ -277,7 +288,8 @@ def _read_table(path: Path, content: str, columns: list[str] | None = None) -> p
         missing = [name for name in columns if name not in present]
         if missing:
             raise ValueError(
-                f"{path} has no column {', '.join(missing)}, which {INFO_PATH} announces; available: {', '.join(present)}"
+                f"{path} has no column {', '.join(missing)}, which {INFO_PATH} announces; "
+                f"available: {', '.join(present)}"
             )
         # without partitioning=None, folders such as chunk-000 would become columns
         return pq.read_table(path, columns=columns, partitioning=None)

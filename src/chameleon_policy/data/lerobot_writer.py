@@ -1,5 +1,6 @@
-"""Assembling recorded episodes into a LeRobot v3.0 dataset: tables are written with pyarrow, videos
-joined by copying their packets.
+"""Assembling recorded episodes into a LeRobot v3.0 dataset.
+
+Tables are written with pyarrow, videos are joined by copying their packets.
 """
 
 from __future__ import annotations
@@ -62,12 +63,11 @@ def assemble(
     *,
     limits: FileLimits = DEFAULT_LIMITS,
 ) -> None:
-    """Assemble recorded episodes into a LeRobot v3.0 dataset, replacing files of an earlier, perhaps
-    interrupted, call.
+    """Assemble recorded episodes into a LeRobot v3.0 dataset.
 
-    meta/info.json is removed first and written last, so that its presence means that the dataset
-    is complete. Other files in `out` are left alone. All vectors are held in memory, frames are
-    not.
+    Files of an earlier call, which may have been interrupted, are replaced. meta/info.json is
+    removed first and written last, so that its presence means that the dataset is complete. Other
+    files in `out` are left alone. All vectors are held in memory, frames are not.
 
     Args:
         parts: Folder that `write_part` wrote into.
@@ -146,7 +146,7 @@ def _columns(
 def _episode_row(
     index: int, episode: RecordedEpisode, columns: dict[str, np.ndarray], schema: Schema
 ) -> dict[str, Any]:
-    """Return one row of meta/episodes; `_write_data` and `_write_videos` add where its files are."""
+    """Return one row of meta/episodes, to which `_write_data` and `_write_videos` add its files."""
     first = int(np.searchsorted(columns["episode_index"][:, 0], index))
     rows = slice(first, first + episode.length)
     statistics = {key: vector_statistics(values[rows]) for key, values in columns.items()}
@@ -210,8 +210,9 @@ def _write_data(
 
 
 def _arrow(values: np.ndarray) -> pa.Array:
-    """Return a column (T, d) as lists of fixed length, or as plain numbers if d is 1, as LeRobot
-    stores shape (1,).
+    """Return a column (T, d) as lists of fixed length.
+
+    If d is 1, return plain numbers, as LeRobot stores the shape (1,).
     """
     flat = pa.array(np.ascontiguousarray(values).ravel())
     return (
@@ -257,8 +258,9 @@ def _write_episodes(out: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _write_tasks(out: Path, task_indices: dict[str, int]) -> None:
-    """Write the table of tasks as pandas would, without pandas: lerobot expects the text as the
-    index of the data frame.
+    """Write the table of tasks as pandas would, without pandas.
+
+    lerobot expects the text as the index of the data frame.
     """
     number, text = "task_index", "__index_level_0__"
     described = {

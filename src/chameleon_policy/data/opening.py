@@ -19,8 +19,9 @@ from chameleon_policy.data.episodes import (
 )
 
 FORMATS = (
-    "a LeRobot v3.0 dataset (a folder with meta/info.json), a robomimic or LIBERO file (.hdf5, .h5), or a replay buffer of "
-    "Diffusion Policy (a .zarr folder or .zarr.zip file with data/ and meta/episode_ends)"
+    "a LeRobot v3.0 dataset (a folder with meta/info.json), a robomimic or LIBERO file (.hdf5, "
+    ".h5), or a replay buffer of Diffusion Policy (a .zarr folder or .zarr.zip file with data/ and "
+    "meta/episode_ends)"
 )
 
 
@@ -34,8 +35,8 @@ def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist; expected {FORMATS}. Correct the path, or record demonstrations: "
-            f"chameleon record clean-plate --out {path}"
+            f"{path} does not exist; expected {FORMATS}. Correct the path, or record "
+            f"demonstrations: chameleon record clean-plate --out {path}"
         )
     # Readers are imported when they are needed, so that each format needs only its own packages.
     if path.is_file() and path.suffix.lower() in (".hdf5", ".h5"):
@@ -46,7 +47,7 @@ def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
         from chameleon_policy.data.zarr_episodes import ZarrEpisodes
 
         return ZarrEpisodes(path, keys)
-    # Without meta/info.json the recording is unfinished; the LeRobot reader says how to continue it.
+    # A recording without meta/info.json is unfinished; the LeRobot reader says how to continue it.
     if any(
         (path / name).exists()
         for name in ("meta/info.json", "meta/episodes", "camo/recording.json")
@@ -116,8 +117,9 @@ class JoinedEpisodes(Episodes):
         for other in datasets[1:]:
             if (other.layout, other.fps) != (first.layout, first.fps):
                 raise ValueError(
-                    f"{other.source} cannot be joined with {first.source}: it has {_description(other)}, not "
-                    f"{_description(first)}. Train on datasets that were recorded alike"
+                    f"{other.source} cannot be joined with {first.source}: it has "
+                    f"{_description(other)}, not {_description(first)}. Train on datasets that "
+                    "were recorded alike"
                 )
         super().__init__(
             first.source,

@@ -1,5 +1,6 @@
-"""Recorded episodes that are not yet part of a dataset: one folder each, written atomically, by any
-number of processes.
+"""Recorded episodes that are not yet assembled into a dataset.
+
+Each is a folder that is written atomically, by any number of processes:
 
 parts/episode-000007/part.json       schema, length, instruction, number of sampled frames per view
                      arrays.npz      the vectors, and the image histograms for the statistics
@@ -62,10 +63,10 @@ def write_part(
     vectors: Mapping[str, np.ndarray],
     instruction: str,
 ) -> None:
-    """Write one recorded episode. Its folder gets its name when all files are on disk, so that an
-    episode that exists is complete.
+    """Write one recorded episode.
 
-    Several processes may write episodes of different indices at the same time.
+    Its folder gets its name when all files are on disk, so that a folder with that name is always
+    complete. Several processes may write episodes of different indices at the same time.
 
     Args:
         parts: Folder of all recorded episodes.
@@ -79,7 +80,8 @@ def write_part(
     final = part_folder(parts, index)
     if final.exists():
         raise FileExistsError(
-            f"episode {index} is already recorded in {final}; skip it, or delete that folder to replace it"
+            f"episode {index} is already recorded in {final}; skip it, or delete that folder to "
+            "replace it"
         )
     unfinished = parts / f".unfinished-{final.name}"
     if unfinished.exists():  # an earlier process was killed while it wrote this episode
@@ -118,8 +120,9 @@ def read_part(parts: Path, index: int, schema: Schema) -> RecordedEpisode:
     for name, got in facts["schema"].items():
         if got != expected[name]:
             raise ValueError(
-                f"episode {index} in {folder} was recorded with {name} = {got}, expected {expected[name]}; "
-                f"record into another folder, or delete {folder} to record it again"
+                f"episode {index} in {folder} was recorded with {name} = {got}, expected "
+                f"{expected[name]}; record into another folder, or delete {folder} to record it "
+                "again"
             )
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
         return RecordedEpisode(
@@ -163,18 +166,21 @@ def _check(
             row, column = np.argwhere(~np.isfinite(values))[0]
             name = schema.vectors[key][column]
             raise ValueError(
-                f"{where}, {key}: {name!r} is {values[row, column]} in frame {row}; expected finite numbers"
+                f"{where}, {key}: {name!r} is {values[row, column]} in frame {row}; expected "
+                "finite numbers"
             )
     for view, pixels in frames.items():
         height, width = schema.views[view]
         if pixels.ndim != 4 or pixels.shape[1:] != (height, width, 3) or pixels.dtype != np.uint8:
             raise ValueError(
-                f"{where}, {view}: expected (T, {height}, {width}, 3) uint8, got {pixels.shape} {pixels.dtype}"
+                f"{where}, {view}: expected (T, {height}, {width}, 3) uint8, got {pixels.shape} "
+                f"{pixels.dtype}"
             )
     lengths = {key: len(values) for key, values in (*vectors.items(), *frames.items())}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         listing = ", ".join(f"{key} {length}" for key, length in lengths.items())
         raise ValueError(
-            f"{where}: expected the same number of frames, at least 1, in every array; got {listing}"
+            f"{where}: expected the same number of frames, at least 1, in every array; got "
+            f"{listing}"
         )
     return next(iter(lengths.values()))

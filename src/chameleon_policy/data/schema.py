@@ -1,6 +1,4 @@
-"""The contents of a dataset's frames, and the layout of LeRobot v3.0 datasets that reader and writer
-share.
-"""
+"""The contents of a dataset's frames, and the layout of LeRobot v3.0 datasets."""
 
 from __future__ import annotations
 
@@ -71,8 +69,8 @@ class Schema:
             self._check_name("view", view)
             if len(size) != 2 or any(not isinstance(n, int) or n < 2 or n % 2 for n in size):
                 raise ValueError(
-                    f"view {view!r}: height and width must be even (the videos are yuv420p, which halves both for colour), "
-                    f"got {tuple(size)}; render or crop to an even size"
+                    f"view {view!r}: height and width must be even (the videos are yuv420p, which "
+                    f"halves both for colour), got {tuple(size)}; render or crop to an even size"
                 )
         if not self.vectors:
             raise ValueError(
@@ -83,7 +81,8 @@ class Schema:
             if key in INDEX_FEATURES or key.startswith(IMAGE_PREFIX):
                 taken = ", ".join(INDEX_FEATURES)
                 raise ValueError(
-                    f"vector {key!r} has a reserved name: {taken} and {IMAGE_PREFIX}* are LeRobot's own"
+                    f"vector {key!r} has a reserved name: {taken} and {IMAGE_PREFIX}* are "
+                    "LeRobot's own"
                 )
             if isinstance(names, str) or not names or len(set(names)) != len(names):
                 raise ValueError(
@@ -94,7 +93,8 @@ class Schema:
     def _check_name(kind: str, name: str) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"{kind} {name!r}: a name is made of letters, digits, '_', '-' and '.', since it becomes a path"
+                f"{kind} {name!r}: a name is made of letters, digits, '_', '-' and '.', since it "
+                "becomes a path"
             )
 
     @property
@@ -113,8 +113,9 @@ class Schema:
 
     @classmethod
     def from_info(cls, info: Mapping[str, Any]) -> Schema:
-        """Return the schema of a dataset from its meta/info.json, without features of other kinds
-        than ours.
+        """Return the schema of a dataset from its meta/info.json.
+
+        Features that are neither pictures nor vectors of floats are left out.
         """
         views, vectors = {}, {}
         for key, feature in info["features"].items():
@@ -136,9 +137,7 @@ class Schema:
 
 
 def _picture_size(feature: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return (height, width) of a video or image feature; None for depth maps and others that are
-    not RGB.
-    """
+    """Return (height, width) of a video or image feature, or None if it is not RGB (depth maps)."""
     shape, names = tuple(feature["shape"]), feature.get("names")
     info = feature.get("info") or feature.get("video_info") or {}
     if len(shape) != 3 or info.get("video.is_depth_map"):
@@ -151,9 +150,7 @@ def _picture_size(feature: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _element_names(names: Any, size: int) -> tuple[str, ...]:
-    """Return the names of a vector's elements; other people's datasets hold a list, a dict with
-    one list, or nothing.
-    """
+    """Return the names of a vector's elements, from a list, a dict with a list, or nothing."""
     if isinstance(names, dict):
         names = [name for group in names.values() if isinstance(group, list) for name in group]
     if isinstance(names, list) and len(set(map(str, names))) == size:

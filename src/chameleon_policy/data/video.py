@@ -1,6 +1,4 @@
-"""H.264 videos whose frame n has the time n / fps: encoding, joining without re-encoding, and
-decoding.
-"""
+"""H.264 videos whose frame n has the time n / fps: encoding, lossless joining, and decoding."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ def encode_video(path: Path, frames: np.ndarray, rate: Fraction) -> None:
 
 
 def join_videos(paths: Sequence[Path], out: Path, rate: Fraction) -> None:
-    """Join videos written by `encode_video`, copying their packets; frame n of the result has the
-    time n / fps.
-    """
+    """Join videos of `encode_video` by copying packets; frame n of the result is at n / fps."""
     # An MP4's clock ticks an integer number of times per second: `numerator` times, and a frame
     # lasts `denominator` ticks.
     tick, ticks_per_frame = Fraction(1, rate.numerator), rate.denominator
@@ -70,8 +66,9 @@ def join_videos(paths: Sequence[Path], out: Path, rate: Fraction) -> None:
                     headers = stream.codec_context.extradata or b""
                 elif stream.codec_context.extradata != headers:
                     raise ValueError(
-                        f"{path} was encoded with other settings than {paths[0]} (another version of av or x264?), so they "
-                        f"cannot be joined without loss; delete the folder {path.parent} and record that episode again"
+                        f"{path} was encoded with other settings than {paths[0]} (another version "
+                        "of av or x264?), so they cannot be joined without loss; delete the "
+                        f"folder {path.parent} and record that episode again"
                     )
                 for packet in source.demux(stream):
                     if packet.size == 0:  # the demuxer's end mark
@@ -101,14 +98,16 @@ def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndar
             for frame in container.decode(stream):
                 if frame.pts is None:
                     raise ValueError(
-                        f"{path}: a frame has no time stamp; expected frame n at n / {float(rate):g} seconds"
+                        f"{path}: a frame has no time stamp; expected frame n at n / "
+                        f"{float(rate):g} seconds"
                     )
                 number = round(frame.pts * stream.time_base * rate)
                 if number < first:
                     continue
                 if number != first + done:
                     raise ValueError(
-                        f"{path}: expected frame {first + done}, got frame {number}; the video is damaged"
+                        f"{path}: expected frame {first + done}, got frame {number}; the video is "
+                        "damaged"
                     )
                 # the decoder fills in missing parts of a file that was cut short
                 if frame.is_corrupt:
@@ -126,7 +125,8 @@ def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndar
             f"{path} is damaged ({error}); record or copy the dataset again"
         ) from error
     raise ValueError(
-        f"{path}: expected {length} frames from frame {first} on, got {done}; the file is cut short: record again"
+        f"{path}: expected {length} frames from frame {first} on, got {done}; the file is cut "
+        "short: record again"
     )
 
 

@@ -1,5 +1,6 @@
-"""Episodes in Diffusion Policy's replay buffers: data/<key> holds all episodes one after the other,
-meta/episode_ends says where each ends.
+"""Episodes in Diffusion Policy's replay buffers.
+
+data/<key> holds all episodes one after the other, meta/episode_ends says where each ends.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class ZarrEpisodes(ArrayEpisodes):
         for name, is_present in present.items():
             if not is_present:
                 raise ValueError(
-                    f"{path}: expected a replay buffer with data/ and {EPISODE_ENDS}; {name} is missing, found {found}"
+                    f"{path}: expected a replay buffer with data/ and {EPISODE_ENDS}; {name} is "
+                    f"missing, found {found}"
                 )
         layout = choose_layout(path, arrays, keys, ACTION)
         used = {
@@ -59,8 +61,9 @@ class ZarrEpisodes(ArrayEpisodes):
         for key, array in self._arrays.items():
             if array.shape[0] != self._ends[-1]:
                 raise ValueError(
-                    f"{path}, data/{key}: expected {self._ends[-1]} time steps, where {EPISODE_ENDS} puts the end of "
-                    f"episode {len(lengths) - 1}, got {array.shape[0]}; copy the dataset again"
+                    f"{path}, data/{key}: expected {self._ends[-1]} time steps, where "
+                    f"{EPISODE_ENDS} puts the end of episode {len(lengths) - 1}, got "
+                    f"{array.shape[0]}; copy the dataset again"
                 )
 
     def _stored(self, index: int, key: str) -> np.ndarray:
@@ -71,8 +74,8 @@ class ZarrEpisodes(ArrayEpisodes):
             return np.asarray(self._arrays[key][first:last])
         except Exception as error:  # each codec has exceptions of its own
             raise ValueError(
-                f"{self.location(index, key)}, episode {index}: rows {first} to {last - 1} are damaged or cannot be decoded "
-                f"({error}); copy the dataset again"
+                f"{self.location(index, key)}, episode {index}: rows {first} to {last - 1} are "
+                f"damaged or cannot be decoded ({error}); copy the dataset again"
             ) from error
 
     def _blosc_chunks(self, key: str, first: int, last: int) -> Iterator[Path]:
@@ -101,8 +104,9 @@ class ZarrEpisodes(ArrayEpisodes):
 
 
 def _check_blosc(path: Path) -> None:
-    """Raise a ValueError if a block was cut short: the decoder trusts the size in the header, and
-    would read beyond the block's memory.
+    """Raise a ValueError if a block was cut short.
+
+    The decoder trusts the size in the header, and would read beyond the block's memory.
     """
     size = path.stat().st_size
     with path.open("rb") as file:

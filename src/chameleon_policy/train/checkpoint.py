@@ -45,8 +45,9 @@ class Progress:
 
 
 def policy_folder(run: Path | str) -> Path | str:
-    """Return the folder of a run's policy; the path of a saved policy or a name on the hub is
-    returned unchanged.
+    """Return the folder of a run's policy.
+
+    The path of a saved policy, or a name on the hub, is returned unchanged.
     """
     if not (Path(run) / SETTINGS).is_file():
         return run
@@ -112,8 +113,9 @@ class Checkpoints:
     def restore(
         self, policy: torch.nn.Module, ema: dict[str, Tensor], optimizers: Sequence[Optimizer]
     ) -> Progress | None:
-        """Load the newest checkpoint that can be read, and return its progress; None if the run has
-        no checkpoint. Warn about damaged ones.
+        """Load the newest checkpoint that can be read, and warn about damaged ones.
+
+        Returns its progress, or None if the run has no checkpoint.
         """
         found = self._newest_first()
         for path in found:

@@ -158,8 +158,9 @@ class TrainingConfig:
         return None if weights == (1.0, 1.0, 1.0) else weights
 
     def rate(self, step: int, share: float) -> float:
-        """Return the learning rate of a step when `share` of the budget is spent: linear warm-up,
-        then a cosine to zero.
+        """Return the learning rate of a step when `share` of the budget is spent.
+
+        It rises linearly during the warm-up, then falls along a cosine to zero.
         """
         warmup = min(1.0, (step + 1) / max(1, self.warmup_steps))
         return self.learning_rate * warmup * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
@@ -203,7 +204,8 @@ class RunConfig:
         training = self.training
         if training.emphasis is not None and self.objective.action_steps is None:
             raise ValueError(
-                "--decision-emphasis and --rest-emphasis choose among time steps: say how many with --action-steps"
+                "--decision-emphasis and --rest-emphasis choose among time steps: say how many "
+                "with --action-steps"
             )
         if self.held_out and not training.watch_times:
             raise ValueError(
@@ -211,12 +213,14 @@ class RunConfig:
             )
         if training.watch_times and not (self.held_out or training.watch_episodes):
             raise ValueError(
-                "--watch-times: there is nothing to evaluate; give --held-out, or --watch-episodes above 0"
+                "--watch-times: there is nothing to evaluate; give --held-out, or --watch-episodes "
+                "above 0"
             )
         for path in self.held_out:
             if path.resolve() in {data.resolve() for data in self.data}:
                 raise ValueError(f"--held-out {path} is trained on; hold out other demonstrations")
         if self.tell_answer and training.mirror:
             raise ValueError(
-                "--tell-answer: the answer would not be mirrored with the episode; with --tell-answer, give --no-mirror"
+                "--tell-answer: the answer would not be mirrored with the episode; with "
+                "--tell-answer, give --no-mirror"
             )

@@ -1,6 +1,4 @@
-"""Feeds the training loop: prepares the batches of every step and measures the time spent waiting
-for them.
-"""
+"""The feeder of the training loop: prepares batches, and measures the time spent on waiting."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""CUDA graphs of training steps: thousands of kernels, recorded once and replayed in one launch, so
-that a short step does not wait for Python.
+"""CUDA graphs of training steps.
 
-A graph belongs to one shape of batch: the first batch of a shape runs without one, the second is
-recorded. Only one graph runs at a time, so that they share the memory of their activations and,
-mostly, of their batches. Each graph has gradients of its own.
+Thousands of kernels are recorded once and replayed in one launch, so that a short step does not
+wait for Python. A graph belongs to one shape of batch: the first batch of a shape runs without a
+graph, the second is recorded. Only one graph runs at a time, so that they share the memory of their
+activations and, mostly, of their batches. Each graph has gradients of its own.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ are demonstrations."""
 
 @dataclass(frozen=True, eq=False)
 class LinearProbe:
-    """A linear classifier, softmax(W (x - mean) / spread + b): what it reads, an action head could
-    read too.
+    """The linear classifier softmax(W (x - mean) / spread + b).
+
+    An action head could read whatever it reads.
     """
 
     mean: Tensor
@@ -115,15 +116,16 @@ def probe_metric(instruction: str) -> str:
 
 
 def probe(known: Tensor, answers: Tensor, asked: Tensor, right: Tensor) -> Tensor:
-    """Fit a linear classifier to `known` (M D); return a mask (N) of the rows of `asked` (N D) whose
-    answers it predicts.
+    """Fit a linear classifier to `known` (M D) and test it on `asked` (N D).
+
+    Returns a mask (N) of the rows whose answer it predicts rightly.
     """
     classes = int(max(answers.max(), right.max())) + 1
     return LinearProbe.fit(known, answers, classes).predict(asked) == right
 
 
 def _by_task(store: EpisodeStore) -> dict[str, list[int]]:
-    """Return the episodes with answers by instruction: at most LARGEST_FIT, spread over the store."""
+    """Return episodes with answers by instruction, at most LARGEST_FIT, spread over the store."""
     found: dict[str, list[int]] = {}
     for episode, decisions in enumerate(store.decisions):
         if decisions.answers:

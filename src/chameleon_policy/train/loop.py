@@ -65,12 +65,14 @@ class Trainer:
         if config.batch % parts:
             raise ValueError(
                 f"--batch {config.batch} cannot be divided into {parts} equal parts "
-                f"({accelerator.num_processes} processes x --accumulate {config.accumulate}); choose a multiple of {parts}"
+                f"({accelerator.num_processes} processes x --accumulate {config.accumulate}); "
+                f"choose a multiple of {parts}"
             )
         windowed = config.window is not None and config.window < max(store.lengths)
         if windowed and not policy.carries_memory:
             raise ValueError(
-                f"{type(policy).__name__} carries no memory from window to window; leave out --window"
+                f"{type(policy).__name__} carries no memory from window to window; leave out "
+                "--window"
             )
         self.policy, self.store, self.config, self.accelerator = policy, store, config, accelerator
         self.run, self.mirror, self.watches = run, mirror, watches
@@ -263,8 +265,9 @@ class Trainer:
     def _refuse_to_go_on(self, name: str, value: float, step: int) -> None:
         episodes = sampled_episodes(self.store, self.config, step)
         raise DivergedError(
-            f"the {name.replace('_', ' ')} is {value} at step {step}; the batch was made of the episodes {episodes}. "
-            f"Look at them, or lower --learning-rate; checkpoints from before are in {self.checkpoints.folder}"
+            f"the {name.replace('_', ' ')} is {value} at step {step}; the batch was made of the "
+            f"episodes {episodes}. Look at them, or lower --learning-rate; checkpoints from before "
+            f"are in {self.checkpoints.folder}"
         )
 
     def _checkpoint_is_due(self, saved_at: float) -> bool:

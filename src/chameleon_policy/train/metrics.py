@@ -1,6 +1,4 @@
-"""Metrics of a run: written as JSON lines, to TensorBoard and Weights & Biases if asked for, and
-shown on the terminal.
-"""
+"""Metrics of a run: JSON lines, TensorBoard, Weights & Biases, and the display on the terminal."""
 
 from __future__ import annotations
 
@@ -184,7 +182,8 @@ class Display:
         """Show the newest metrics when `share` of the budget is spent."""
         parts = [f"{label} {metrics[name]:.4f}" for name, label in SHOWN.items() if name in metrics]
         left = progress.seconds * (1 - share) / max(share, 1e-6)
-        text = f"step {progress.step}: {', '.join(parts)}; {metrics['frames_per_second']:,.0f} frames/s, {_clock(left)} left"
+        speed = f"{metrics['frames_per_second']:,.0f} frames/s, {_clock(left)} left"
+        text = f"step {progress.step}: {', '.join(parts)}; {speed}"
         self._bar.update(self._task, completed=share, metrics=text)
         if (
             not self._console.is_terminal

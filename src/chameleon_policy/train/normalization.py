@@ -38,8 +38,9 @@ Array = npt.NDArray[np.floating]
 
 
 def statistics_of(episodes: Sequence[EpisodeArrays], mirror: Mirror | None = None) -> Statistics:
-    """Return the ranges of state, actions and object slots, over mirrored episodes too if a mirror
-    is given.
+    """Return the ranges of state, actions and object slots.
+
+    With a mirror, state and actions of the mirrored episodes count too.
     """
     objects = [episode.objects for episode in episodes if episode.objects is not None]
     return Statistics(
@@ -95,8 +96,9 @@ def _with_natural_directions(rows: Array, low: Array, high: Array) -> Range:
 
 
 def _range_of_slots(objects: Array) -> Range:
-    """Return one range per slot and number of objects (N, K, F); an object that is not seen is a
-    row of zeros.
+    """Return one range per slot and number of objects (N, K, F).
+
+    An object that is not seen is a row of zeros.
     """
     seen = (objects != 0).any(axis=-1)
     low = np.where(seen[..., None], objects, np.inf).min(axis=0)
@@ -111,8 +113,12 @@ def _range_of_slots(objects: Array) -> Range:
 
 
 def range_of_slots(low: Array, high: Array, span: Array) -> Range:
-    """Return the ranges from the smallest and largest values of every slot (K, F), and the span of
-    each number over all slots (F).
+    """Return one range per slot and number.
+
+    Args:
+        low: Smallest values of every slot (K, F).
+        high: Largest values of every slot (K, F).
+        span: Span of each number over all slots (F).
     """
     middle, half = (low + high) / 2, np.maximum(high - low, SMALLEST_SHARE * span) / 2 / SLOT_REACH
     return Range(

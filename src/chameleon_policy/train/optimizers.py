@@ -33,8 +33,9 @@ serves both."""
 
 
 def matrices_of(module: nn.Module) -> list[Tensor]:
-    """Return the weights that Muon is made for: those of linear, convolutional and recurrent
-    layers, without thin ones and without embeddings.
+    """Return the weights that Muon is made for.
+
+    These are the weights of linear, convolutional and recurrent layers, except thin ones.
     """
     found = [
         weight
@@ -51,9 +52,7 @@ def matrices_of(module: nn.Module) -> list[Tensor]:
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Bring the singular values of every matrix (... m n) to about one, by five steps of a
-    Newton-Schulz iteration.
-    """
+    """Bring the singular values of every matrix (... m n) to about one, by Newton-Schulz steps."""
     wide = matrices.mT if matrices.shape[-2] > matrices.shape[-1] else matrices
     x: Tensor = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp(min=1e-7)
     a, b, c = COEFFICIENTS

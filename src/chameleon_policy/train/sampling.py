@@ -1,5 +1,4 @@
-"""Which episodes a step is trained on, which of their time steps are shown, and which of those
-carry the action loss.
+"""Sampling of episodes, of their time steps, and of the steps that carry the action loss.
 
 Everything random in training follows from the seed and the index of the step, so that nothing of it
 has to be saved: a run resumed at step 700 draws what it would have drawn without the interruption.
@@ -40,8 +39,10 @@ def seed_weights(seed: int) -> None:
 
 
 def seed_noise(seed: int, step: int, sub_batch: int) -> None:
-    """Seed torch before a sub-batch, so that its crops, noise and flow times do not depend on which
-    process computes it."""
+    """Seed torch before a sub-batch.
+
+    Crops, noise and flow times then do not depend on which process computes it.
+    """
     torch.manual_seed(_torch_seed(seed, NOISE, step, sub_batch))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 class StopRequest:
-    """The first such signal that arrives while the context is entered; a second one acts as usual."""
+    """The first such signal since the context was entered; a second one acts as usual."""
 
     def __init__(self) -> None:
         self.signal: int | None = None

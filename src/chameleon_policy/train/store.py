@@ -47,8 +47,8 @@ def features_of(
     slots = episodes.object_slots
     if not episodes.views and slots is None:
         raise ValueError(
-            f"{episodes.source} has neither pictures nor object slots: a policy would see nothing. Name its keys with "
-            "--view-keys or --objects-key"
+            f"{episodes.source} has neither pictures nor object slots: a policy would see nothing. "
+            "Name its keys with --view-keys or --objects-key"
         )
     return Features(
         views=tuple(

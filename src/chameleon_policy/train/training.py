@@ -39,8 +39,6 @@ from chameleon_policy.train.store import EpisodeStore, check_fit, features_of
 LOCK = "lock"
 NOT_COMPARED = ("git_revision", "training.fused")
 """Settings that may differ when a run is resumed."""
-UNLIMITED = " (add --half-life-limit inf)"
-"""How to resume a run that began without a limit."""
 
 WatchMaker = Callable[[VisuomotorPolicy], Watch]
 """Prepares the evaluation of a policy in closed loop; refuses a policy that does not fit before the
@@ -95,7 +93,8 @@ def train(
             if first:
                 trainer.export()  # a kill may have come between the last checkpoint and the policy
             raise AlreadyTrainedError(
-                f"{out} is trained: its budget is spent. Evaluate it with `chameleon eval {out}`, or choose another --out"
+                f"{out} is trained: its budget is spent. Evaluate it with `chameleon eval {out}`, "
+                "or choose another --out"
             )
         if progress.step and first:
             console.print(f"Going on with {out} at step {progress.step}.", highlight=False)
@@ -150,8 +149,9 @@ def _check_augmentation(training: TrainingConfig, episodes: Episodes) -> None:
     decisions = (episodes.decisions(index)[0] for index in range(len(episodes)))
     if training.varies_pace and not any(decisions):
         raise ValueError(
-            "--uneven-pace and --longer-retention change what comes before a decision, and the data do not say where "
-            "one is (recordings of Camo do); leave them out, or set both to 0 beside a recipe"
+            "--uneven-pace and --longer-retention change what comes before a decision, and the "
+            "data do not say where one is (recordings of Camo do); leave them out, or set both to "
+            "0 beside a recipe"
         )
 
 
@@ -230,7 +230,8 @@ def build_policy(
         check_fit(episodes, policy.features, config.start_from)
         if policy.features.language != (encoder.feature if encoder else None):
             raise ValueError(
-                f"{config.start_from} was trained with the language {policy.features.language}; give the same --language"
+                f"{config.start_from} was trained with the language {policy.features.language}; "
+                "give the same --language"
             )
         trained = type(policy).for_control(
             replace(policy.config, objective=config.objective), policy.features, policy.statistics
@@ -253,9 +254,7 @@ def build_policy(
 
 
 def _settings(config: RunConfig, policy: VisuomotorPolicy, episodes: Episodes) -> dict[str, Any]:
-    """Return the settings of a run in JSON's types: the resolved configuration, the data and their
-    statistics.
-    """
+    """Return the settings of a run in JSON's types: configuration, data and their statistics."""
     settings = {
         "method": policy.method,
         "policy": to_json(policy.config),
@@ -287,14 +286,14 @@ def _write_settings(out: Path, settings: dict[str, Any]) -> None:
                 f"{path} is damaged ({error}): choose another --out, or delete the folder {out}"
             ) from error
         changed = [
-            f"{key}: {before} then, {now} now{UNLIMITED if key.endswith('half_life_limit') and before is None else ''}"
+            f"{key}: {before} then, {now} now{_remedy(key, before)}"
             for key, before, now in _differences(then, settings)
             if key not in NOT_COMPARED
         ]
         if changed:
             raise FileExistsError(
-                f"{out} holds a run with other settings ({'; '.join(changed[:5])}). "
-                "Give the same settings to go on with it, or choose another --out"
+                f"{out} holds a run with other settings ({'; '.join(changed[:5])}). Give the same "
+                "settings to go on with it, or choose another --out"
             )
         return
     unfinished = path.with_suffix(".unfinished")
@@ -302,6 +301,12 @@ def _write_settings(out: Path, settings: dict[str, Any]) -> None:
         raise FileExistsError(f"{out} holds files of something else; choose another --out")
     unfinished.write_text(json.dumps(settings, indent=2) + "\n")
     unfinished.replace(path)
+
+
+def _remedy(key: str, before: Any) -> str:
+    """Return how to resume a run that began without a limit of the half-life."""
+    unlimited = key.endswith("half_life_limit") and before is None
+    return " (add --half-life-limit inf)" if unlimited else ""
 
 
 def _differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:
@@ -323,8 +328,8 @@ def _report_plain_training(config: TrainingConfig, steps: int, console: Console)
     """Say so if a training was too short for the augmentation of its recipe."""
     if steps <= config.plain_steps and (config.varies_pace or config.varies_appearance):
         console.print(
-            f"All {steps} steps were plain (--plain-steps {config.plain_steps}): no episode was shown at another pace, "
-            "in the mirror, tinted or warped. Train longer, or give fewer.",
+            f"All {steps} steps were plain (--plain-steps {config.plain_steps}): no episode was "
+            "shown at another pace, in the mirror, tinted or warped. Train longer, or give fewer.",
             highlight=False,
             soft_wrap=True,
         )
