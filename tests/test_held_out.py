@@ -44,7 +44,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def stores_and_policy(
     recordings: list[Path], **objective: int
 ) -> tuple[list[EpisodeStore], ChameleonPolicy]:
-    """A store for each recording, and a policy that fits."""
+    """Return a store for each recording, and a policy that fits."""
     arrays = [load_episodes(open_episodes(path)) for path in recordings]
     features, statistics = (
         features_of(open_episodes(recordings[0]), horizon=4),
@@ -58,9 +58,7 @@ def stores_and_policy(
 
 
 def writes_answers(policy: ChameleonPolicy, decisions: list[Decisions]) -> list[int]:
-    """Answers, and nothing else, into the working states of the episodes that are asked for one
-    after the other.
-    """
+    """Replace the working states by the answers of these episodes, one after the other."""
     seen: list[int] = []
 
     def working_states(observation):
@@ -216,8 +214,9 @@ class TestTold:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         path = write_hdf5(tmp_path / "demos.hdf5", make_episodes([5, 6]))
-        words = f"chameleon train {path} --out {tmp_path / 'run'} --preset nano --steps 1 --batch 2 --uneven-pace 0.2"
-        monkeypatch.setattr("sys.argv", [*words.split(), "--device", "cpu"])
+        words = f"chameleon train {path} --out {tmp_path / 'run'} --preset nano --device cpu"
+        options = ["--steps", "1", "--batch", "2", "--uneven-pace", "0.2"]
+        monkeypatch.setattr("sys.argv", [*words.split(), *options])
         with pytest.raises(SystemExit):
             main()
         assert "do not say where one is" in capsys.readouterr().err
@@ -251,7 +250,7 @@ class TestJoined:
 
 @pytest.fixture
 def configured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunConfig]:
-    """What a command line asks for, without training."""
+    """Return the configuration of a command line, without training."""
 
     def configure(*arguments: str) -> RunConfig:
         asked: list[RunConfig] = []

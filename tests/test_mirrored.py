@@ -1,6 +1,4 @@
-"""In the mirror: the simulator itself says what a mirrored scene looks like and where a mirrored
-pose is.
-"""
+"""Mirrored episodes, compared with the simulator's own mirrored scenes and poses."""
 
 from __future__ import annotations
 
@@ -58,7 +56,7 @@ def test_poses_are_those_of_the_mirrored_tool() -> None:
         np.testing.assert_allclose(seen.pose.rotation, MIRROR @ pose.rotation @ MIRROR, atol=1e-5)
 
 
-def test_some_episodes_of_a_batch_are_shown_in_the_mirror(tmp_path: Path) -> None:
+def test_some_episodes_of_a_batch_are_mirrored(tmp_path: Path) -> None:
     recording = open_episodes(
         record(Recording(task="seasonings", episodes=2, image_size=32), tmp_path / "rgb")
     )

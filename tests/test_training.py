@@ -360,9 +360,7 @@ class TestLoop:
     def test_the_policy_learns_the_same_from_windows_as_far_as_the_forward_pass_goes(
         self, tmp_path
     ) -> None:
-        """The action loss of the windows, weighted, is that of the whole episodes: the memory was
-        carried.
-        """
+        """The weighted action loss of the windows is that of the whole episodes."""
         torch.manual_seed(0)
         features = replace(FEATURES, horizon=1)  # so that every time step has one chunk position
         # Such a power means flow time 0, a chunk of pure noise; below that noise is zero: nothing

@@ -163,9 +163,7 @@ def test_a_truncated_checkpoint_is_passed_over(
 
 
 def test_two_processes_are_one_with_the_doubled_batch(data: Path, tmp_path: Path) -> None:
-    """Each process handles half of the batch; alone, one process handles both halves one after the
-    other.
-    """
+    """Two processes handle half of the batch each; one process handles both halves in turn."""
     launcher = (
         "-m",
         "accelerate.commands.launch",

@@ -23,6 +23,8 @@ LENGTH_MULTIPLE = 8
 there are few shapes."""
 MOST_SHAPES = 24
 """Number of shapes with a graph."""
+MEMORY_ALLOCATION = 2
+"""CUDA's code of the error that memory is full, cudaErrorMemoryAllocation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +132,12 @@ class GraphedLoss:
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one that it followed, is that the GPU's memory is full.
+    """Return whether the GPU's memory was full, according to an error or the one before it.
 
     Ending a recording after such an error raises another one.
     """
     if error is None:
         return False
-    return isinstance(error, torch.cuda.OutOfMemoryError) or _is_out_of_memory(error.__context__)
+    of_allocator = isinstance(error, torch.cuda.OutOfMemoryError)
+    of_cuda = getattr(error, "error_code", None) == MEMORY_ALLOCATION  # a torch.AcceleratorError
+    return of_allocator or of_cuda or _is_out_of_memory(error.__context__)
