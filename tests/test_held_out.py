@@ -57,7 +57,7 @@ def stores_and_policy(
     return [EpisodeStore(each, features, statistics) for each in arrays], policy
 
 
-def writes_answers(policy: ChameleonPolicy, decisions: list[Decisions]) -> list[int]:
+def write_answers(policy: ChameleonPolicy, decisions: list[Decisions]) -> list[int]:
     """Replace the working states by the answers of these episodes, one after the other."""
     seen: list[int] = []
 
@@ -81,18 +81,18 @@ class TestProbe:
             torch.randn(120, 64, generator=generator)
             + 4 * torch.randn(3, 64, generator=generator)[answers]
         )
-        # On an offset and scales that are its own business, with a number that never changes.
+        # rows with an offset, various scales, and a dimension that never changes
         rows = torch.cat([100 + rows * torch.logspace(-3, 3, 64), torch.ones(120, 1)], 1)
         assert bool(probe(rows[:60], answers[:60], rows[60:], answers[60:]).all())
         noise = torch.randn(1200, 64, generator=generator)
         labels = torch.randint(3, (1200,), generator=generator)
-        told_right = probe(noise[:600], labels[:600], noise[600:], labels[600:])
-        assert abs(told_right.float().mean() - 1 / 3) < 0.08
+        right = probe(noise[:600], labels[:600], noise[600:], labels[600:])
+        assert abs(right.float().mean() - 1 / 3) < 0.08
         assert probe(noise[:1], labels[:1], noise[:1], labels[:1]).tolist() == [True]
 
-    def test_looks_at_the_working_state_of_the_decision(self, recordings: list[Path]) -> None:
+    def test_reads_the_working_state_of_the_decision(self, recordings: list[Path]) -> None:
         stores, policy = stores_and_policy(recordings)
-        seen = writes_answers(policy, [*stores[0].decisions, *stores[1].decisions])
+        seen = write_answers(policy, [*stores[0].decisions, *stores[1].decisions])
         metrics = watch_held_out(*stores, nullcontext)(policy)
         assert metrics["held_out_probe"] == 1.0 and len(seen) == 9
         assert set(metrics) == {"held_out_action", "held_out_decision_loss", "held_out_probe"}
@@ -100,9 +100,9 @@ class TestProbe:
             store.decisions = [Decisions(each.instruction, (), ()) for each in store.decisions]
         assert "held_out_probe" not in watch_held_out(*stores, nullcontext)(policy)
 
-    def test_every_task_has_a_probe_of_its_own(self, recordings: list[Path]) -> None:
-        # Two tasks in whose working states the answers stand the other way round: one probe could
-        # not read both.
+    def test_every_task_has_its_own_probe(self, recordings: list[Path]) -> None:
+        # The answers of the second task are written in reverse, so that one probe could not read
+        # both.
         stores, policy = stores_and_policy(recordings)
         for store in stores:
             store.decisions = [
@@ -115,7 +115,7 @@ class TestProbe:
             for each in store.decisions
             if each.instruction == task
         ]
-        writes_answers(policy, turned)
+        write_answers(policy, turned)
         metrics = watch_held_out(*stores, nullcontext)(policy)
         assert [
             metrics[name] for name in ("held_out_probe", probe_metric("0"), probe_metric("1"))
@@ -127,7 +127,7 @@ class TestProbe:
         misled = [
             replace(each, answers=(0,)) if each.instruction == "1" else each for each in turned
         ]
-        writes_answers(policy, misled)  # nothing of the second task
+        write_answers(policy, misled)  # nothing of the second task
         metrics = watch_held_out(*stores, nullcontext)(policy)
         assert (
             metrics[probe_metric("0")]
@@ -223,15 +223,18 @@ class TestTold:
 
 
 class TestJoined:
-    def test_episodes_come_one_behind_the_other(self, recordings: list[Path]) -> None:
+    def test_episodes_of_all_datasets_in_order(self, recordings: list[Path]) -> None:
         joined, parts = open_datasets(recordings), [open_episodes(path) for path in recordings]
         assert joined.lengths == (*parts[0].lengths, *parts[1].lengths)
-        for index, (part, place) in {0: (0, 0), 5: (0, 5), 6: (1, 0), 8: (1, 2)}.items():
-            here, there = joined.read(index), parts[part].read(place)
-            np.testing.assert_array_equal(here.actions, there.actions)
-            assert (here.decision_steps, here.answers) == (there.decision_steps, there.answers)
+        for index, (number, position) in {0: (0, 0), 5: (0, 5), 6: (1, 0), 8: (1, 2)}.items():
+            ours, expected = joined.read(index), parts[number].read(position)
+            np.testing.assert_array_equal(ours.actions, expected.actions)
+            assert (ours.decision_steps, ours.answers) == (
+                expected.decision_steps,
+                expected.answers,
+            )
 
-    def test_what_does_not_fit_is_refused(self, recordings: list[Path], tmp_path: Path) -> None:
+    def test_unequal_datasets_are_refused(self, recordings: list[Path], tmp_path: Path) -> None:
         other = record(
             Recording(task="shell-game", episodes=1, observation="state"), tmp_path / "shell-game"
         )
@@ -265,7 +268,7 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunConfig]:
 
 
 class TestRecipe:
-    def test_it_is_where_options_begin(self, configured) -> None:
+    def test_a_recipe_gives_the_defaults_of_options(self, configured) -> None:
         recipe = RECIPES["camo"]
         config = configured("--recipe", "camo")
         assert (config.training, config.objective) == (recipe.training, recipe.objective)
@@ -274,7 +277,7 @@ class TestRecipe:
         )
         assert configured("--recipe=camo") == config
 
-    def test_options_beside_it_count_more(self, configured) -> None:
+    def test_options_override_it(self, configured) -> None:
         config = configured(
             "--optimizer", "adamw", "--recipe", "camo", "--steps=3", "--no-mirror", "--horizon", "4"
         )
@@ -419,5 +422,5 @@ class TestRecipe:
             main()
         assert stopped.value.code == 2
         assert message in " ".join(capsys.readouterr().err.split())
-        # the corrected command is not told that the folder is taken
+        # so that the corrected command can use the same folder
         assert not (tmp_path / "run/run.json").exists()

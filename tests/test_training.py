@@ -1,4 +1,4 @@
-"""The pieces of training, each against something written independently."""
+"""The parts of training, each compared with an independent implementation."""
 
 from __future__ import annotations
 
@@ -225,14 +225,14 @@ class TestStatistics:
 
 
 class TestStepKinds:
-    def test_camo_says_where_decisions_are(self) -> None:
+    def test_camo_annotates_decisions(self) -> None:
         marked = EpisodeArrays(**{**vars(make_episodes([14])[0]), "decision_steps": (8,)})
         assert (
             step_kinds(marked, 4, np.ones(2)).tolist()
             == [RESTING] * 5 + [DECIDING] * 4 + [MOVING] * 5
         )
 
-    def test_elsewhere_a_robot_that_stood_still_sets_off(self) -> None:
+    def test_in_other_data_a_resting_robot_sets_off(self) -> None:
         actions = np.zeros((20, 2), np.float32)
         actions[12:, 0] = np.linspace(0.1, 1, 8)
         zeros = np.zeros((20, 1), np.float32)
@@ -243,7 +243,7 @@ class TestStepKinds:
         # At step 7 the chunk ends with 0.1: not yet a fifth of the way.
         assert found == [RESTING] * 8 + [DECIDING] * 4 + [MOVING] * 8
 
-    def test_emphasis_follows_them(self) -> None:
+    def test_emphasis_follows_the_kinds(self) -> None:
         marked = EpisodeArrays(**{**vars(make_episodes([9])[0]), "decision_steps": (6,)})
         config = TrainingConfig(steps=1, rest_emphasis=0.25, decision_emphasis=3.0)
         batch = make_store([marked]).batch([0], emphasis=config.emphasis)
@@ -251,7 +251,7 @@ class TestStepKinds:
         assert batch.emphasis.tolist() == [[0.25] * 3 + [3.0] * 4 + [1.0] * 2]
         assert TrainingConfig(steps=1).emphasis is None
 
-    def test_the_policy_tells_their_part_of_the_loss(self) -> None:
+    def test_the_policy_reports_the_loss_of_deciding_steps(self) -> None:
         episodes = [
             EpisodeArrays(**{**vars(e), "decision_steps": (4,)}) for e in make_episodes([9, 9, 9])
         ]
@@ -268,7 +268,7 @@ class TestStepKinds:
         assert abs(decision - parts["action"]) > 1e-3
 
 
-class TestOrder:
+class TestEpisodesOfStep:
     def test_a_pass_holds_no_episode_twice_and_leaves_out_others_each_time(self) -> None:
         passes = [
             [n for step in range(4 * k, 4 * k + 4) for n in episodes_of_step(0, step, 7, [5] * 30)]
@@ -293,7 +293,7 @@ class TestOrder:
         for step in range(60):
             assert len(set(episodes_of_step(0, step, batch, lengths))) == batch
 
-    def test_similar_lengths_come_together_in_random_turns(self) -> None:
+    def test_similar_lengths_come_together_in_random_order(self) -> None:
         lengths = list(range(80))
         batches = [episodes_of_step(0, step, 10, lengths) for step in range(8)]
         assert all(max(batch) - min(batch) == 9 for batch in batches)
@@ -357,14 +357,12 @@ class TestLoop:
             gradients.append(method.weight.grad)
         torch.testing.assert_close(*gradients)
 
-    def test_the_policy_learns_the_same_from_windows_as_far_as_the_forward_pass_goes(
-        self, tmp_path
-    ) -> None:
+    def test_windows_have_the_loss_of_whole_episodes(self, tmp_path) -> None:
         """The weighted action loss of the windows is that of the whole episodes."""
         torch.manual_seed(0)
         features = replace(FEATURES, horizon=1)  # so that every time step has one chunk position
-        # Such a power means flow time 0, a chunk of pure noise; below that noise is zero: nothing
-        # is random any more.
+        # Such a power makes the flow time 0, so that chunks are pure noise, which is zero below:
+        # nothing remains random.
         policy = ChameleonPolicy(
             nano(control_jepa_weight=0.0, proprioception_noise=0.0, flow_time_power=1e6), features
         )
@@ -394,7 +392,7 @@ class TestLoop:
         with pytest.raises(ValueError, match="ACTPolicy carries no memory"):
             trainer(policy, tmp_path, window=2)
 
-    def test_watching_comes_with_the_averaged_weights_and_costs_no_budget(self, tmp_path) -> None:
+    def test_evaluations_use_the_averaged_weights_and_cost_no_budget(self, tmp_path) -> None:
         torch.manual_seed(0)
         policy = ChameleonPolicy(nano(), FEATURES)
         evaluations: list[tuple[int, bool]] = []
@@ -412,7 +410,7 @@ class TestLoop:
         assert not torch.equal(policy.state_dict()[name], run.average.weights[name])
 
 
-def test_the_average_is_the_textbooks() -> None:
+def test_the_average_is_the_textbook_average() -> None:
     module = nn.Linear(1, 1, bias=False)
     average = WeightAverage(module, decay=0.9)
     expected = module.weight.item()
@@ -492,18 +490,18 @@ def test_wrong_settings(wrong: dict[str, Any], message: str) -> None:
     ("device", "fused", "used"),
     [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)],
 )
-def test_kernels_are_put_in_place_on_a_gpu_unless_switched_off(
+def test_modules_are_fused_on_a_gpu_unless_switched_off(
     device: str, fused: bool, used: bool, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put: list[nn.Module] = []
-    monkeypatch.setattr(loop, "fuse", put.append)
+    fused_policies: list[nn.Module] = []
+    monkeypatch.setattr(loop, "fuse", fused_policies.append)
     accelerator = SimpleNamespace(
         device=torch.device(device), num_processes=1, autocast=nullcontext
     )
     config = TrainingConfig(steps=1, batch=4, graphs=False, fused=fused)
     policy = ChameleonPolicy(nano(), FEATURES)
     Trainer(policy, make_store(), config, tmp_path, accelerator)
-    assert put == ([policy] if used else [])
+    assert fused_policies == ([policy] if used else [])
 
 
 class TestNoMemory:
@@ -540,9 +538,9 @@ class TestNoMemory:
         forgetful, _ = twin.remember(tokens, twin.initial_state(2))
         for t in range(tokens.shape[1]):
             remembering, _ = policy.remember(tokens[:, t : t + 1], policy.initial_state(2))
-            for mine, other in zip(forgetful, remembering, strict=True):
-                torch.testing.assert_close(mine.working[:, t], other.working[:, 0])
-                torch.testing.assert_close(mine.traces[:, t], other.traces[:, 0])
+            for own, other in zip(forgetful, remembering, strict=True):
+                torch.testing.assert_close(own.working[:, t], other.working[:, 0])
+                torch.testing.assert_close(own.traces[:, t], other.traces[:, 0])
 
     def test_training_and_control_agree(self) -> None:
         torch.manual_seed(0)

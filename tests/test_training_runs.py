@@ -92,7 +92,7 @@ def weights(run: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_run_leaves_everything_behind(uninterrupted: Path) -> None:
+def test_a_run_leaves_all_its_files(uninterrupted: Path) -> None:
     assert [line["step"] for line in lines(uninterrupted)] == list(range(1, STEPS + 1))
     assert lines(uninterrupted)[-1]["loss"] < lines(uninterrupted)[0]["loss"]
     settings = json.loads((uninterrupted / "run.json").read_text())
@@ -215,9 +215,7 @@ def complaint(
     return plain(capsys.readouterr().err)
 
 
-def test_what_is_refused(
-    data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch
-) -> None:
+def test_refusals(data: Path, uninterrupted: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     def refused(
         *options: object, source: Path = data, out: Path = tmp_path / "new", status: int = REFUSED
     ) -> str:
@@ -236,9 +234,9 @@ def test_what_is_refused(
         "--steps", 5, "--method", "chamelon", "--device", "cpu"
     )
     assert "say how many with --action-steps" in refused("--steps", 5, "--rest-emphasis", 0.1)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/thesis.tex").write_text("years of work")
-    assert "files of something else" in refused(*OPTIONS, out=tmp_path / "mine")
+    (tmp_path / "other-files").mkdir()
+    (tmp_path / "other-files/thesis.tex").write_text("years of work")
+    assert "files of something else" in refused(*OPTIONS, out=tmp_path / "other-files")
     assert "--start-from decides" in refused(
         "--steps", 5, "--horizon", 4, "--start-from", uninterrupted
     )
@@ -287,7 +285,7 @@ def test_decision_loss_survives_parts_and_windows(data: Path, tmp_path: Path) ->
     assert all(0 < line["decision_loss"] < 10 for line in lines(tmp_path / "run"))
 
 
-def test_go_on_from_a_saved_policy(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
+def test_start_from_a_saved_policy(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
     options = [option for option in OPTIONS if option not in ("--preset", "nano", "--horizon")]
     options.remove(4)  # the horizon; the batch of 4 comes before it
     process = chameleon(
@@ -334,7 +332,7 @@ def test_a_budget_in_minutes(data: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "run/tensorboard").iterdir())
 
 
-def test_settings_that_came_or_went_and_are_off_are_no_difference() -> None:
+def test_settings_that_were_added_or_removed_and_are_off_are_no_difference() -> None:
     then = {"mirror": False, "training": {"steps": 5, "seed": 0}}
     assert (
         _differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.0, "mirror": False}})

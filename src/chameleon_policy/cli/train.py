@@ -56,7 +56,7 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
 
 def defaults(arguments: Sequence[str]) -> Any:
     """Return a recipe's run whose data are missing; without a recipe, no defaults at all."""
-    typed = given(arguments, "--recipe", "--steps", "--start-from", *NEW_POLICY)
+    typed = typed_options(arguments, "--recipe", "--steps", "--start-from", *NEW_POLICY)
     if "--start-from" in typed and typed.keys() & set(NEW_POLICY):
         options = ", ".join(option for option in NEW_POLICY if option in typed)
         raise ValueError(
@@ -70,7 +70,7 @@ def defaults(arguments: Sequence[str]) -> Any:
     return recipe.run(data=tyro.MISSING_NONPROP, training=budget)
 
 
-def given(arguments: Sequence[str], *options: str) -> dict[str, str]:
+def typed_options(arguments: Sequence[str], *options: str) -> dict[str, str]:
     """Return the options that occur in a command line, with their values."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option in options:

@@ -73,6 +73,8 @@ def train(
     Returns:
         None when the budget is spent, or the number of the signal that asked to stop.
     """
+    if config.training.watch_times and not config.held_out and watch is None:
+        raise ValueError("--watch-times: there is nothing to evaluate; give --held-out, or a watch")
     console = console or Console(stderr=True)
     accelerator = _accelerator(config.training, device)
     first = accelerator.is_main_process
@@ -151,7 +153,7 @@ def _check_augmentation(training: TrainingConfig, episodes: Episodes) -> None:
         raise ValueError(
             "--uneven-pace and --longer-retention change what comes before a decision, and the "
             "data do not say where one is (recordings of Camo do); leave them out, or set both to "
-            "0 beside a recipe"
+            "0 with a recipe"
         )
 
 
@@ -195,8 +197,6 @@ def _build(
         watches.append(
             watch_held_out(store, held_out_store, accelerator.autocast, training.emphasis)
         )
-    if training.watch_times and first and not watches:
-        raise ValueError("--watch-times: there is nothing to evaluate; give --held-out, or a watch")
     settings = _settings(config, policy, episodes)
     trainer = Trainer(policy, store, training, out, accelerator, mirror=mirror, watches=watches)
     return trainer, settings
