@@ -198,7 +198,7 @@ def _write_data(
     table = pa.table({key: _arrow(values) for key, values in columns.items()})
     slices = [table.slice(row["dataset_from_index"], row["length"]) for row in rows]
     for number, episodes in enumerate(
-        _files([(table.nbytes / MEGABYTE,) for table in slices], (limits.data_mb,))
+        _files([(piece.nbytes / MEGABYTE,) for piece in slices], (limits.data_mb,))
     ):
         indices = _file_indices(number, limits)
         path = out / DATA_PATH.format(**indices)
