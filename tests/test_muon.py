@@ -1,4 +1,4 @@
-"""Muon against what it is defined by, and against the one that comes with PyTorch."""
+"""Muon compared with its definition and with the one of PyTorch."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.policy import VisuomotorPolicy
 
-SETTINGS, POLICY = "run.json", "policy"
+RUN_SETTINGS, POLICY = "run.json", "policy"
 FORMAT = "chameleon-training"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")
 """Names of the state that AdamW or Muon keeps of every parameter."""
@@ -49,7 +49,7 @@ def policy_folder(run: Path | str) -> Path | str:
 
     The path of a saved policy, or a name on the hub, is returned unchanged.
     """
-    if not (Path(run) / SETTINGS).is_file():
+    if not (Path(run) / RUN_SETTINGS).is_file():
         return run
     if not (Path(run) / POLICY).is_dir():
         raise FileNotFoundError(

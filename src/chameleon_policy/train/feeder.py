@@ -38,7 +38,7 @@ uint8, wait there."""
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class EpisodeWindow:
     """A stretch of time of the episodes of a sub-batch, on the device of the policy."""
 
     batch: EpisodeBatch
@@ -49,7 +49,7 @@ class Window:
     last: bool
 
 
-SubBatches = dict[int, list[Window]]
+SubBatches = dict[int, list[EpisodeWindow]]
 """The windows of each sub-batch that a process handles, by its index in the whole batch."""
 
 
@@ -175,7 +175,7 @@ class Feeder:
 
     def _windows(
         self, timelines: Sequence[Timeline], appearances: Sequence[Appearance]
-    ) -> Iterator[Window]:
+    ) -> Iterator[EpisodeWindow]:
         """Yield the windows of a sub-batch; images are augmented where the policy computes."""
         longest, frames = max(map(len, timelines)), sum(map(len, timelines))
         stride = self._config.window or longest
@@ -186,7 +186,7 @@ class Feeder:
             batch = self._store.batch(timelines, first, stride, self._config.emphasis)
             batch = augment(batch.to(self._store.device), appearances, self._mirror)
             valid = sum(min(stride, len(timeline) - first) for timeline in timelines)
-            yield Window(batch, survivors, valid / frames, first + stride >= longest)
+            yield EpisodeWindow(batch, survivors, valid / frames, first + stride >= longest)
 
 
 def _received(sub_batches: SubBatches, arrival: torch.cuda.Event) -> SubBatches:

@@ -19,7 +19,7 @@ from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.train.augmentation import Mirror
 from chameleon_policy.train.checkpoint import POLICY, Checkpoints, Progress
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.feeder import Feeder, SubBatches, Window, sampled_episodes
+from chameleon_policy.train.feeder import EpisodeWindow, Feeder, SubBatches, sampled_episodes
 from chameleon_policy.train.graphs import GraphedLoss
 from chameleon_policy.train.metrics import Display, Sink
 from chameleon_policy.train.optimizers import WeightAverage, make_optimizers
@@ -182,7 +182,7 @@ class Trainer:
         means = {name: _mean(name, torch.stack(values)) for name, values in metrics.items()}
         self._unwritten.append((self.progress.step, {**means, "gradient_norm": norm}))
 
-    def _accumulate(self, windows: Sequence[Window]) -> dict[str, Tensor]:
+    def _accumulate(self, windows: Sequence[EpisodeWindow]) -> dict[str, Tensor]:
         """Add the gradients of a sub-batch, and return its metrics.
 
         Windows are weighted by their valid time steps.

@@ -26,7 +26,7 @@ from chameleon_policy.policy.config import to_json
 from chameleon_policy.policy.ssm import SelectiveSSM
 from chameleon_policy.provenance import git_revision
 from chameleon_policy.train.augmentation import Mirror
-from chameleon_policy.train.checkpoint import SETTINGS, policy_folder
+from chameleon_policy.train.checkpoint import RUN_SETTINGS, policy_folder
 from chameleon_policy.train.config import RunConfig, TrainingConfig
 from chameleon_policy.train.graphs import LENGTH_MULTIPLE
 from chameleon_policy.train.held_out import watch_held_out
@@ -277,7 +277,7 @@ def _settings(config: RunConfig, policy: VisuomotorPolicy, episodes: Episodes) -
 
 def _write_settings(out: Path, settings: dict[str, Any]) -> None:
     """Write the settings of a new run, or check that the run in this folder has the same ones."""
-    path = out / SETTINGS
+    path = out / RUN_SETTINGS
     if path.exists():
         try:
             then = json.loads(path.read_text())
