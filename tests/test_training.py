@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from chameleon_policy.policy.checks import check_batch
 from chameleon_policy.train import loop
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder, sampled_episodes
-from chameleon_policy.train.graphs import GraphedLoss
+from chameleon_policy.train.graphs import GraphedLoss, _is_out_of_memory
 from chameleon_policy.train.loop import DivergedError, Trainer
 from chameleon_policy.train.normalization import SLOT_REACH, directions, statistics_of
 from chameleon_policy.train.optimizers import WeightAverage
@@ -330,6 +331,53 @@ class TestEpisodesOfStep:
         assert sum(frames) == 6 * 8 + 2 * 24
 
 
+class Stream:
+    """A stand-in for a CUDA stream, on which everything has already arrived."""
+
+    def record_event(self) -> None:
+        pass
+
+    def wait_event(self, event: None) -> None:
+        pass
+
+
+class TestPrefetching:
+    @pytest.fixture
+    def make_feeder(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Feeder]:
+        """Return a function that makes feeders; those with a thread believe to be on a GPU."""
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream())
+        monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+        monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+        monkeypatch.setattr(EpisodeBatch, "pin_memory", lambda batch: batch)
+        monkeypatch.setattr(EpisodeBatch, "record_stream", lambda batch, stream: None)
+        monkeypatch.setattr(EpisodeStore, "_take", lambda store, field, rows: field[rows])
+
+        def make(*, thread: bool) -> Feeder:
+            store = make_store()
+            store.resident = not thread
+            config = TrainingConfig(steps=99, batch=4, window=4, accumulate=2)
+            return Feeder(store, config, Accelerator(cpu=True), 3)
+
+        return make
+
+    def test_a_thread_prepares_the_same_batches(self, make_feeder: Callable[..., Feeder]) -> None:
+        seen = []
+        for thread in (False, True):
+            with make_feeder(thread=thread) as feeder:
+                steps = [feeder.next_step() for _ in range(9)]
+                assert feeder.throughput(9)["frames_per_second"] > 0
+            assert all(list(step) == [0, 1] for step in steps)
+            windows = [window for step in steps for part in step.values() for window in part]
+            seen.append([window.batch.actions.tolist() for window in windows])
+        assert seen[0] == seen[1]
+
+    def test_its_errors_reach_the_training(self, make_feeder: Callable[..., Feeder]) -> None:
+        feeder = make_feeder(thread=True)
+        feeder._store.batch = None  # type: ignore[assignment, method-assign]
+        with pytest.raises(TypeError), feeder:
+            feeder.next_step()
+
+
 class TestLoop:
     def test_windows_carry_state_and_augmentation(self, tmp_path) -> None:
         method = Recorder()
@@ -446,6 +494,22 @@ def test_recordings_share_the_memory_of_their_batches() -> None:
         assert torch.equal(after[name], tensor) and torch.equal(
             kept[5][name], small.tensors()[name]
         )
+
+
+def test_errors_of_full_memory() -> None:
+    full = torch.cuda.OutOfMemoryError("2 GiB are missing")
+    assert _is_out_of_memory(full)
+    try:
+        try:
+            raise full
+        finally:
+            raise RuntimeError("the recording was invalidated")
+    except RuntimeError as error:
+        assert _is_out_of_memory(error)
+    of_cuda = RuntimeError("CUDA error")
+    assert not _is_out_of_memory(of_cuda)
+    of_cuda.error_code = 2  # type: ignore[attr-defined]
+    assert _is_out_of_memory(of_cuda)
 
 
 def test_lengths_of_batches_are_few_and_never_too_short() -> None:
