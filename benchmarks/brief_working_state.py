@@ -34,7 +34,8 @@ from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate, interval
 from chameleon_policy.report.comparison.statistics import words
-from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
+from chameleon_policy.train.recipes import RECIPES
+from chameleon_policy.train.training import AlreadyTrainedError, train
 
 COMMAND = "python -m benchmarks.brief_working_state"
 TASK = "clean-plate"
@@ -112,8 +113,8 @@ def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> di
     torch.set_num_threads(1)
     METHODS.update(KINDS)  # so that the trainer and the loader know them, in this process
     run = runs / f"{method}-{steps}steps"
-    config = RunConfig.by_recipe(
-        "camo-state", data=(DATA,), training={"steps": steps}, method=method, preset="nano"
+    config = RECIPES["camo-state"].run(
+        data=(DATA,), training={"steps": steps}, method=method, preset="nano"
     )
     with suppress(AlreadyTrainedError):
         train(config, run, device="cpu", workers=1)

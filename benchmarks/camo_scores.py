@@ -23,7 +23,7 @@ from chameleon_policy.experiments.reproduce import HELD_OUT, PUBLISHED, SCORES
 from chameleon_policy.policy.saving import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.interval_chart import Point, interval_chart
-from chameleon_policy.train.held_out import probe_of
+from chameleon_policy.train.held_out import probe_metric
 
 ROOT = PUBLISHED.parents[2]
 FOLDER = SHIPPED / "camo-small"
@@ -85,7 +85,7 @@ def figure_of(track: Mapping[str, Any]) -> Path:
 def figure(track: Mapping[str, Any]) -> str:
     """Draw the share of answers that a linear probe reads from the memory during training."""
     lines = {
-        task: [_point(look, probe_of(task_named(task).instruction)) for look in track["looks"]]
+        task: [_point(look, probe_metric(task_named(task).instruction)) for look in track["looks"]]
         for task in track["tasks"]
     }
     return interval_chart(

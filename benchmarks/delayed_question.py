@@ -57,7 +57,7 @@ from chameleon_policy.provenance import git_revision, write_result
 from chameleon_policy.rates import Rate
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.graphs import GraphedLoss
-from chameleon_policy.train.loop import make_optimizers
+from chameleon_policy.train.optimizers import make_optimizers
 
 COMMAND = "python -m benchmarks.delayed_question"
 ACTION_STEPS = 8
@@ -294,8 +294,7 @@ def train(
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate * min(1.0, step / config.warmup_steps)
             optimizer.step()
-        if hasattr(policy, "update_target"):
-            policy.update_target()
+        policy.update_target()
         if step % LOOK == 0 or step == config.steps:
             yield (
                 step,

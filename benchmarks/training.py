@@ -28,15 +28,15 @@ from rich.table import Table
 from benchmarks.timing import compare, measure
 from chameleon_policy import ChameleonPolicy, preset
 from chameleon_policy.camo.recording import Recording, record
-from chameleon_policy.data.episodes import EpisodeArrays, Episodes, load_episodes, open_episodes
+from chameleon_policy.data import EpisodeArrays, Episodes, load_episodes, open_episodes
 from chameleon_policy.data.lerobot_episodes import LeRobotEpisodes
 from chameleon_policy.data.video import decode_video
 from chameleon_policy.provenance import write_result
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.feeder import Feeder, Part
+from chameleon_policy.train.feeder import Feeder, SubBatches
 from chameleon_policy.train.loop import Trainer
-from chameleon_policy.train.order import episodes_of_step, seed_weights
-from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.normalization import statistics_of
+from chameleon_policy.train.sampling import episodes_of_step, seed_weights
 from chameleon_policy.train.store import EpisodeStore, features_of
 
 SEED = 0
@@ -132,10 +132,12 @@ def waiting(
                     lambda: [trainer._step(feeder.next_step(), 0.0) for _ in range(steps)], device
                 )
 
-        def at_hand(trainer: Trainer = trainer, ready: list[list[Part]] = ready) -> float:
-            for parts in ready[:START]:
-                trainer._step(parts, 0.0)
-            return measure(lambda: [trainer._step(parts, 0.0) for parts in ready[START:]], device)
+        def at_hand(trainer: Trainer = trainer, ready: list[SubBatches] = ready) -> float:
+            for batches in ready[:START]:
+                trainer._step(batches, 0.0)
+            return measure(
+                lambda: [trainer._step(batches, 0.0) for batches in ready[START:]], device
+            )
 
         def preparing(store: EpisodeStore = store) -> float:
             batches = [episodes_of_step(SEED, step, batch, store.lengths) for step in range(START)]

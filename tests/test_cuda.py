@@ -14,15 +14,15 @@ from torch import nn
 
 from chameleon_policy import ChameleonPolicy, FastControl, fuse, kernels, preset
 from chameleon_policy.baselines import METHODS
-from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy import Features, ObjectSlots, View
 from chameleon_policy.policy.presets import PRESETS
 from chameleon_policy.policy.ssm import SelectiveSSM
-from chameleon_policy.train.appearance import Appearance, Mirror, warped
+from chameleon_policy.train.augmentation import Appearance, Mirror, augment, warp_images
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.feeder import Feeder
+from chameleon_policy.train.feeder import Feeder, _received
 from chameleon_policy.train.graphs import GraphedLoss
-from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.store import EpisodeStore
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy
 from training_data import make_episodes
@@ -81,8 +81,8 @@ def test_batches_copied_to_the_gpu_equal_resident_ones() -> None:
         with Feeder(store, config, accelerator, 0) as feeder:
             sums = []
             for _ in range(40):
-                for window in feeder.next_step()[0].windows:
-                    torch.cuda._sleep(1_000_000)  # so that the copies run ahead of their use
+                for window in feeder.next_step()[0]:
+                    torch.cuda._sleep(1_000_000)  # so that the copies are ahead of what uses them
                     sums.append(
                         (
                             window.batch.actions.sum()
@@ -109,24 +109,17 @@ def test_mirrored_and_tinted_images_equal_those_of_the_cpu(resident: bool) -> No
         )
         for length in (9, 6, 12)
     ]
-    looks = (
+    appearances = (
         Appearance(mirrored=True, tint=(0.8, 1.1, 1.2)),
         Appearance(),
         Appearance(mirrored=True),
     )
     stores = [
-        EpisodeStore(
-            episodes,
-            features,
-            statistics_of(episodes),
-            device=device,
-            resident=stays,
-            mirror=mirror,
-        )
+        EpisodeStore(episodes, features, statistics_of(episodes), device=device, resident=stays)
         for device, stays in (("cpu", None), ("cuda", resident))
     ]
     here, there = (
-        store.dressed(store.batch([0, 1, 2]).to(store.device), looks).to("cpu").tensors()
+        augment(store.batch([0, 1, 2]).to(store.device), appearances, mirror).to("cpu").tensors()
         for store in stores
     )
     for name, tensor in here.items():
@@ -142,7 +135,7 @@ def test_warped_images_equal_those_of_the_cpu() -> None:
     )
     images = images.permute(0, 2, 3, 1).expand(2, 3, 64, 64, 3)
     matrices = [((1.1, 0.05), (-0.08, 0.9)), ((0.95, 0.0), (0.1, 1.05))]
-    here, there = warped(images, matrices), warped(images.to("cuda"), matrices).cpu()
+    here, there = warp_images(images, matrices), warp_images(images.to("cuda"), matrices).cpu()
     assert int((here.int() - there.int()).abs().max()) <= 2  # half precision on the GPU
 
 
@@ -161,8 +154,8 @@ def test_a_recorded_step_is_the_step() -> None:
     def run(number: int, *, recorded: bool) -> tuple[float, torch.Tensor]:
         policy.zero_grad(set_to_none=True)
         torch.manual_seed(7)
-        figures = (graphed if recorded else graphed._run)(batches[number])
-        return figures["loss"].item(), torch.cat(
+        metrics = (graphed if recorded else graphed._run)(batches[number])
+        return metrics["loss"].item(), torch.cat(
             [p.grad.flatten() for p in policy.parameters() if p.grad is not None]
         )
 
@@ -290,8 +283,8 @@ class TestEveryMethod:
         def run(number: int, *, recorded: bool) -> tuple[float, torch.Tensor]:
             policy.zero_grad(set_to_none=True)
             torch.manual_seed(7)
-            figures = (graphed if recorded else graphed._run)(batches[number])
-            return figures["loss"].item(), torch.cat(
+            metrics = (graphed if recorded else graphed._run)(batches[number])
+            return metrics["loss"].item(), torch.cat(
                 [p.grad.flatten() for p in policy.parameters() if p.grad is not None]
             )
 
@@ -338,18 +331,12 @@ def test_step_waits_for_the_copy_of_its_batch() -> None:
     features = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
     store = EpisodeStore(episodes, features, statistics_of(episodes), device="cuda", resident=False)
     feeder = Feeder(store, TrainingConfig(steps=40, batch=4), Accelerator(), 0)
-    expected = [
-        window.batch.actions.clone() for part in feeder._prepare(0) for window in part.windows
-    ]
+    expected = [window.batch.actions.clone() for window in feeder._sub_batches(0)[0]]
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(400_000_000)
-    shipment = feeder._ship(feeder._prepare(0), stream)
-    assert not shipment.arrival.query(), (
-        "the copy must still be under way for this test to mean anything"
-    )
-    received = [
-        window.batch.actions.clone() for part in shipment.receive() for window in part.windows
-    ]
+    sub_batches, arrival = feeder._copied(0, stream)
+    assert not arrival.query(), "the copy must still be under way for this test to mean anything"
+    received = [window.batch.actions.clone() for window in _received(sub_batches, arrival)[0]]
     for got, right in zip(received, expected, strict=True):
         torch.testing.assert_close(got.cpu(), right, rtol=0, atol=0)

@@ -227,8 +227,8 @@ def test_an_update_is_that_of_our_own_training(trained: Path, home: Path) -> Non
     code = """
         import copy
         from chameleon_policy.train.config import TrainingConfig
-        from chameleon_policy.train.ema import WeightAverage
-        from chameleon_policy.train.loop import make_optimizers
+        from chameleon_policy.train.optimizers import WeightAverage
+        from chameleon_policy.train.optimizers import make_optimizers
         from lerobot.optim.optimizers import load_optimizer_state, save_optimizer_state
 
         policy.double().float().train()  # other tensors than those that it was made with

@@ -20,8 +20,8 @@ from chameleon_policy.data import EpisodeArrays, load_episodes, open_episodes
 from chameleon_policy.policy import ObjectSlots
 from chameleon_policy.policy.checks import check_batch
 from chameleon_policy.policy.features import Features, View
-from chameleon_policy.train.moments import DECIDING, RESTING, moments
-from chameleon_policy.train.statistics import directions, statistics_of
+from chameleon_policy.train.normalization import directions, statistics_of
+from chameleon_policy.train.sampling import DECIDING, RESTING, step_kinds
 from examples import STATE_FEATURES, make_policy, nano
 
 PLUGIN = (
@@ -248,7 +248,7 @@ def test_moments_are_those_of_our_own_training() -> None:
     kinds_seen = set()
     for row, path in enumerate(paths):
         episode = EpisodeArrays(state=path, actions=path, images={}, objects=None, instruction="")
-        kinds = moments(episode, horizon, span)
+        kinds = step_kinds(episode, horizon, span)
         kinds_seen |= set(kinds.tolist())
         np.testing.assert_array_equal(marked.deciding[row, : len(path)], kinds == DECIDING)
         np.testing.assert_array_equal(

@@ -13,7 +13,7 @@ import torch
 from chameleon_policy import Features, VisuomotorPolicy, preset
 from chameleon_policy.baselines import ABLATIONS, METHODS, load_policy, method_named
 from chameleon_policy.baselines.window import WindowPolicy
-from chameleon_policy.train.muon import matrices_of
+from chameleon_policy.train.optimizers import matrices_of
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, nano
 
 CAMO = Features(views=IMAGE_FEATURES.views, proprioception=10, action=10, horizon=8)

@@ -14,7 +14,7 @@ from chameleon_policy.probes.prospectiveness import lead, prospectiveness, ready
 from chameleon_policy.probes.representations import WINDOW
 from chameleon_policy.probes.separability import separability
 from chameleon_policy.rates import Rate
-from chameleon_policy.train.linear_probe import LinearProbe
+from chameleon_policy.train.held_out import LinearProbe
 from probe_material import TOKENS, material
 
 
@@ -27,11 +27,11 @@ def test_shares_are_those_of_a_fitted_softmax() -> None:
     answers = torch.arange(3).repeat(30)
     rows = torch.randn(90, 5, generator=generator) + 3 * torch.nn.functional.one_hot(answers, 5)
     probe = LinearProbe.fit(rows, answers, 3)
-    shares = probe.shares(rows)
+    shares = probe.probabilities(rows)
     torch.testing.assert_close(shares.sum(-1), torch.ones(90))
     assert (
-        torch.equal(shares.argmax(-1), probe.told(rows))
-        and (probe.told(rows) == answers).float().mean() > 0.95
+        torch.equal(shares.argmax(-1), probe.predict(rows))
+        and (probe.predict(rows) == answers).float().mean() > 0.95
     )
     # At the optimum of cross-entropy with a bias, the mean share of every class is its frequency.
     torch.testing.assert_close(shares.mean(0), torch.full((3,), 1 / 3), rtol=0, atol=1e-3)

@@ -14,15 +14,15 @@ from benchmarks.tables.scores import camo_chameleon
 from chameleon_policy import ChameleonPolicy
 from chameleon_policy.camo import TASKS
 from chameleon_policy.camo.recording import Recording, record
-from chameleon_policy.data.episodes import load_episodes, open_episodes
+from chameleon_policy.data import load_episodes, open_episodes
 from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.experiments.reproduce import HELD_OUT
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.rates import Rate
-from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.held_out import probe_of
-from chameleon_policy.train.run import RunConfig, build_policy
+from chameleon_policy.train.config import RunConfig, TrainingConfig
+from chameleon_policy.train.held_out import probe_metric
+from chameleon_policy.train.training import build_policy
 
 LARGEST = 16e6
 """Bytes of all files of a policy."""
@@ -60,7 +60,7 @@ def document(demonstrations: int, right: int) -> dict:
         "dsr": vars(Rate.of(right, 10)),
         "sr": vars(Rate.of(right, 10)),
     }
-    probes = {probe_of(task.instruction): right / 10 for task in TASKS.values()}
+    probes = {probe_metric(task.instruction): right / 10 for task in TASKS.values()}
     result = {
         "demonstrations": demonstrations,
         "looks": [{"seconds": seconds, **probes} for seconds in (60.0, 120.0)],

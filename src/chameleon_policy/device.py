@@ -30,6 +30,6 @@ def gpu_memory(remedy: str) -> Iterator[None]:
         raise MemoryError(f"the GPU's memory is full; give a smaller {remedy}: {error}") from error
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a small CPU tensor to a device without waiting for the GPU's pending work."""
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a small CPU tensor on a device, without waiting for the work a GPU still has to do."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -29,7 +29,7 @@ SCHEDULE: dict[str, Any] = {
     "num_train_timesteps": NOISE_LEVELS,
     "beta_schedule": "squaredcos_cap_v2",
     "prediction_type": "sample",
-    # Actions have unit variance (train/statistics.py), not a range of [-1, 1]: a limit of 1 would
+    # Actions have unit variance (train/normalization.py), not a range of [-1, 1]: a limit of 1 would
     # cut off the movements.
     "clip_sample": False,
 }

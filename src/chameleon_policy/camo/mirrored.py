@@ -7,7 +7,7 @@ an episode, but for the arm above the elbow, the light and which hand is the lef
 from __future__ import annotations
 
 from chameleon_policy.camo.controller import ACTION_NAMES
-from chameleon_policy.data.episodes import Episodes
+from chameleon_policy.data import Episodes
 
 # M R M with M = diag(1, -1, 1), and M p: these change their sign.
 SIGNS = tuple(-1.0 if name in ("y", "r21", "r12", "r32") else 1.0 for name in ACTION_NAMES)
@@ -20,7 +20,7 @@ def check_mirror(recording: Episodes) -> None:
         raise ValueError(
             f"{recording.source}: only recordings of Camo with pictures have a mirror image; {instead}"
         )
-    if not all(recording._decisions(index)[1] for index in range(len(recording))):
+    if not all(recording.decisions(index)[1] for index in range(len(recording))):
         raise ValueError(
             f"{recording.source} is no recording of Camo: what its numbers become in a mirror is not known; {instead}"
         )

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chameleon_policy.camo.env import CamoEnv
-from chameleon_policy.data.episodes import Episodes
+from chameleon_policy.data import Episodes
 
 CHOICES = 3
 """Plates, cups, shakers: every task has three."""
@@ -56,7 +56,7 @@ class ToldEpisodes(Episodes):
     """A recording of Camo with three more numbers of state."""
 
     def __init__(self, recording: Episodes) -> None:
-        if not all(recording._decisions(index)[1] for index in range(len(recording))):
+        if not all(recording.decisions(index)[1] for index in range(len(recording))):
             raise ValueError(
                 f"{recording.source} is no recording of Camo: there are no answers to tell"
             )
@@ -70,10 +70,11 @@ class ToldEpisodes(Episodes):
         )
         self._recording = recording
 
-    def _array(self, index: int, key: str) -> np.ndarray:
+    def array(self, index: int, key: str) -> np.ndarray:
+        """Return an array of an episode as it is stored, or the answers that are told."""
         if key != KEY:
-            return self._recording._array(index, key)
-        steps, answers = self._decisions(index)
+            return self._recording.array(index, key)
+        steps, answers = self.decisions(index)
         return np.stack(
             [
                 told(answers, sum(step <= now for step in steps))
@@ -81,8 +82,10 @@ class ToldEpisodes(Episodes):
             ]
         )
 
-    def _place(self, index: int, key: str) -> str:
-        return str(self.source) if key == KEY else self._recording._place(index, key)
+    def location(self, index: int, key: str) -> str:
+        """Return the location of that array, for messages."""
+        return str(self.source) if key == KEY else self._recording.location(index, key)
 
-    def _decisions(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return self._recording._decisions(index)
+    def decisions(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the time steps of an episode's decisions, and their answers."""
+        return self._recording.decisions(index)

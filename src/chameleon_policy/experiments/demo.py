@@ -28,7 +28,7 @@ from chameleon_policy.provenance import write_result
 from chameleon_policy.report.demo_page import Clip, Contender, Showing, demo_page
 from chameleon_policy.report.evaluation_table import evaluation_table
 from chameleon_policy.train.metrics import METRICS, read_metrics
-from chameleon_policy.train.run import RunConfig
+from chameleon_policy.train.recipes import RECIPES
 
 TASK = "clean-plate"
 NAMES = {"chameleon": "Chameleon", "no-memory": "its memoryless twin"}
@@ -76,8 +76,7 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
         {"chameleon": config.minutes, "no-memory": config.twin_minutes}.items()
     ):
         console.rule(f"{number + 2}. Training {NAMES[method]}")
-        run = RunConfig.by_recipe(
-            "camo-state",
+        run = RECIPES["camo-state"].run(
             data=(out / "data",),
             training={"minutes": minutes, "seed": config.seed},
             method=method,

@@ -16,7 +16,8 @@ from chameleon_policy.device import Device
 from chameleon_policy.evaluate.camo import Evaluation, evaluate
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.exit_codes import STOPPED
-from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
+from chameleon_policy.train.config import RunConfig
+from chameleon_policy.train.training import AlreadyTrainedError, train
 
 
 def train_once(

@@ -29,11 +29,10 @@ from chameleon_policy.policy.presets import PresetName
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
-from chameleon_policy.train.checkpoint import POLICY
-from chameleon_policy.train.checkpoint import SETTINGS as RUN_SETTINGS
+from chameleon_policy.train.checkpoint import POLICY, RUN_SETTINGS
 from chameleon_policy.train.metrics import METRICS, read_metrics
-from chameleon_policy.train.order import equal_frames
-from chameleon_policy.train.run import RunConfig
+from chameleon_policy.train.recipes import RECIPES
+from chameleon_policy.train.sampling import balanced_pass
 
 PUBLISHED = Path(__file__).parents[3] / "docs/results/camo-chameleon.json"
 """In a checkout; elsewhere there is nothing to compare with."""
@@ -97,8 +96,7 @@ def reproduce(
     out/scores.json.
     """
     # Everything that can be refused is made before the long work.
-    run = RunConfig.by_recipe(
-        "camo",
+    run = RECIPES["camo"].run(
         data=tuple(out / "data" / task for task in config.tasks),
         held_out=tuple(out / "held-out" / task for task in config.tasks),
         training={
@@ -212,7 +210,7 @@ def _frames_of_a_step(config: Reproduction, out: Path) -> float:
     if training["equal_frames"]:
         episodes = [
             episodes[number]
-            for number in equal_frames([lengths[task] for task in episodes], episodes)
+            for number in balanced_pass([lengths[task] for task in episodes], episodes)
         ]
     return float(training["batch"] * sum(lengths[task] for task in episodes) / len(episodes))
 

@@ -365,6 +365,9 @@ class VisuomotorPolicy(nn.Module):
             parts["decision_loss"] = decision
         return action + terms.total, parts
 
+    def update_target(self) -> None:
+        """Move the targets of the loss after an optimizer step, for methods that have some."""
+
     def draw_augmentation(self, episodes: int) -> Augmentation:
         """Draw what stays the same through an episode: one crop per view, one proprioceptive
         offset.

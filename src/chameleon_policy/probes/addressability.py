@@ -37,7 +37,7 @@ from chameleon_policy.policy.state import Part
 from chameleon_policy.probes.continuation import Played, go_on, stage
 from chameleon_policy.probes.representations import Material
 from chameleon_policy.rates import Rate
-from chameleon_policy.train.linear_probe import LinearProbe
+from chameleon_policy.train.held_out import LinearProbe
 
 SHARE = 4
 """A quarter of the tokens is relevant."""
@@ -201,7 +201,7 @@ def readable(material: Material) -> Tensor:
     for layer in range(layers):
         for token in range(tokens):
             probe = LinearProbe.fit(known[:, layer, token], answers, material.choices)
-            shares[layer, token] = (probe.told(asked[:, layer, token]) == right).float().mean()
+            shares[layer, token] = (probe.predict(asked[:, layer, token]) == right).float().mean()
     return shares
 
 

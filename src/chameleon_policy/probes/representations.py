@@ -17,11 +17,11 @@ from torch import Tensor
 from chameleon_policy.camo import task_named
 from chameleon_policy.camo.recording import Recording, record_once
 from chameleon_policy.console import Bar
-from chameleon_policy.data.episodes import load_episodes, open_episodes
+from chameleon_policy.data import load_episodes, open_episodes
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy, InstructionEncoder
 from chameleon_policy.rates import Rate
-from chameleon_policy.train.linear_probe import LinearProbe
+from chameleon_policy.train.held_out import LinearProbe
 from chameleon_policy.train.store import EpisodeStore
 
 BATCH = 8
@@ -166,5 +166,5 @@ def readable_share(
             (torch.stack([row for row, _ in there]), torch.tensor([answer for _, answer in there]))
         )
     (known, answers), (asked, right) = parts
-    told = LinearProbe.fit(known, answers, material.choices).told(asked)
+    told = LinearProbe.fit(known, answers, material.choices).predict(asked)
     return Rate.of(int((told == right).sum()), len(right))

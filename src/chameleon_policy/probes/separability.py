@@ -19,7 +19,7 @@ from torch import Tensor
 
 from chameleon_policy.probes.representations import Episode, Material, readable_share
 from chameleon_policy.rates import Rate
-from chameleon_policy.train.linear_probe import LinearProbe
+from chameleon_policy.train.held_out import LinearProbe
 
 BEFORE, AFTER = 60, 12
 """Time steps before and after the first decision through which the probe is followed."""
@@ -71,7 +71,7 @@ def separability(material: Material, generator: torch.Generator) -> Separability
             torch.cat([read(episode) for episode in part])
             for part in (material.fitted, material.asked)
         )
-        return _rate(LinearProbe.fit(known, fitted_to, classes).told(asked) == z[1])
+        return _rate(LinearProbe.fit(known, fitted_to, classes).predict(asked) == z[1])
 
     # Dealt out among episodes, not among decisions: those of an episode have the same answer,
     # shuffled or not.
@@ -117,7 +117,7 @@ def _place_by_place(material: Material) -> Rate:
             torch.tensor([each.answers[place] for each in part])
             for part in (material.fitted, material.asked)
         )
-        right &= LinearProbe.fit(rows[0], known, material.choices).told(rows[1]) == asked
+        right &= LinearProbe.fit(rows[0], known, material.choices).predict(rows[1]) == asked
     return _rate(right)
 
 

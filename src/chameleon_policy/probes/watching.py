@@ -26,7 +26,7 @@ from chameleon_policy.probes.theatre_episode import (
     TheatreEpisode,
     TokenLayout,
 )
-from chameleon_policy.train.linear_probe import LinearProbe
+from chameleon_policy.train.held_out import LinearProbe
 
 PLACES = ("left", "middle", "right")
 """Candidates as the third view shows them."""
@@ -152,7 +152,7 @@ def theatre_episodes(
                 layout=layout,
                 attention=attention / attention.sum(-1, keepdims=True),
                 beliefs=tuple(
-                    Belief(question, PLACES, truth, probe.shares(working).numpy())
+                    Belief(question, PLACES, truth, probe.probabilities(working).numpy())
                     for question, probe, truth in questions
                 ),
                 positions=scene.positions,
@@ -288,7 +288,7 @@ def _counterfactual(
         step=step,
         asks_for=PLACES[asks_for],
         chosen=None if choice is None else PLACES[choice],
-        shares=probe.shares(continued.working).numpy(),
+        shares=probe.probabilities(continued.working).numpy(),
         plan=continued.plan[:, :3].numpy(),
         frames=next(iter(scene.frames.values())),
     )

@@ -33,8 +33,7 @@ from chameleon_policy.policy import (
     saving,
 )
 from chameleon_policy.provenance import git_revision
-from chameleon_policy.train.ema import WeightAverage
-from chameleon_policy.train.muon import matrices_of
+from chameleon_policy.train.optimizers import WeightAverage, matrices_of
 from lerobot_policy_chameleon.carry import Carried, left_behind, start_from
 from lerobot_policy_chameleon.configuration_chameleon import ChameleonConfig
 from lerobot_policy_chameleon.dataset import describe
@@ -125,8 +124,7 @@ class ChameleonPolicy(PreTrainedPolicy):
 
     def update(self) -> None:
         """After an optimizer step: Control-JEPA's target and the averaged weights follow."""
-        if hasattr(self.model, "update_target"):
-            self.model.update_target()
+        self.model.update_target()
         # Asked for anew each time: moving the policy to another device gives it other tensors.
         self._average.weights = self.averaged.state_dict()
         self._average.update(self.model, int(self.updates))

@@ -10,7 +10,7 @@ from lerobot.optim.schedulers import LRSchedulerConfig
 from torch.optim.lr_scheduler import LambdaLR
 
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.muon import Muon
+from chameleon_policy.train.optimizers import Muon
 
 MATRICES = "matrices"
 """The mark of a group of parameters that Muon is made for."""

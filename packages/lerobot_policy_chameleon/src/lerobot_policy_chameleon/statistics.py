@@ -1,6 +1,6 @@
 """What the policy normalises with: from the frames of a dataset, or from LeRobot's summary of them.
 
-chameleon_policy has rules of its own (see its train/statistics.py): of unit directions it keeps the
+chameleon_policy has rules of its own (see its train/normalization.py): of unit directions it keeps the
 natural range, and object slots have ranges over the frames in which they are seen. LeRobot's
 min-max or mean-std would blow up a rotation that hardly varies. So LeRobot normalises nothing, and
 these statistics lie in the policy's config.json.
@@ -19,7 +19,7 @@ from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy import Range, Statistics
 from chameleon_policy.policy.config import from_json, to_json
 from chameleon_policy.policy.features import Features
-from chameleon_policy.train.statistics import UNIT_LENGTH, range_of_slots, statistics_of
+from chameleon_policy.train.normalization import UNIT_LENGTH, range_of_slots, statistics_of
 
 STATE, OBJECTS, ACTION = "observation.state", "observation.environment_state", "action"
 Plain = dict[str, dict[str, list[float]]]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from chameleon_policy.policy import EpisodeBatch, Features, Observation
-from chameleon_policy.train.moments import MOVED, STILL
+from chameleon_policy.train.sampling import MOVED, STILL
 
 STATE, OBJECTS, ACTION = "observation.state", "observation.environment_state", "action"
 
@@ -101,7 +101,7 @@ def with_emphasis(
     """The batch with its deciding time steps marked, and, where `rest` is given, waiting ones drawn
     so much less often.
 
-    As in chameleon_policy.train.moments for data that do not say where decisions are: the robot
+    As in chameleon_policy.train.sampling for data that do not say where decisions are: the robot
     waits where no dimension of the action changes by more than a share of its `span`; it decides
     where it waits, but sets off within the horizon. What the robot did before a window that begins
     in the middle of an episode is not known: it is taken to move there.

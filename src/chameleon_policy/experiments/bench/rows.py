@@ -20,7 +20,7 @@ from chameleon_policy.locking import only_process
 from chameleon_policy.provenance import PROCESS_START, git_revision, hardware, software
 from chameleon_policy.report.comparison.statistics import FAILED, SUCCESS, WRONG, words
 from chameleon_policy.train.checkpoint import POLICY
-from chameleon_policy.train.held_out import probe_of
+from chameleon_policy.train.held_out import probe_metric
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 Row = dict[str, Any]
@@ -163,6 +163,6 @@ def _probe(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str], task: str) 
     """How much of the task's answers the last look could read from the memory; None where nothing
     was read.
     """
-    name = "held_out_probe" if len(tasks) == 1 else probe_of(task_named(task).instruction)
+    name = "held_out_probe" if len(tasks) == 1 else probe_metric(task_named(task).instruction)
     found: list[float] = [line[name] for line in lines if name in line]
     return found[-1] if found else None

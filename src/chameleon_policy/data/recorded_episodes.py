@@ -1,5 +1,6 @@
-"""Episodes on their way into a dataset: one folder each, written whole or not at all, by any number
-of processes.
+"""Recorded episodes that are not yet assembled into a dataset.
+
+Each is a folder that is written atomically, by any number of processes:
 
 parts/episode-000007/part.json       schema, length, instruction, number of sampled frames per view
                      arrays.npz      the vectors, and the image histograms for the statistics
@@ -18,16 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
+from chameleon_policy.data.lerobot_statistics import image_histogram
 from chameleon_policy.data.schema import Schema
-from chameleon_policy.data.statistics import image_histogram
 from chameleon_policy.data.video import encode_video
 
 _PART = re.compile(r"episode-(\d{6,})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """One recorded episode, its frames still on disk."""
+class RecordedEpisode:
+    """One recorded episode, whose frames remain on disk."""
 
     folder: Path
     length: int
@@ -37,17 +38,17 @@ class Part:
     """View -> histogram (3, 256) and the number of frames in it."""
 
     def video(self, view: str) -> Path:
-        """The episode's video of a view."""
+        """Return the path of a view's video."""
         return self.folder / f"{view}.mp4"
 
 
 def part_folder(parts: Path, index: int) -> Path:
-    """Where the episode lies once it is complete."""
+    """Return the folder of an episode, which exists once it is complete."""
     return parts / f"episode-{index:06d}"
 
 
 def part_indices(parts: Path) -> set[int]:
-    """Indices of the complete parts; those of interrupted writes do not count."""
+    """Return the indices of the complete episodes, without those whose write was interrupted."""
     if not parts.is_dir():
         return set()
     return {int(found[1]) for entry in parts.iterdir() if (found := _PART.fullmatch(entry.name))}
@@ -62,15 +63,15 @@ def write_part(
     vectors: Mapping[str, np.ndarray],
     instruction: str,
 ) -> None:
-    """Write one episode as a part. A part that exists is complete: the folder gets its name when
-    all of it is on disk.
+    """Write one recorded episode.
 
-    Several processes may write parts of different indices at the same time.
+    Its folder gets its name when all files are on disk, so that a folder with that name is always
+    complete. Several processes may write episodes of different indices at the same time.
 
     Args:
-        parts: Folder of all parts.
-        index: Number of the episode.
-        schema: What each frame holds.
+        parts: Folder of all recorded episodes.
+        index: Index of the episode.
+        schema: Contents of each frame.
         frames: View -> (T, H, W, 3) uint8.
         vectors: Feature -> (T, d) float32.
         instruction: The task in words.
@@ -79,7 +80,8 @@ def write_part(
     final = part_folder(parts, index)
     if final.exists():
         raise FileExistsError(
-            f"episode {index} is already recorded in {final}; skip it, or delete that folder to replace it"
+            f"episode {index} is already recorded in {final}; skip it, or delete that folder to "
+            "replace it"
         )
     unfinished = parts / f".unfinished-{final.name}"
     if unfinished.exists():  # an earlier process was killed while it wrote this episode
@@ -92,7 +94,7 @@ def write_part(
         encode_video(unfinished / f"{view}.mp4", frames[view], schema.rate)
         arrays[f"histogram/{view}"], sampled[view] = image_histogram(frames[view])
     with (unfinished / "arrays.npz").open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its option allow_pickle
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub mistakes them for allow_pickle
     facts = {
         "length": length,
         "instruction": instruction,
@@ -103,26 +105,27 @@ def write_part(
         json.dumps(facts, indent=2, ensure_ascii=False), encoding="utf-8"
     )
 
-    # Without this a power cut could leave a complete name over empty files.
+    # without this, a power cut could leave a folder with its final name and empty files
     for path in unfinished.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
     unfinished.rename(final)
 
 
-def read_part(parts: Path, index: int, schema: Schema) -> Part:
-    """Read a part and check that it was recorded with this schema."""
+def read_part(parts: Path, index: int, schema: Schema) -> RecordedEpisode:
+    """Read a recorded episode and check that it was recorded with this schema."""
     folder = part_folder(parts, index)
     facts = json.loads((folder / "part.json").read_text(encoding="utf-8"))
     expected = schema.to_json()
-    for name, came in facts["schema"].items():
-        if came != expected[name]:
+    for name, got in facts["schema"].items():
+        if got != expected[name]:
             raise ValueError(
-                f"episode {index} in {folder} was recorded with {name} = {came}, expected {expected[name]}; "
-                f"record into another folder, or delete {folder} to record it again"
+                f"episode {index} in {folder} was recorded with {name} = {got}, expected "
+                f"{expected[name]}; record into another folder, or delete {folder} to record it "
+                "again"
             )
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
-        return Part(
+        return RecordedEpisode(
             folder=folder,
             length=facts["length"],
             instruction=facts["instruction"],
@@ -141,18 +144,18 @@ def _check(
     vectors: Mapping[str, np.ndarray],
     instruction: str,
 ) -> int:
-    """Number of frames of an episode that agrees with the schema."""
+    """Check that an episode agrees with the schema; return its number of frames."""
     where = f"episode {index}"
     if index < 0:
-        raise ValueError(f"the index of an episode counts from 0, got {index}")
+        raise ValueError(f"indices of episodes count from 0, got {index}")
     if not instruction.strip():
         raise ValueError(f"{where}: expected an instruction in words, got {instruction!r}")
-    for what, expected, came in (
+    for kind, expected, got in (
         ("views", schema.views, frames),
         ("vectors", schema.vectors, vectors),
     ):
-        if expected.keys() != came.keys():
-            raise ValueError(f"{where}: expected the {what} {sorted(expected)}, got {sorted(came)}")
+        if expected.keys() != got.keys():
+            raise ValueError(f"{where}: expected the {kind} {sorted(expected)}, got {sorted(got)}")
     for key, values in vectors.items():
         size = len(schema.vectors[key])
         if values.ndim != 2 or values.shape[1] != size or values.dtype != np.float32:
@@ -163,18 +166,21 @@ def _check(
             row, column = np.argwhere(~np.isfinite(values))[0]
             name = schema.vectors[key][column]
             raise ValueError(
-                f"{where}, {key}: {name!r} is {values[row, column]} in frame {row}; expected finite numbers"
+                f"{where}, {key}: {name!r} is {values[row, column]} in frame {row}; expected "
+                "finite numbers"
             )
     for view, pixels in frames.items():
         height, width = schema.views[view]
         if pixels.ndim != 4 or pixels.shape[1:] != (height, width, 3) or pixels.dtype != np.uint8:
             raise ValueError(
-                f"{where}, {view}: expected (T, {height}, {width}, 3) uint8, got {pixels.shape} {pixels.dtype}"
+                f"{where}, {view}: expected (T, {height}, {width}, 3) uint8, got {pixels.shape} "
+                f"{pixels.dtype}"
             )
     lengths = {key: len(values) for key, values in (*vectors.items(), *frames.items())}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         listing = ", ".join(f"{key} {length}" for key, length in lengths.items())
         raise ValueError(
-            f"{where}: expected the same number of frames, at least 1, in every array; got {listing}"
+            f"{where}: expected the same number of frames, at least 1, in every array; got "
+            f"{listing}"
         )
     return next(iter(lengths.values()))

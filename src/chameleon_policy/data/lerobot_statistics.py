@@ -1,5 +1,6 @@
-"""Statistics in LeRobot's form: feature -> {min, max, mean, std, count, q01, q10, q50, q90, q99} as
-arrays.
+"""Statistics of recorded features as LeRobot stores them.
+
+These are min, max, mean, std, count, q01, q10, q50, q90 and q99, each an array.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ FeatureStatistics = dict[str, np.ndarray]
 
 
 def vector_statistics(values: np.ndarray) -> FeatureStatistics:
-    """Statistics (d,) of rows (T, d); min and max keep the type of the values, the others are
-    float64.
+    """Compute the statistics (d,) of rows (T, d).
+
+    min and max keep the type of the values, the others are float64.
     """
     wide = values.astype(np.float64)
     quantiles = np.quantile(wide, list(QUANTILES.values()), axis=0)
@@ -29,11 +31,11 @@ def vector_statistics(values: np.ndarray) -> FeatureStatistics:
 
 
 def image_histogram(frames: np.ndarray) -> tuple[np.ndarray, int]:
-    """How often each value occurs per channel, (3, 256), in up to 100 frames spread over the
-    episode, and their number.
+    """Return the histogram of each channel (3, 256), and the number of frames it was made of.
 
-    Histograms of episodes add up, so the statistics of the whole dataset are those of all its
-    sampled pixels, not averages of the episodes' statistics.
+    Up to `SAMPLED_FRAMES` frames are counted, spread over the episode. Histograms of episodes add
+    up, so that the statistics of the whole dataset are those of all sampled pixels, not averages of
+    the episodes' statistics.
     """
     chosen = np.unique(
         np.linspace(0, len(frames) - 1, min(len(frames), SAMPLED_FRAMES)).round().astype(int)
@@ -44,14 +46,12 @@ def image_histogram(frames: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def image_statistics(histogram: np.ndarray, count: int) -> FeatureStatistics:
-    """Statistics (3, 1, 1), in 0..1, of the pixels in a histogram (3, 256) made of `count`
-    frames.
-    """
+    """Compute the statistics (3, 1, 1) of pixels in 0..1, from a histogram of `count` frames."""
     levels = np.arange(256) / 255
     share = histogram / histogram.sum(axis=1, keepdims=True)
     mean = share @ levels
     variance = (share * (levels - mean[:, None]) ** 2).sum(axis=1)
-    # The smallest level that at least this share of the pixels does not exceed.
+    # the smallest level that at least this share of the pixels does not exceed
     below = share.cumsum(axis=1)
     quantiles = {name: levels[(below >= q - 1e-12).argmax(axis=1)] for name, q in QUANTILES.items()}
     present = histogram > 0
