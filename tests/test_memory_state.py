@@ -65,7 +65,7 @@ def test_put_starts_some_robots_afresh(policy, state) -> None:
     assert equal(
         state.put(1, policy.initial_state(1)).put(slice(3, 4), policy.initial_state(1)), fresh
     )
-    with pytest.raises(ValueError, match="2 places for a memory state that holds 1"):
+    with pytest.raises(ValueError, match="names 2 episodes, the other memory state holds 1"):
         state.put([1, 3], policy.initial_state(1))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from chameleon_policy.probes.addressability import by_rule
+from chameleon_policy.probes.addressability import paper_edits
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval, percent
 from chameleon_policy.report.probes import paper
@@ -164,7 +164,7 @@ def test_the_readme_beside_the_paper() -> None:
         )
     there = ", ".join(f"{value:.0f}" for value in paper.ADDRESSABILITY.values())
     for name, task in FOUR_OF:
-        edits = [rows(found[name, task])[each] for each in by_rule("attended")]
+        edits = [rows(found[name, task])[each] for each in paper_edits("attended")]
         four = ", ".join(str(percent(row["follows"]["value"])) for row in edits)
         expected.append([f"{task}, {name}: Full, Swap, Mask+, Mask-", four, there])
     assert table_below("probes") == expected
@@ -186,7 +186,7 @@ def said() -> dict[str, str]:
     """What the words say -> the figures in them."""
     found = findings()
     chameleon, brief = "Chameleon", "w/o lasting working state"
-    swap, masked, kept = by_rule("attended")[1:]
+    swap, masked, kept = paper_edits("attended")[1:]
     ready = {name: ready_at(found[name, "seasonings"])["working"] for name in (chameleon, brief)}
     nano = [found[f"{name}, nano", "clean-plate"] for name in (chameleon, "w/o Control-JEPA")]
     early, late = (ready_at(each)["working"] for each in nano)
@@ -195,7 +195,7 @@ def said() -> dict[str, str]:
     last, both = (
         " / ".join(str(follows(brief, "clean-plate", edit)) for edit in edits)
         for edits in (
-            by_rule("attended"),
+            paper_edits("attended"),
             ("Full", "Swap, all layers", "Mask+, all layers", "Mask-, all layers"),
         )
     )

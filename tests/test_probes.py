@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chameleon_policy.probes.addressability import largest, readable
+from chameleon_policy.probes.addressability import top_quarter, trace_accuracies
 from chameleon_policy.probes.prospectiveness import lead, prospectiveness, ready
 from chameleon_policy.probes.representations import WINDOW
 from chameleon_policy.probes.separability import separability
@@ -107,16 +107,17 @@ class TestProspectiveness:
 
 class TestRelevantTraces:
     def test_the_trace_that_tells_is_found(self) -> None:
-        shares = readable(material())
+        shares = trace_accuracies(material())
         assert shares.shape == (2, TOKENS)
         assert int(shares[-1].argmax()) == 3 and shares[-1, 3] > 0.95
         assert shares[0].max() < 0.65  # nothing in the first layer
         assert (
-            bool(largest(shares)[-1, 3]) and largest(shares).sum(-1).tolist() == [TOKENS // 4] * 2
+            bool(top_quarter(shares)[-1, 3])
+            and top_quarter(shares).sum(-1).tolist() == [TOKENS // 4] * 2
         )
 
     def test_a_quarter_of_the_tokens_and_the_first_of_equals(self) -> None:
-        assert largest(torch.tensor([0.1, 0.5, 0.5, 0.5, 0.2, 0.3, 0.4, 0.0])).tolist() == [
+        assert top_quarter(torch.tensor([0.1, 0.5, 0.5, 0.5, 0.2, 0.3, 0.4, 0.0])).tolist() == [
             0,
             1,
             1,
@@ -126,7 +127,7 @@ class TestRelevantTraces:
             0,
             0,
         ]
-        assert largest(torch.tensor([0.1, 0.2, 0.3])).sum() == 1
+        assert top_quarter(torch.tensor([0.1, 0.2, 0.3])).sum() == 1
 
 
 def test_an_episode_that_begins_late_is_left_out() -> None:

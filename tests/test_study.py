@@ -23,8 +23,15 @@ from chameleon_policy.cli import main
 from chameleon_policy.console import progress_bar
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.probes import study as module
-from chameleon_policy.probes.addressability import INTERVENTIONS, by_rule
-from chameleon_policy.probes.study import Place, Study, found_before, name_of, probe_runs, tasks_of
+from chameleon_policy.probes.addressability import INTERVENTIONS, paper_edits
+from chameleon_policy.probes.study import (
+    Study,
+    StudyContext,
+    earlier_findings,
+    name_of,
+    probe_runs,
+    tasks_of,
+)
 from chameleon_policy.report import runs as reporting
 from chameleon_policy.report.probes import paper
 from chameleon_policy.report.probes.files import publish
@@ -53,13 +60,15 @@ def findings(folder: Path) -> Iterator[list[dict]]:
     few = [
         each
         for each in INTERVENTIONS
-        if each.name in (*by_rule("decoded"), *by_rule("attended"), "Own memory")
+        if each.name in (*paper_edits("decoded"), *paper_edits("attended"), "Own memory")
     ]
-    place = Place(out=folder / "found", command="chameleon probe one two", device="cpu", workers=1)
+    context = StudyContext(
+        out=folder / "found", command="chameleon probe one two", device="cpu", workers=1
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "INTERVENTIONS", few)
         yield probe_runs(
-            [folder / "one", folder / "two"], ("clean-plate",), (), SMALL, place, progress_bar
+            [folder / "one", folder / "two"], ("clean-plate",), (), SMALL, context, progress_bar
         )
 
 
@@ -86,28 +95,28 @@ def test_a_finding_for_each_run_and_task(findings: list[dict], folder: Path) -> 
 def test_what_is_there_is_not_measured_again(
     findings: list[dict], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "gather", lambda *_: pytest.fail("measured again"))
-    place = Place(out=folder / "found", command="again", device="cpu", workers=1)
+    monkeypatch.setattr(module, "gather_material", lambda *_: pytest.fail("measured again"))
+    context = StudyContext(out=folder / "found", command="again", device="cpu", workers=1)
     runs = [folder / "one", folder / "two"]
-    assert probe_runs(runs, ("clean-plate",), ("none",), SMALL, place, progress_bar) == findings
+    assert probe_runs(runs, ("clean-plate",), ("none",), SMALL, context, progress_bar) == findings
     with pytest.raises(ValueError, match="made with other settings"):
         probe_runs(
             runs,
             ("clean-plate",),
             (),
             Study(fitted=7, asked=3, episodes=2, steps=1),
-            place,
+            context,
             progress_bar,
         )
-    assert found_before(runs, (), folder / "found") == findings
+    assert earlier_findings(runs, (), folder / "found") == findings
     torch.manual_seed(9)
     METHODS["chameleon"](nano(), SLOTS, STATISTICS).save_pretrained(folder / "other" / "one")
     with pytest.raises(ValueError, match="about a policy with other weights"):
-        probe_runs([folder / "other" / "one"], ("clean-plate",), (), SMALL, place, progress_bar)
+        probe_runs([folder / "other" / "one"], ("clean-plate",), (), SMALL, context, progress_bar)
     with pytest.raises(
-        ValueError, match=r"nothing was found in .* yet for one, two; leave out --found-only"
+        ValueError, match=r"has no findings for one, two yet; leave out --found-only"
     ):
-        found_before(runs, ("seasonings",), folder / "found")
+        earlier_findings(runs, ("seasonings",), folder / "found")
     damaged = folder / "damaged" / "one" / "clean-plate.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{}")
@@ -117,7 +126,7 @@ def test_what_is_there_is_not_measured_again(
             ("clean-plate",),
             (),
             SMALL,
-            Place(out=folder / "damaged", command=""),
+            StudyContext(out=folder / "damaged", command=""),
             progress_bar,
         )
 
@@ -219,7 +228,7 @@ def test_runs_are_named_by_their_folders(folder: Path) -> None:
             (),
             (),
             SMALL,
-            Place(out=folder, command=""),
+            StudyContext(out=folder, command=""),
             progress_bar,
         )
 

@@ -15,6 +15,7 @@ from chameleon_policy.baselines.size import closest, count, memory_size
 from chameleon_policy.policy import PolicyConfig
 from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.initialization import initialise
+from chameleon_policy.policy.state import LayerMemory, named_memory
 from chameleon_policy.policy.visuomotor import FlowPolicy, Remembered
 
 LAYERS = 2
@@ -60,31 +61,31 @@ class RecurrentPolicy(FlowPolicy):
             let_in.copy_(torch.logit(torch.sqrt(1 - kept.square())))
             getattr(lstm, f"bias_hh_l{layer}").zero_()
 
-    def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
+    def _initial_memory(self, batch_size: int) -> tuple[LayerMemory, ...]:
         shape = (batch_size, LAYERS, self.recurrence["lstm"].hidden_size)
         zeros = torch.zeros(shape, dtype=self._precision, device=self.device)  # type: ignore[arg-type]
         return ({"hidden": zeros, "cell": zeros.clone()},)
 
     def _remember(
-        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+        self,
+        tokens: Tensor,
+        memory: tuple[LayerMemory, ...] | None,
+        steps: Tensor | None,
+        *,
+        keep: bool,
     ) -> Remembered:
         summaries = self.summary(tokens)
         before = None
-        if memory is not None:  # LSTMs want their layers first
-            before = tuple(
-                memory[0][name].transpose(0, 1).contiguous() for name in ("hidden", "cell")
-            )
+        if memory is not None:
+            cells = named_memory(memory)
+            # nn.LSTM has the dimension of the layers first.
+            before = tuple(cells[name].transpose(0, 1).contiguous() for name in ("hidden", "cell"))
         # what is kept over many steps is never below float32
         with torch.autocast(tokens.device.type, enabled=False):
             outputs, after = self.recurrence["lstm"](summaries.to(self._precision), before)
-        kept = dict(
-            zip(
-                ("hidden", "cell"),
-                (tensor.transpose(0, 1).to(self._precision) for tensor in after),
-                strict=True,
-            )
-        )
-        return Remembered(self.recurrence["out"](outputs), (kept,) if keep else None)
+        hidden, cell = (tensor.transpose(0, 1).to(self._precision) for tensor in after)
+        kept = ({"hidden": hidden, "cell": cell},) if keep else None
+        return Remembered(self.recurrence["out"](outputs), kept)
 
 
 def _recurrence(config: PolicyConfig, hidden: int) -> nn.ModuleDict:

@@ -4,14 +4,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chameleon_policy.policy import ChameleonPolicy, PolicyConfig
-from chameleon_policy.policy.memory import MemoryLayer, TracePropagation
+from chameleon_policy.policy.memory import MemoryLayer, TracePropagation, TraceState
 
 BANK = 256
 """Frames that are kept: more than an episode of Camo has."""
@@ -34,12 +32,15 @@ class SimilarityBank(TracePropagation):
         # knows the type and the device of a bank
         self.register_buffer("nothing", torch.zeros(0), persistent=False)
 
-    def forward(self, bound: Tensor, state: Any, *, keep_state: bool) -> tuple[Tensor, Any]:
+    def forward(
+        self, bound: Tensor, state: TraceState | None, *, keep_state: bool
+    ) -> tuple[Tensor, dict[str, Tensor] | None]:
         """Bound tokens (B T N D) to the frames that are found (B T k D); zeros where there are not
         yet so many.
         """
         frames = bound.mean(2)
         time = frames.shape[1]
+        assert state is None or isinstance(state, dict)
         if state is None:
             everything, first_real = frames, frames.new_zeros(len(frames), dtype=torch.int64)
         else:
@@ -61,13 +62,15 @@ class SimilarityBank(TracePropagation):
         retrieved = F.pad(retrieved, (0, 0, 0, RETRIEVED - retrieved.shape[2]))
         return retrieved, self._after(everything, state, time) if keep_state else None
 
-    def _after(self, everything: Tensor, state: Any, time: int) -> dict[str, Tensor]:
+    def _after(
+        self, everything: Tensor, state: dict[str, Tensor] | None, time: int
+    ) -> dict[str, Tensor]:
         kept = F.pad(everything, (0, 0, max(0, BANK - everything.shape[1]), 0))[:, -BANK:]
         before = 0 if state is None else state["count"]
         count = torch.full((everything.shape[0],), time, device=everything.device) + before
         return {"frames": kept.to(self.nothing.dtype, copy=True), "count": count.clamp(max=BANK)}
 
-    def initial_state(self, batch_size: int, tokens: int) -> Any:
+    def initial_state(self, batch_size: int, tokens: int) -> dict[str, Tensor]:
         """An empty bank."""
         return {
             "frames": self.nothing.new_zeros(batch_size, BANK, self.width),

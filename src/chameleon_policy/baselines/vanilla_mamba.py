@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from chameleon_policy.policy import ChameleonPolicy
-from chameleon_policy.policy.memory import MemoryLayer, TracePropagation
+from chameleon_policy.policy.memory import MemoryLayer, TracePropagation, TraceState
 
 
 class PooledPropagation(TracePropagation):
@@ -17,11 +15,13 @@ class PooledPropagation(TracePropagation):
     token.
     """
 
-    def forward(self, bound: Tensor, state: Any, *, keep_state: bool) -> tuple[Tensor, Any]:
+    def forward(
+        self, bound: Tensor, state: TraceState | None, *, keep_state: bool
+    ) -> tuple[Tensor, TraceState | None]:
         """Bound tokens (B T N D) to one trace (B T 1 D)."""
         return super().forward(bound.mean(2, keepdim=True), state, keep_state=keep_state)
 
-    def initial_state(self, batch_size: int, tokens: int) -> Any:
+    def initial_state(self, batch_size: int, tokens: int) -> TraceState:
         """That of one stream, however many tokens there are."""
         return super().initial_state(batch_size, 1)
 

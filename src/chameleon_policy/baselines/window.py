@@ -6,13 +6,14 @@ Policy.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from chameleon_policy.baselines.frame_summary import FrameSummary
 from chameleon_policy.policy import Augmentation, EpisodeBatch, MemoryState, Observation
+from chameleon_policy.policy.state import LayerMemory, named_memory
 from chameleon_policy.policy.targets import Moments, Targets, draw_moments
 from chameleon_policy.policy.visuomotor import Remembered, VisuomotorPolicy
 
@@ -40,14 +41,19 @@ class WindowPolicy(VisuomotorPolicy):
     def _context_shape(self) -> tuple[int, ...]:
         return (self.frames, *self._frame_shape)
 
-    def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
+    def _initial_memory(self, batch_size: int) -> tuple[LayerMemory, ...]:
         if self.frames == 1:
             return ()
         shape = (batch_size, self.frames - 1, *self._frame_shape)
         return ({"frames": torch.zeros(shape, dtype=self._precision, device=self.device)},)
 
     def _remember(
-        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+        self,
+        tokens: Tensor,
+        memory: tuple[LayerMemory, ...] | None,
+        steps: Tensor | None,
+        *,
+        keep: bool,
     ) -> Remembered:
         seen = self._frame(tokens)
         if self.frames == 1:
@@ -55,7 +61,7 @@ class WindowPolicy(VisuomotorPolicy):
         before = seen[:, :1].expand(-1, self.frames - 1, *self._frame_shape)
         if memory is not None and steps is not None:
             begun = (steps > 0).view(-1, *[1] * (seen.dim() - 1))
-            before = torch.where(begun, memory[0]["frames"].to(seen.dtype), before)
+            before = torch.where(begun, named_memory(memory)["frames"].to(seen.dtype), before)
         everything = torch.cat([before, seen], dim=1)
         windows = everything.unfold(1, self.frames, 1).movedim(-1, 2)
         kept = (

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ from chameleon_policy.policy.inspection import Inspection, inspect
 from chameleon_policy.policy.memory import ControlContext, LayerOutput, MemoryLayer
 from chameleon_policy.policy.normalizer import Statistics
 from chameleon_policy.policy.observation import Observation
-from chameleon_policy.policy.state import MemoryState
+from chameleon_policy.policy.state import LayerMemory, MemoryState
 from chameleon_policy.policy.visuomotor import FlowPolicy, Remembered, Terms
 
 
@@ -109,18 +109,23 @@ class ChameleonPolicy(FlowPolicy):
         """
         return inspect(self, observation, state, control_context)
 
-    def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
+    def _initial_memory(self, batch_size: int) -> tuple[LayerMemory, ...]:
         return tuple(layer.initial_state(batch_size, self.features.tokens) for layer in self.layers)
 
     def _remember(
-        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+        self,
+        tokens: Tensor,
+        memory: tuple[LayerMemory, ...] | None,
+        steps: Tensor | None,
+        *,
+        keep: bool,
     ) -> Remembered:
         return _remembered(self._through_layers(tokens, memory, keep_state=keep), keep=keep)
 
     def _through_layers(
         self,
         tokens: Tensor,
-        memory: tuple[Any, ...] | None,
+        memory: tuple[LayerMemory, ...] | None,
         *,
         keep_state: bool,
         control_context: Sequence[Tensor | None] | None = None,
@@ -208,5 +213,5 @@ class ChameleonPolicy(FlowPolicy):
 
 
 def _remembered(outputs: list[LayerOutput], *, keep: bool) -> Remembered:
-    states = tuple(output.state for output in outputs) if keep else None
-    return Remembered(outputs[-1].working, states, outputs[-1].bound)
+    states = tuple(output.state for output in outputs if output.state is not None)
+    return Remembered(outputs[-1].working, states if keep else None, outputs[-1].bound)

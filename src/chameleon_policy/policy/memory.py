@@ -21,7 +21,6 @@ and needs no second code path.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,13 +30,16 @@ from chameleon_policy.policy.attention import Attention, TransformerBlock, two_l
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 
+TraceState = SSMState | dict[str, Tensor]
+"""The state of trace propagation: an `SSMState`, or the named tensors of an ablation."""
+
 
 @dataclass(frozen=True, eq=False)
 class LayerState:
-    """What one memory layer carries from step to step."""
+    """The state of one memory layer between two time steps."""
 
-    slow: Any
-    """An `SSMState` for every token: leading shape B N. Ablations keep something else here."""
+    slow: TraceState
+    """Leading shape B N: one stream per token."""
     fast: SSMState
     """Leading shape B."""
 
@@ -82,14 +84,14 @@ class TracePropagation(nn.Module):
         super().__init__()
         self.slow = ssm(config.width, config.slow)
 
-    def forward(self, bound: Tensor, state: Any, *, keep_state: bool) -> tuple[Tensor, Any]:
-        """Carry bound tokens (B T N D) on as traces (B T N D); without a state, from the
-        beginning.
-        """
+    def forward(
+        self, bound: Tensor, state: TraceState | None, *, keep_state: bool
+    ) -> tuple[Tensor, TraceState | None]:
+        """Carry bound tokens (B T N D) on as traces (B T N D); without a state, from the start."""
         traces, state = self.slow(bound.transpose(1, 2), state, keep_state=keep_state)
         return traces.transpose(1, 2), state
 
-    def initial_state(self, batch_size: int, tokens: int) -> Any:
+    def initial_state(self, batch_size: int, tokens: int) -> TraceState:
         """Make the state before the first time step."""
         return self.slow.initial_state(batch_size, tokens)
 
@@ -230,7 +232,7 @@ class MemoryLayer(nn.Module):
             recalled=recalled,
             working=working,
             tokens=self._write_back(bound, traces, working) if write_back else None,
-            state=None if fast is None else LayerState(slow=slow, fast=fast),
+            state=None if slow is None or fast is None else LayerState(slow=slow, fast=fast),
         )
 
     def _write_back(self, bound: Tensor, traces: Tensor, working: Tensor) -> Tensor:

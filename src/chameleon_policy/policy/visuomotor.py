@@ -31,7 +31,7 @@ from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
 from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.normalizer import Normalizer, Statistics
 from chameleon_policy.policy.observation import EpisodeBatch, Observation
-from chameleon_policy.policy.state import MemoryState
+from chameleon_policy.policy.state import LayerMemory, MemoryState
 from chameleon_policy.policy.targets import Targets, draw_moments
 
 
@@ -64,7 +64,7 @@ class Remembered:
 
     context: Tensor
     """B T ...: what its head reads at every moment; h_t for Chameleon."""
-    memory: tuple[Any, ...] | None
+    memory: tuple[LayerMemory, ...] | None
     """What it carries on from the last time step; None where it was not wanted."""
     bound: Tensor | None = None
     """B T N D: the last layer's bound tokens, where there are such."""
@@ -142,12 +142,17 @@ class VisuomotorPolicy(nn.Module):
 
     # What a method is made of
 
-    def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
+    def _initial_memory(self, batch_size: int) -> tuple[LayerMemory, ...]:
         """What is carried before the first time step."""
         return ()
 
     def _remember(
-        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+        self,
+        tokens: Tensor,
+        memory: tuple[LayerMemory, ...] | None,
+        steps: Tensor | None,
+        *,
+        keep: bool,
     ) -> Remembered:
         """Event tokens (B T N D) to contexts, on from a memory of so many `steps` (B), or from an
         episode's beginning.
