@@ -29,7 +29,7 @@ from chameleon_policy.kernels.stem import depth_weight, norm_pool, space_to_dept
 from chameleon_policy.kernels.sums import sum_rows
 from chameleon_policy.kernels.weights import converted
 from chameleon_policy.policy.action_flow import ActionFlow
-from chameleon_policy.policy.visual import crop, to_unit_range
+from chameleon_policy.policy.crop import crop, to_unit_range
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 DTYPES = [torch.float32, torch.bfloat16] if DEVICE == "cuda" else [torch.float32]

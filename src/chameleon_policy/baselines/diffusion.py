@@ -20,7 +20,7 @@ from torch import Tensor
 
 from chameleon_policy.baselines.window import WindowPolicy
 from chameleon_policy.policy import MemoryState
-from chameleon_policy.policy.action_flow import Source, starting_chunk
+from chameleon_policy.policy.sampling import Source, starting_chunk
 from chameleon_policy.policy.targets import Targets
 from chameleon_policy.policy.visuomotor import Terms
 

@@ -15,7 +15,7 @@ from chameleon_policy.baselines.size import closest, count, memory_size
 from chameleon_policy.policy import PolicyConfig
 from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.initialization import initialise
-from chameleon_policy.policy.state import LayerMemory, named_memory
+from chameleon_policy.policy.state import Memory, named_memory
 from chameleon_policy.policy.visuomotor import FlowPolicy, Remembered
 
 LAYERS = 2
@@ -61,18 +61,13 @@ class RecurrentPolicy(FlowPolicy):
             let_in.copy_(torch.logit(torch.sqrt(1 - kept.square())))
             getattr(lstm, f"bias_hh_l{layer}").zero_()
 
-    def _initial_memory(self, batch_size: int) -> tuple[LayerMemory, ...]:
+    def _initial_memory(self, batch_size: int) -> Memory:
         shape = (batch_size, LAYERS, self.recurrence["lstm"].hidden_size)
         zeros = torch.zeros(shape, dtype=self._precision, device=self.device)  # type: ignore[arg-type]
         return ({"hidden": zeros, "cell": zeros.clone()},)
 
     def _remember(
-        self,
-        tokens: Tensor,
-        memory: tuple[LayerMemory, ...] | None,
-        steps: Tensor | None,
-        *,
-        keep: bool,
+        self, tokens: Tensor, memory: Memory | None, steps: Tensor | None, *, keep: bool
     ) -> Remembered:
         summaries = self.summary(tokens)
         before = None

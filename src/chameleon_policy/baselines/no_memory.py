@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from chameleon_policy.policy import ChameleonPolicy
@@ -27,16 +26,11 @@ class ForgetfulSSM(SelectiveSSM):
         """
         if state is None and keep_state:
             state = self.initial_state(*sequence.shape[:-2])
-        gate, mixed, rates = self.in_projection(sequence).split(
-            [self.inner, self.channels, self.heads], dim=-1
-        )
+        gate, mixed, rates = self.split_inputs(sequence)
         # the steps before are zeros
         convolved = mixed * self.convolution_weight[:, -1] + self.convolution_bias
-        values, write, read = F.silu(convolved).split(
-            [self.inner, self.config.state, self.config.state], dim=-1
-        )
+        values, write, read = self.split_convolved(convolved)
         strength = self._rates(rates) * (read * write).sum(-1, keepdim=True)
-        values = values.unflatten(-1, (self.heads, self.config.head_dim))
         output = self._outputs((strength[..., None] + self.skip[:, None]) * values, gate)
         return output, state if keep_state else None
 

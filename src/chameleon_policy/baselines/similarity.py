@@ -77,7 +77,7 @@ class SimilarityBank(TracePropagation):
             "count": torch.zeros(batch_size, dtype=torch.int64, device=self.nothing.device),
         }
 
-    def of_tokens(self, traces: Tensor) -> Tensor:
+    def write_back_traces(self, traces: Tensor) -> Tensor:
         """What was found says nothing of single tokens: all get its mean."""
         return traces.mean(2, keepdim=True)
 

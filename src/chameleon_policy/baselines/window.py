@@ -13,7 +13,7 @@ from torch import Tensor
 
 from chameleon_policy.baselines.frame_summary import FrameSummary
 from chameleon_policy.policy import Augmentation, EpisodeBatch, MemoryState, Observation
-from chameleon_policy.policy.state import LayerMemory, named_memory
+from chameleon_policy.policy.state import Memory, named_memory
 from chameleon_policy.policy.targets import Moments, Targets, draw_moments
 from chameleon_policy.policy.visuomotor import Remembered, VisuomotorPolicy
 
@@ -41,19 +41,14 @@ class WindowPolicy(VisuomotorPolicy):
     def _context_shape(self) -> tuple[int, ...]:
         return (self.frames, *self._frame_shape)
 
-    def _initial_memory(self, batch_size: int) -> tuple[LayerMemory, ...]:
+    def _initial_memory(self, batch_size: int) -> Memory:
         if self.frames == 1:
             return ()
         shape = (batch_size, self.frames - 1, *self._frame_shape)
         return ({"frames": torch.zeros(shape, dtype=self._precision, device=self.device)},)
 
     def _remember(
-        self,
-        tokens: Tensor,
-        memory: tuple[LayerMemory, ...] | None,
-        steps: Tensor | None,
-        *,
-        keep: bool,
+        self, tokens: Tensor, memory: Memory | None, steps: Tensor | None, *, keep: bool
     ) -> Remembered:
         seen = self._frame(tokens)
         if self.frames == 1:

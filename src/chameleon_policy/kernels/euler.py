@@ -328,7 +328,7 @@ class EulerSampler:
         with torch.no_grad():
             flow_time = torch.arange(steps, device=device, dtype=torch.float32) / steps
             self.times = flow.time_token(flow_time, weight.dtype).float()
-            self.places = flow.places(self.times)
+            self.places = flow.positions(self.times)
 
         def buffer(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(rows, columns, dtype=dtype, device=device)

@@ -32,10 +32,11 @@ from torch import Tensor, nn
 
 from chameleon_policy import kernels
 from chameleon_policy.kernels.frozen import freeze
-from chameleon_policy.policy.action_flow import ActionFlow, Source
+from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.chameleon import ChameleonPolicy
 from chameleon_policy.policy.checks import check_observation, check_rank
 from chameleon_policy.policy.observation import Observation
+from chameleon_policy.policy.sampling import Source
 from chameleon_policy.policy.state import MemoryState
 
 WARM_UP = 2

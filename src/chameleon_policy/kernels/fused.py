@@ -43,6 +43,7 @@ from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.attention import Attention, TransformerBlock, attend
 from chameleon_policy.policy.checkpointing import run_layer
 from chameleon_policy.policy.control_jepa import ControlJEPA
+from chameleon_policy.policy.crop import corners
 from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
 from chameleon_policy.policy.memory import (
     LayerOutput,
@@ -52,7 +53,7 @@ from chameleon_policy.policy.memory import (
 )
 from chameleon_policy.policy.observation import Observation
 from chameleon_policy.policy.ssm import NORM_EPSILON, SelectiveSSM, SSMState
-from chameleon_policy.policy.visual import PatchEncoder, ResidualBlock, corners
+from chameleon_policy.policy.visual import PatchEncoder, ResidualBlock
 
 
 def put_twins(module: nn.Module, shared_memory: int | None = None) -> None:
@@ -490,7 +491,7 @@ class FusedActionFlow(ActionFlow):
             return super().endpoint(noised, flow_time, context)
         time_token = self.time_token(flow_time, noised.dtype).unsqueeze(-2)
         placed = linear(noised, self.action_in.weight, self.action_in.bias)
-        tokens = placed + self.places(flow_time).to(kernels.compute_dtype(noised)) + time_token
+        tokens = placed + self.positions(flow_time).to(kernels.compute_dtype(noised)) + time_token
         before, hidden = None, None
         for block, seen in zip(self._twins, context, strict=True):
             tokens, hidden, _ = block.unfinished(tokens, seen, before, hidden)

@@ -16,12 +16,11 @@ symbols is in `docs/notation.md`.
 from chameleon_policy.policy.budget import Budget, parameter_budget
 from chameleon_policy.policy.chameleon import ChameleonPolicy
 from chameleon_policy.policy.config import ObjectiveConfig, PolicyConfig, SSMConfig
-from chameleon_policy.policy.event_tokens import Augmentation
 from chameleon_policy.policy.features import Features, Language, ObjectSlots, View
 from chameleon_policy.policy.inspection import Inspection
 from chameleon_policy.policy.language import InstructionEncoder
 from chameleon_policy.policy.normalizer import Range, Statistics
-from chameleon_policy.policy.observation import EpisodeBatch, Observation
+from chameleon_policy.policy.observation import Augmentation, EpisodeBatch, Observation
 from chameleon_policy.policy.presets import PRESETS, preset
 from chameleon_policy.policy.state import MemoryState
 from chameleon_policy.policy.visuomotor import Loss, VisuomotorPolicy

@@ -14,7 +14,7 @@ Layouts, everywhere in this package (B robots or episodes, T time steps; T is ab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -156,6 +156,21 @@ class EpisodeBatch:
         return EpisodeBatch(
             observation=observation, actions=mine["actions"], valid=mine["valid"], **rest
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Augmentation:
+    """The random draws of some episodes: pass the same value for every window of a long episode."""
+
+    crop: Tensor
+    """B V 2 in [0, 1): position of each view's crop in the free rows and columns."""
+    proprioception_offset: Tensor
+    """B P, in normalised units."""
+
+    def __getitem__(self, index: Sequence[int]) -> Augmentation:
+        """Return the draws of some of the episodes."""
+        rows = list(index)
+        return Augmentation(self.crop[rows], self.proprioception_offset[rows])
 
 
 def _move(tensor: Tensor, device: torch.device | str) -> Tensor:

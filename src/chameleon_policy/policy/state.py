@@ -17,9 +17,9 @@ from chameleon_policy.policy.ssm import SSMState
 FORMAT = "chameleon-memory-state"
 Index = int | slice | Sequence[int] | Tensor
 LayerMemory = LayerState | dict[str, Tensor]
-"""What a method carries from step to step: Chameleon a `LayerState` per memory layer, other methods
-tensors by name.
-"""
+"""The memory of one layer: a `LayerState` for Chameleon, named tensors for other methods."""
+Memory = tuple[LayerMemory, ...]
+"""The memory of all layers; methods without layers have one entry or none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,8 +31,7 @@ class MemoryState:
     or use `dataclasses.replace`.
     """
 
-    layers: tuple[LayerMemory, ...]
-    """One entry per memory layer; methods without layers have one entry or none."""
+    layers: Memory
     working: Tensor
     """B D: h_t of the last layer, which the action head reads; for other methods B ..., their
     context.
@@ -189,7 +188,7 @@ class MemoryState:
         return rows
 
 
-def named_memory(layers: tuple[LayerMemory, ...]) -> dict[str, Tensor]:
+def named_memory(layers: Memory) -> dict[str, Tensor]:
     """Return the memory of a method that keeps one entry of tensors by name."""
     (memory,) = layers
     assert isinstance(memory, dict)

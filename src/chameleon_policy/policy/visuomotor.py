@@ -24,14 +24,15 @@ import torch
 from torch import Tensor, nn
 
 from chameleon_policy.policy import saving
-from chameleon_policy.policy.action_flow import ActionFlow, Source
+from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.checks import check_batch, check_observation, check_rank
 from chameleon_policy.policy.config import PolicyConfig, to_json
-from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
+from chameleon_policy.policy.event_tokens import EventTokens
 from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.normalizer import Normalizer, Statistics
-from chameleon_policy.policy.observation import EpisodeBatch, Observation
-from chameleon_policy.policy.state import LayerMemory, MemoryState
+from chameleon_policy.policy.observation import Augmentation, EpisodeBatch, Observation
+from chameleon_policy.policy.sampling import Source
+from chameleon_policy.policy.state import Memory, MemoryState
 from chameleon_policy.policy.targets import Targets, draw_moments
 
 
@@ -64,7 +65,7 @@ class Remembered:
 
     context: Tensor
     """B T ...: what its head reads at every moment; h_t for Chameleon."""
-    memory: tuple[LayerMemory, ...] | None
+    memory: Memory | None
     """What it carries on from the last time step; None where it was not wanted."""
     bound: Tensor | None = None
     """B T N D: the last layer's bound tokens, where there are such."""
@@ -142,17 +143,12 @@ class VisuomotorPolicy(nn.Module):
 
     # What a method is made of
 
-    def _initial_memory(self, batch_size: int) -> tuple[LayerMemory, ...]:
+    def _initial_memory(self, batch_size: int) -> Memory:
         """What is carried before the first time step."""
         return ()
 
     def _remember(
-        self,
-        tokens: Tensor,
-        memory: tuple[LayerMemory, ...] | None,
-        steps: Tensor | None,
-        *,
-        keep: bool,
+        self, tokens: Tensor, memory: Memory | None, steps: Tensor | None, *, keep: bool
     ) -> Remembered:
         """Event tokens (B T N D) to contexts, on from a memory of so many `steps` (B), or from an
         episode's beginning.
