@@ -1,6 +1,4 @@
-"""A recurrent policy of the kind that robomimic calls BC-RNN: a two-layer LSTM over one vector a
-frame.
-"""
+"""A recurrent policy like robomimic's BC-RNN: a two-layer LSTM over one vector per frame."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ STEP = 16
 
 
 class RecurrentPolicy(FlowPolicy):
-    """Trained on whole episodes, like Chameleon, and not on the ten steps that robomimic cuts out
-    of them.
-    """
+    """An LSTM policy trained on whole episodes, not on robomimic's windows of ten steps."""
 
     method: ClassVar[str] = "lstm"
 
@@ -45,9 +41,10 @@ class RecurrentPolicy(FlowPolicy):
 
     @torch.no_grad()
     def _initialise_half_lives(self) -> None:
-        """A memory that can be learned must be there before: cells forget as slowly, and write as
-        loudly, as the heads of Chameleon's slow state-space layer (`ssm.py`). An LSTM's usual
-        biases halve what a cell holds at every step.
+        """Give the cells the half-lives of the heads of Chameleon's slow layer (`ssm.py`).
+
+        They forget as slowly and write as strongly as those heads. An LSTM's usual biases halve a
+        cell at every step, and then a long memory is not learned.
         """
         lstm: nn.LSTM = self.recurrence["lstm"]  # type: ignore[assignment]
         shortest, longest = (math.log(half_life) for half_life in self.config.slow.half_life)
@@ -56,9 +53,9 @@ class RecurrentPolicy(FlowPolicy):
         )
         for layer in range(LAYERS):
             biases: Tensor = getattr(lstm, f"bias_ih_l{layer}")
-            let_in, forget, _, _ = biases.chunk(4)
-            forget.copy_(torch.logit(kept))
-            let_in.copy_(torch.logit(torch.sqrt(1 - kept.square())))
+            input_gate, forget_gate, _, _ = biases.chunk(4)
+            forget_gate.copy_(torch.logit(kept))
+            input_gate.copy_(torch.logit(torch.sqrt(1 - kept.square())))
             getattr(lstm, f"bias_hh_l{layer}").zero_()
 
     def _initial_memory(self, batch_size: int) -> Memory:
@@ -73,9 +70,9 @@ class RecurrentPolicy(FlowPolicy):
         before = None
         if memory is not None:
             cells = named_memory(memory)
-            # nn.LSTM has the dimension of the layers first.
+            # nn.LSTM expects layers before episodes.
             before = tuple(cells[name].transpose(0, 1).contiguous() for name in ("hidden", "cell"))
-        # what is kept over many steps is never below float32
+        # A state that is kept over many steps needs float32.
         with torch.autocast(tokens.device.type, enabled=False):
             outputs, after = self.recurrence["lstm"](summaries.to(self._precision), before)
         hidden, cell = (tensor.transpose(0, 1).to(self._precision) for tensor in after)

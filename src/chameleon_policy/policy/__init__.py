@@ -4,9 +4,9 @@ The model, in the order to read it beside the paper:
 
     visual -> event_tokens -> attention -> ssm -> memory -> control_jepa -> action_flow -> chameleon
 
-Before it, features and observation: what goes in. After it, targets and visuomotor: what Chameleon
-shares with the methods it is compared with, the loss of Eq. 16 and the sum of Eq. 17 among it.
-Everything here is a plain reference; what computes the same faster on a GPU stands in another room.
+Inputs are described in features and observation. What Chameleon shares with the methods it is
+compared with is in targets and visuomotor, including the loss of Eq. 16 and the sum of Eq. 17.
+Everything here is the plain reference; a faster implementation for GPUs is separate.
 
 Dimension letters, everywhere: B batch, T time, V views, N tokens, D width, H horizon, A action, P
 proprioception. (In `ssm.py`, S streams and P channels of a head.) The mapping from the paper's

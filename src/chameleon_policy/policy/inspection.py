@@ -1,4 +1,4 @@
-"""Everything that Chameleon or an ablation computes between observation and working state."""
+"""The intermediate results of Chameleon or an ablation, for probes."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ class Inspection:
 
     @property
     def control_context(self) -> tuple[Tensor, ...]:
-        """u_t of every layer, B T D each; `inspect` takes it to query another memory in the same
-        way.
-        """
+        """u_t of every layer (B T D each), an argument of `inspect` for another memory."""
         return tuple(layer.control_context for layer in self.layers)
 
     def traces(
@@ -61,9 +59,7 @@ class Inspection:
 
 
 def resolve_indices(what: str, indices: Sequence[int] | None, count: int) -> list[int]:
-    """Return non-negative indices below `count`; negative ones count from the end, None means
-    all.
-    """
+    """Return indices in 0..count-1; negative ones count from the end, None means all."""
     chosen = list(range(count)) if indices is None else list(indices)
     wrong = [index for index in chosen if not -count <= index < count]
     if wrong:
@@ -108,10 +104,12 @@ def _check_contexts(
         return
     if len(contexts) != layers:
         raise ValueError(
-            f"control_context: expected one (or None) for each of {layers} layers, got {len(contexts)}"
+            f"control_context: expected one (or None) for each of {layers} layers, got "
+            f"{len(contexts)}"
         )
     for index, context in enumerate(contexts):
         if context is not None and tuple(context.shape) != expected:
             raise ValueError(
-                f"control_context of layer {index}: expected the shape {expected}, got {tuple(context.shape)}"
+                f"control_context of layer {index}: expected the shape {expected}, got "
+                f"{tuple(context.shape)}"
             )

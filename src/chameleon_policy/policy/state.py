@@ -45,24 +45,22 @@ class MemoryState:
         return len(self.working)
 
     def __getitem__(self, index: Index) -> MemoryState:
-        """Return some of the episodes; an integer gives a batch of one, a boolean tensor is a
-        mask.
-        """
+        """Select episodes; an integer gives a batch of one, a boolean tensor is a mask."""
         rows = self._rows(index)
         return self._map(lambda tensor: tensor[rows])
 
     def put(self, index: Index, other: MemoryState) -> MemoryState:
-        """Return a copy whose episodes at `index` are those of `other`, to restart single robots
-        of a batch.
-        """
+        """Return a copy whose episodes at `index` are those of `other`."""
         if other.signature != self.signature:
             raise ValueError(
-                "put: the two memory states belong to policies of different architectures, features or statistics"
+                "put: the two memory states belong to policies of different architectures, "
+                "features or statistics"
             )
         rows = self._rows(index)
         if len(rows) != len(other):
             raise ValueError(
-                f"put: the index names {len(rows)} episodes, the other memory state holds {len(other)}"
+                f"put: the index names {len(rows)} episodes, the other memory state holds "
+                f"{len(other)}"
             )
         theirs = other.tensors()
         return self.with_tensors(
@@ -81,7 +79,8 @@ class MemoryState:
         for position, state in enumerate(states):
             if state.signature != first.signature:
                 raise ValueError(
-                    f"cat: memory state {position} belongs to a policy of another architecture than the first"
+                    f"cat: memory state {position} belongs to a policy of another architecture "
+                    "than the first"
                 )
         parts = [state.tensors() for state in states]
         return first.with_tensors(
@@ -180,7 +179,8 @@ class MemoryState:
             rows = rows.long()
         if rows.dtype == torch.bool or rows.is_floating_point() or rows.dim() > 1:
             raise IndexError(
-                f"memory state: expected an integer, a slice, a list of integers or a mask of {len(self)}, got {index!r}"
+                "memory state: expected an integer, a slice, a list of integers or a mask of "
+                f"{len(self)}, got {index!r}"
             )
         rows = rows.reshape(-1)
         if bool(((rows < -len(self)) | (rows >= len(self))).any()):
@@ -196,9 +196,7 @@ def named_memory(layers: Memory) -> dict[str, Tensor]:
 
 
 def layer_tensors(layer: LayerMemory) -> dict[str, Tensor]:
-    """Return the tensors of a layer's memory by name: `slow.ssm`, `fast.ssm` and the like for
-    Chameleon.
-    """
+    """Return the tensors of a layer's memory by name, such as `slow.ssm` for Chameleon."""
     if not isinstance(layer, LayerState):
         return layer
     return {
