@@ -48,7 +48,7 @@ class DiffusionPolicy(WindowPolicy):
         _diffusers()
 
     def _denoised(self, noised: Tensor, level: Tensor, condition: Tensor) -> Tensor:
-        """Predict clean chunks (M H A) from noised ones, noise levels (M) and conditions (M ...)."""
+        """Predict clean chunks (M H A) from noised ones, levels (M) and conditions (M ...)."""
         raise NotImplementedError
 
     def _errors(self, context: Tensor, targets: Targets) -> tuple[Tensor, Terms]:

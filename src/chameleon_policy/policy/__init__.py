@@ -1,6 +1,6 @@
 """The Chameleon policy, in plain PyTorch.
 
-The model, in the order to read it beside the paper:
+The model, in the order to read it with the paper:
 
     visual -> event_tokens -> attention -> ssm -> memory -> control_jepa -> action_flow -> chameleon
 

@@ -143,7 +143,7 @@ def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
     )
     if missing or unknown:
         raise ValueError(
-            f"{path} does not belong to the {CONFIG} beside it: {_some('missing', missing)}; "
+            f"{path} does not belong to the {CONFIG} next to it: {_some('missing', missing)}; "
             f"{_some('unknown', unknown)}"
         )
     for name, tensor in expected.items():
@@ -165,7 +165,7 @@ def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
     for name in (CONFIG, NORMALIZER):
         if metadata.get(name) != hashlib.sha256((path.parent / name).read_bytes()).hexdigest():
             raise ValueError(
-                f"{path} and {name} beside it do not come from one save_pretrained; copy all "
+                f"{path} and {name} next to it do not come from one save_pretrained; copy all "
                 "three files again, or save "
                 "the policy again if you edited one of them"
             )

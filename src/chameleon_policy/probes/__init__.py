@@ -1,5 +1,4 @@
-"""Probes: the content of a memory, what recall takes from it, and how early the working state holds
-the next choice.
+"""Probes: what a memory holds, what recall reads, and when the working state holds the next choice.
 
 Read in this order: representations (the material of the probes) -> separability, prospectiveness;
 surgery (edits of a memory) -> continuation (episodes continued with an edited memory) ->

@@ -192,9 +192,7 @@ class Addressability:
 
 
 def trace_accuracies(material: Material) -> Tensor:
-    """Fit a linear probe of the next choice to the trace of each token; return its accuracies,
-    L N.
-    """
+    """Fit probes of the next choice to every token's trace; return their accuracies, L N."""
     parts = []
     for part in (material.fitted, material.asked):
         rows = torch.cat([episode.traces for episode in part])  # decisions L N D
@@ -244,8 +242,9 @@ def addressability(
 
 
 def top_quarter(scores: Tensor) -> Tensor:
-    """Return a mask of the quarter of the tokens with the largest scores (... N); the first among
-    equals.
+    """Return a mask of the quarter of the tokens (... N) with the largest scores.
+
+    Among equal scores the first tokens are taken.
     """
     count = max(1, scores.shape[-1] // RELEVANT_SHARE)
     order = torch.sort(scores, dim=-1, descending=True, stable=True).indices
@@ -282,8 +281,9 @@ class MemoryEditor:
         ]
 
     def donors(self, intervention: Intervention) -> dict[int, Donor]:
-        """Return the donor of every episode that has one; without a swap it is the episode
-        itself.
+        """Return the donor of every episode that has one.
+
+        Without a swap it is the episode itself.
         """
         donors = {}
         for index, episode in enumerate(self._episodes):

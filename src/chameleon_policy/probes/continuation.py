@@ -318,7 +318,8 @@ def _with_time(observation: Observation) -> Observation:
 
 
 def _observed(state: MemoryState) -> MemoryState:
-    """Give robots that still repeat actions a step count that `act` accepts; their chunks are
-    discarded.
+    """Raise step counts to one, as `act` expects.
+
+    Robots that still repeat actions have observed nothing; their chunks are discarded.
     """
     return replace(state, steps=state.steps.clamp(min=1))

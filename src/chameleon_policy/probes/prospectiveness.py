@@ -59,8 +59,7 @@ def prospectiveness(material: Material) -> Prospectiveness:
 
 
 def ready(curve: Sequence[Mapping[str, Any]], threshold: float = THRESHOLD) -> int | None:
-    """Return the earliest step from which the accuracy stays at or above the threshold until the
-    decision.
+    """Return the first step from which the accuracy stays above the threshold until the decision.
 
     Otherwise the first step after the decision that reaches it, or None. `curve` is a list from
     `Prospectiveness.as_dict`.

@@ -1,5 +1,4 @@
-"""Separability (Appendix F.1): can the answer be read from the current observation, and from the
-memory?
+"""Separability (Appendix F.1): is the answer in the current observation, and is it in the memory?
 
 At a decision the scene looks the same for every answer. A linear probe reads z from the event
 tokens Z^0 (`current`), which should be at chance, and from the working state h (`memory`). A probe

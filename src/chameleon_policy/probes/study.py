@@ -1,9 +1,10 @@
-"""All three probes of some runs, for `chameleon probe`. The same command resumes an interrupted study.
+"""All three probes of some runs, for `chameleon probe`.
 
-out/
-    demonstrations/            recordings that probes are fitted to and evaluated on, for all runs
-    <run>/<task>.json          the finding of one run and task, with its provenance
-    <run>/<task>.npz           h on the demonstrations for evaluation, to draw trajectories
+The same command resumes an interrupted study. Files:
+
+    out/demonstrations/       recordings that probes are fitted to and evaluated on, for all runs
+    out/<run>/<task>.json     the finding of one run and task, with its provenance
+    out/<run>/<task>.npz      h on the demonstrations for evaluation, to draw trajectories
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ def tasks_of(
         found[task] = _with_traces(run, policy), settings
         if settings.kind == "told":
             raise ValueError(
-                f"{run} was trained with the answer in its observations: there is no memory to probe"
+                f"{run} was trained with the answer in its observations: there is no memory to "
+                "probe"
             )
     if not found:
         raise ValueError(refusals[0])
@@ -147,7 +149,8 @@ def _with_traces(run: Path | str, policy: Policy) -> ChameleonPolicy:
         )
     if policy.statistics.action is None:
         raise ValueError(
-            f"{run} was saved without statistics of its actions; probes need a policy that was trained"
+            f"{run} was saved without statistics of its actions; probes need a policy that was "
+            "trained"
         )
     return policy
 
@@ -218,8 +221,9 @@ def earlier_findings(runs: Sequence[Path | str], tasks: Sequence[str], out: Path
 
 
 def _is_complete(file: Path, study: Study, weights: str, *, surgery: bool) -> bool:
-    """Return whether the file holds the wanted finding; ValueError if its settings or policy
-    differ.
+    """Return whether the file holds the wanted finding.
+
+    Raises a ValueError if its settings or its policy differ.
     """
     if not file.exists():
         return False
@@ -230,7 +234,8 @@ def _is_complete(file: Path, study: Study, weights: str, *, surgery: bool) -> bo
         )
     if finding["study"] != asdict(study):
         raise ValueError(
-            f"{file} was made with other settings ({finding['study']}); give the same, choose another --out, or show it "
+            f"{file} was made with other settings ({finding['study']}); give the same, choose "
+            "another --out, or show it "
             "as it is with --found-only"
         )
     return not surgery or finding["addressability"] is not None

@@ -1,4 +1,4 @@
-"""Memory surgery: read, swap and empty the traces of chosen tokens and layers, or the working state.
+"""Memory surgery: read, swap and empty the traces of chosen tokens and layers, or working states.
 
 Every function takes a `MemoryState` of Chameleon and returns a new value. An edit acts on the state
 of a layer, and its effect shows at the next observation.
@@ -28,19 +28,18 @@ MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 def trace_states(
     state: MemoryState, *, layers: Sequence[int] | None = None, tokens: Tokens | None = None
 ) -> Tensor:
-    """Return the recurrent states of the traces of these tokens and layers (default: all), B L N
-    heads P state.
-    """
+    """Return the recurrent states of these traces (default: all), B L N heads P state."""
     states = [
         ssm_states(state, index)[0].ssm
         for index in resolve_indices("layer", layers, len(state.layers))
     ]
-    mask = _token_mask(state, tokens)
-    if (mask != mask[:1]).any():
+    chosen = _token_mask(state, tokens)
+    if (chosen != chosen[:1]).any():
         raise ValueError(
-            "trace_states: expected the same tokens for all episodes; read one episode, state[i], at a time"
+            "trace_states: expected the same tokens for all episodes; read one episode, state[i], "
+            "at a time"
         )
-    return torch.stack(states, dim=1)[:, :, mask[0]]
+    return torch.stack(states, dim=1)[:, :, chosen[0]]
 
 
 def swap(
@@ -51,11 +50,11 @@ def swap(
     tokens: Tokens | None = None,
     kind: MemoryKind = "traces",
 ) -> MemoryState:
-    """Return a copy with the traces of these tokens and layers (default: all) taken from `other`,
-    episode by episode.
+    """Return a copy with these traces (default: all) taken from `other`, episode by episode.
 
-    `tokens` are indices or a mask (N, or B N for different tokens in each episode). `kind="working"`
-    takes the state of the fast layer instead, which has no tokens; `kind="both"` takes both.
+    `tokens` are indices or a mask (N, or B N for different tokens in each episode).
+    `kind="working"` takes the state of the fast layer instead, which has no tokens; `kind="both"`
+    takes both.
     """
     if other.signature != state.signature:
         raise ValueError(
@@ -63,21 +62,22 @@ def swap(
         )
     if len(other) != len(state):
         raise ValueError(
-            f"swap: expected a memory of {len(state)} episodes to take from, got one of {len(other)}"
+            f"swap: expected a memory of {len(state)} episodes to take from, got one of "
+            f"{len(other)}"
         )
     if kind not in MEMORY_KINDS:
         raise ValueError(f"kind: expected one of {', '.join(MEMORY_KINDS)}, got {kind!r}")
     if tokens is not None and kind == "working":
         raise ValueError("tokens: the working state has none; leave them out, or edit the traces")
-    mask = _token_mask(state, tokens)
+    chosen = _token_mask(state, tokens)
     edited = list(state.layers)
     for index in resolve_indices("layer", layers, len(state.layers)):
         slow, fast = ssm_states(state, index)
         new_slow, new_fast = ssm_states(other, index)
         if kind != "working":
             slow = SSMState(
-                convolution=_where(mask, new_slow.convolution, slow.convolution),
-                ssm=_where(mask, new_slow.ssm, slow.ssm),
+                convolution=_where(chosen, new_slow.convolution, slow.convolution),
+                ssm=_where(chosen, new_slow.ssm, slow.ssm),
             )
         if kind != "traces":
             fast = SSMState(
@@ -95,9 +95,7 @@ def mask(
     keep: bool = False,
     kind: MemoryKind = "traces",
 ) -> MemoryState:
-    """Return a copy in which these traces (default: all) are empty, as before the first step; with
-    `keep`, all others are.
-    """
+    """Return a copy in which these traces (default: all) are empty; with `keep`, all others are."""
     if keep and tokens is None:
         raise ValueError("mask: keep=True keeps the tokens that are named; name them")
     emptied = ~_token_mask(state, tokens) if keep else tokens
@@ -112,7 +110,8 @@ def ssm_states(state: MemoryState, layer: int) -> tuple[SSMState, SSMState]:
     memory = state.layers[layer]
     if not isinstance(memory, LayerState) or not isinstance(memory.slow, SSMState):
         raise ValueError(
-            "this memory has no traces: only Chameleon and ablations with a slow state-space layer have them"
+            "this memory has no traces: only Chameleon and ablations with a slow state-space "
+            "layer have them"
         )
     return memory.slow, memory.fast
 
@@ -123,7 +122,8 @@ def _token_mask(state: MemoryState, tokens: Tokens | None) -> Tensor:
     if isinstance(tokens, Tensor) and tokens.dtype == torch.bool:
         if tokens.shape not in ((count,), (episodes, count)):
             raise ValueError(
-                f"tokens: expected a mask of {count}, or of {episodes} x {count}, got one of {tuple(tokens.shape)}"
+                f"tokens: expected a mask of {count}, or of {episodes} x {count}, got one of "
+                f"{tuple(tokens.shape)}"
             )
         return tokens.expand(episodes, count)
     chosen = torch.zeros(count, dtype=torch.bool, device=state.working.device)

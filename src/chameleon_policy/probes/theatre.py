@@ -1,6 +1,4 @@
-"""Episodes for the memory theatre: attention and beliefs at each step, and continuations with
-edited memories.
-"""
+"""Episodes for the memory theatre: attention, beliefs, and continuations with edited memories."""
 
 from __future__ import annotations
 
@@ -51,7 +49,8 @@ EDITS: dict[Intervention, str] = {
         "as it was", "nothing"
     ): "Nothing is edited: the policy continues with its own memory.",
     Intervention("swap the relevant traces", "swap", "decoded"): (
-        "In the last layer, the quarter of the traces from which the next choice is read best comes from an episode in the "
+        "In the last layer, the quarter of the traces from which the next choice is read best "
+        "comes from an episode in the "
         "same scene that was shown another answer."
     ),
     Intervention(
@@ -110,8 +109,9 @@ def belief_probes(material: Material) -> list[LinearProbe]:
 
 
 def select_examples(rollouts: Sequence[Rollout], count: int) -> list[int]:
-    """Select episodes to show: a success, a wrong choice, then those whose answers are rarest so
-    far.
+    """Select episodes to show.
+
+    A success and a wrong choice come first, then episodes whose answers are rarest so far.
     """
     selected: list[int] = []
     for reason in ("success", "wrong choice"):
@@ -212,18 +212,16 @@ class Replay:
 def replay_episode(
     settings: CamoSettings, rollout: Rollout, size: int, decision: int = -1
 ) -> Replay:
-    """Replay the actions of a rollout, with images of this size from its beginning or from one of
-    its decisions.
-    """
+    """Replay the actions of a rollout, with images from its start or from one of its decisions."""
     env = replace(settings, observation="state", kind="policy", until_choice=None).make_env()
     try:
         env.reset(seed=rollout.played.seed)
         frames, phases, positions = [], [], []
         candidates: dict[str, tuple[float, float]] = {}
         # The observation after the last action belongs to no step of the policy.
-        for number in range(len(rollout.actions)):
-            if number:
-                env.step(rollout.actions[number - 1])
+        for step in range(len(rollout.actions)):
+            if step:
+                env.step(rollout.actions[step - 1])
             phases.append(env.phase)
             positions.append(env.proprioception()[:3])
             if len(env.decisions) > decision:  # rendering takes most of the time

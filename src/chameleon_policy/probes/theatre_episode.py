@@ -12,9 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """The sources of a policy's N event tokens, in order: the patches of each view, then the other
-    tokens.
-    """
+    """The sources of a policy's N event tokens: the patches of each view, then other tokens."""
 
     views: dict[str, tuple[int, int]]
     """Rows and columns of patches per view, row by row from the upper left; empty without
