@@ -1,6 +1,4 @@
-"""Episodes that go on with another memory: their own changes nothing, that of another is acted
-on.
-"""
+"""Episodes continued with other memories: their own changes nothing, a twin's the choice."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ SEEDS = range(FIRST_SEED, FIRST_SEED + 5)
 
 @pytest.fixture(scope="module")
 def shipped() -> tuple[ChameleonPolicy, PlayedEpisodes]:
-    """The policy that comes with the package, on five plates."""
+    """Play five episodes of clean-plate with the policy that comes with the package."""
     policy, settings = load_for_evaluation("camo-small", "clean-plate", "cpu")
     assert isinstance(policy, ChameleonPolicy)
     return policy, play_episodes(policy, settings, SEEDS, steps=4, workers=1)
@@ -55,7 +53,9 @@ def test_memories_are_kept_at_every_decision(
         assert point.memory.steps.item() > 20  # the evidence has been seen
 
 
-def test_the_first_pass_is_an_evaluation(shipped: tuple[ChameleonPolicy, PlayedEpisodes]) -> None:
+def test_the_first_pass_equals_an_evaluation(
+    shipped: tuple[ChameleonPolicy, PlayedEpisodes],
+) -> None:
     policy, played = shipped
     usual = evaluate(policy, played.settings, list(SEEDS), steps=4, parallel=5, workers=1)
     for mine, theirs in zip(played.rollouts, usual.rollouts, strict=True):
@@ -78,7 +78,7 @@ def test_twins_have_another_answer_and_the_same_scene(
             and theirs.z == (mine.z + 1) % 3
             and mine.difficulty == theirs.difficulty
         )
-    # The first layer's question follows from the scene alone, which is the same to the last bit.
+    # The first layer's control context depends on the scene alone, which is the same bits.
     assert all(
         torch.equal(played.points[place].control_context[0], twins.points[place].control_context[0])
         for place in played.points
@@ -93,7 +93,7 @@ def test_twins_have_another_answer_and_the_same_scene(
 def outcomes(
     shipped: tuple[ChameleonPolicy, PlayedEpisodes], twins: PlayedEpisodes
 ) -> dict[str, Row]:
-    """Some interventions, with the relevance of traces made up: the rule is tested elsewhere."""
+    """Run some interventions with random accuracies of traces; the rule has tests of its own."""
     policy, played = shipped
     accuracies = torch.rand(
         policy.config.layers, policy.features.tokens, generator=torch.Generator().manual_seed(0)
@@ -117,13 +117,13 @@ def test_own_memory_changes_nothing_bit_for_bit(outcomes: dict[str, Row]) -> Non
 def test_the_memory_of_an_equal_answer_changes_no_decision(outcomes: dict[str, Row]) -> None:
     row = outcomes["Equal answer, another scene"]
     chosen = [each for each in row.outcomes if each.chosen is not None]
-    # where things stand is remembered too: in another scene the hand may not find them
+    # The memory also holds positions, so that in another scene nothing may be taken.
     assert len(chosen) >= 2
     assert all(each.chosen == each.original == each.asks_for for each in chosen)
     assert not any(each.same_actions for each in row.outcomes)
 
 
-def test_the_memory_of_a_twin_is_acted_on(outcomes: dict[str, Row]) -> None:
+def test_the_choice_follows_the_memory_of_a_twin(outcomes: dict[str, Row]) -> None:
     row = outcomes["Swap, everything"]
     assert len(row.outcomes) == 5 and all(each.asks_for != each.original for each in row.outcomes)
     assert row.follows.value == 1.0 and row.original.value == 0.0 and row.nothing == 0
@@ -131,7 +131,7 @@ def test_the_memory_of_a_twin_is_acted_on(outcomes: dict[str, Row]) -> None:
     assert said["choices"] == said["asks_for"] and said["same_actions"] == 0
 
 
-def test_which_tokens_and_which_donors(
+def test_rules_select_tokens_and_donors(
     shipped: tuple[ChameleonPolicy, PlayedEpisodes], twins: PlayedEpisodes
 ) -> None:
     policy, played = shipped
@@ -145,7 +145,9 @@ def test_which_tokens_and_which_donors(
     assert attended.sum() == tokens // 4 and weights[attended].min() >= weights[~attended].max()
     random = editor.tokens(0, 1, "random")
     assert random.sum() == tokens // 4 and not (random & (decoded | attended)).any()
-    assert torch.equal(random, editor.tokens(0, 1, "random"))  # of this episode always the same
+    assert torch.equal(
+        random, editor.tokens(0, 1, "random")
+    )  # the draw depends on the episode alone
     given = {
         name: editor.donors(NAMED[name])
         for name in (
@@ -187,8 +189,8 @@ def test_which_tokens_and_which_donors(
     assert not trace_states(removed, tokens=decoded).any()
 
 
-def test_what_was_done_is_done_again() -> None:
-    """A policy that was never trained does not choose; what it does is repeated all the same."""
+def test_own_memories_repeat_the_actions_of_an_untrained_policy() -> None:
+    """Even an untrained policy, which chooses nothing, repeats its actions."""
     policy, settings = untrained("clean-plate")
     played = play_episodes(policy, settings, range(FIRST_SEED, FIRST_SEED + 2), steps=2, workers=0)
     memories = {episode: played.points[episode, 0].memory for episode in range(2)}
@@ -202,7 +204,7 @@ def test_what_was_done_is_done_again() -> None:
     for episode, continued in again.items():
         np.testing.assert_array_equal(continued.rollout.actions, played.rollouts[episode].actions)
         np.testing.assert_array_equal(
-            continued.plan[0], played.rollouts[episode].actions[played_until(played, episode)]
+            continued.plan[0], played.rollouts[episode].actions[first_decision(played, episode)]
         )
     np.testing.assert_array_equal(alone[1].rollout.actions, played.rollouts[1].actions)
     assert list(alone) == [1]
@@ -213,8 +215,8 @@ def test_what_was_done_is_done_again() -> None:
     assert continue_episodes(policy, played, 0, {}, pool) == {}
 
 
-def played_until(played: PlayedEpisodes, episode: int) -> int:
-    """The step of the first decision."""
+def first_decision(played: PlayedEpisodes, episode: int) -> int:
+    """Return the time step of the first decision."""
     env = played.settings.make_env()
     env.reset(seed=played.rollouts[episode].played.seed)
     return env.decision_step
@@ -229,7 +231,7 @@ def untrained(task: str) -> tuple[ChameleonPolicy, CamoSettings]:
     return ChameleonPolicy(nano(), features).eval(), CamoSettings(task=task, observation="state")
 
 
-def test_a_row_in_figures() -> None:
+def test_rates_of_a_row() -> None:
     row = Row(
         Intervention("Swap", "swap"),
         (Outcome(0, 0, 1, 2, 2, False), Outcome(1, 0, 1, 2, None, False)),
@@ -240,10 +242,8 @@ def test_a_row_in_figures() -> None:
 
 
 @pytest.mark.slow
-def test_at_later_decisions_too() -> None:
-    """Three decisions in an episode: own memories change nothing at any of them, twins' are acted
-    on at the second.
-    """
+def test_edits_at_later_decisions() -> None:
+    """Own memories change nothing at any of three decisions; twins' memories change the second."""
     policy, settings = load_for_evaluation("camo-small", "seasonings", "cpu")
     assert isinstance(policy, ChameleonPolicy)
     played = play_episodes(policy, settings, SEEDS[:2], steps=4, workers=1)

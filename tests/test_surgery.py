@@ -1,6 +1,4 @@
-"""Memory surgery: what is read, swapped, emptied and frozen is exactly what was named, and shows at
-the next look.
-"""
+"""Memory surgery changes exactly what is named, and its effect shows at the next observation."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ def now() -> Observation:
 
 
 def changed(before: MemoryState, after: MemoryState) -> set[tuple[str, int, int]]:
-    """Tensor, episode, token (-1 where there are none) of everything that differs."""
+    """Return tensor, episode and token (-1 without tokens) of everything that differs."""
     found = set()
     for (name, one), other in zip(before.tensors().items(), after.tensors().values(), strict=True):
         for episode in range(len(before)):
@@ -79,7 +77,7 @@ def test_own_memory_changes_nothing_bit_for_bit(
         )
 
 
-def test_a_swap_changes_what_was_named_and_nothing_else(
+def test_a_swap_changes_only_the_named_tokens_and_layers(
     states: tuple[MemoryState, MemoryState],
 ) -> None:
     state, other = states
@@ -102,11 +100,11 @@ def test_a_swap_changes_what_was_named_and_nothing_else(
     assert changed(state, swap(state, other, kind="working")) == fast
     assert changed(state, swap(state, other, kind="both")) == fast | slow([0, 1], every)
     whole = swap(state, other, kind="both")
-    # h_t is that of the last look, until the next one
+    # h_t stays that of the last observation.
     assert {name for name, *_ in changed(other, whole)} == {"working"}
 
 
-def test_everything_of_another_episode_is_that_episode(
+def test_swapping_everything_gives_the_other_episode(
     policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
 ) -> None:
     state, other = states
@@ -114,7 +112,7 @@ def test_everything_of_another_episode_is_that_episode(
     assert torch.equal(then.working, policy.inspect(now, other).working)
 
 
-def test_masks_keep_or_remove(states: tuple[MemoryState, MemoryState]) -> None:
+def test_masks_keep_or_empty_the_named_tokens(states: tuple[MemoryState, MemoryState]) -> None:
     state = states[0]
     removed, kept = (
         mask(state, tokens=[1, 2], layers=[0]),
@@ -137,12 +135,10 @@ def test_an_emptied_memory_is_that_of_a_new_episode(
     assert torch.equal(then.working, policy.inspect(now, policy.initial_state(3)).working)
 
 
-def test_the_last_layer_alone_leaves_the_question_as_it_was(
+def test_an_edit_of_the_last_layer_keeps_the_control_contexts(
     policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
 ) -> None:
-    """Nothing is written back behind the last layer: an edit there changes what is recalled, not
-    what is asked.
-    """
+    """The last layer writes nothing back: an edit there changes recall, not control contexts."""
     usual = policy.inspect(now, states[0])
     last = policy.inspect(now, swap(states[0], states[1], layers=[-1]))
     assert all(
@@ -153,7 +149,7 @@ def test_the_last_layer_alone_leaves_the_question_as_it_was(
     assert not torch.equal(usual.control_context[-1], first.control_context[-1])
 
 
-def test_a_frozen_control_context_is_what_asks(
+def test_recall_uses_a_given_control_context(
     policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
 ) -> None:
     usual, edited = policy.inspect(now, states[0]), swap(states[0], states[1])
@@ -172,7 +168,7 @@ def test_a_frozen_control_context_is_what_asks(
     )
 
 
-def test_an_inspection_is_what_control_computes() -> None:
+def test_an_inspection_equals_control() -> None:
     torch.manual_seed(0)
     policy = ChameleonPolicy(nano(), STATE_FEATURES).double().eval()
     observation = make_observation(STATE_FEATURES, 2, TIME, seed=4, dtype=torch.float64)
@@ -184,7 +180,7 @@ def test_an_inspection_is_what_control_computes() -> None:
 
 
 @pytest.mark.parametrize("features", [STATE_FEATURES, IMAGE_FEATURES], ids=["state", "images"])
-def test_recall_is_the_mean_of_traces_under_the_weights_that_are_told(features) -> None:
+def test_recall_is_the_mean_of_traces_under_its_attention_weights(features) -> None:
     torch.manual_seed(0)
     policy = ChameleonPolicy(nano(), features).double().eval()
     seen = policy.inspect(make_observation(features, 2, TIME, dtype=torch.float64))
@@ -210,7 +206,7 @@ def test_reading_traces(policy: ChameleonPolicy) -> None:
     assert trace_states(seen.state, layers=[0], tokens=[1]).shape[:3] == (2, 1, 1)
 
 
-def test_what_cannot_be_done_is_refused(
+def test_bad_arguments_are_refused(
     policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState]
 ) -> None:
     state, other = states
@@ -243,6 +239,6 @@ def test_what_cannot_be_done_is_refused(
 
 
 @pytest.mark.parametrize("method", ["similarity", "lstm", "act"])
-def test_memories_without_traces_say_so(method: str) -> None:
+def test_memories_without_traces_are_refused(method: str) -> None:
     with pytest.raises(ValueError, match="this memory has no traces"):
         mask(METHODS[method](nano(), STATE_FEATURES).initial_state(1))
