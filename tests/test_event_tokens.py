@@ -9,7 +9,8 @@ import torch
 
 from chameleon_policy import Features, View, preset
 from chameleon_policy.policy.crop import corners, crop
-from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
+from chameleon_policy.policy.event_tokens import EventTokens
+from chameleon_policy.policy.observation import Augmentation
 from chameleon_policy.policy.visual import PatchEncoder
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy, nano
 

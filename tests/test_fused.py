@@ -27,9 +27,10 @@ from chameleon_policy.kernels.selective_layer import LayerShape, longest_chunk
 from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.attention import Attention, TransformerBlock
 from chameleon_policy.policy.control_jepa import ControlJEPA
-from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
+from chameleon_policy.policy.event_tokens import EventTokens
 from chameleon_policy.policy.memory import ControlContext, MemoryLayer, WorkingStateConsolidation
 from chameleon_policy.policy.normalizer import Statistics
+from chameleon_policy.policy.observation import Augmentation
 from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 from chameleon_policy.policy.visual import PatchEncoder
 from examples import SMALL_IMAGES, STATE_FEATURES, make_observation, make_policy, nano

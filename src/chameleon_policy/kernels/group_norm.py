@@ -320,6 +320,14 @@ def _group_norm_backward(
 
 
 @triton.jit
+def store_channel_sums(sums_, row, channel, total, squares, CHANNELS: tl.constexpr):
+    """Store the sums of every channel and of its square in a row of (... 2 C)."""
+    here = sums_ + row * 2 * CHANNELS + channel
+    tl.store(here, tl.sum(total, 0))
+    tl.store(here + CHANNELS, tl.sum(squares, 0))
+
+
+@triton.jit
 def _channel_sums(x_, sums_, pixels, parts, part_rows, CHANNELS: tl.constexpr, ROWS: tl.constexpr):
     """Sum every channel and its square over one part of an image's pixels."""
     image, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -336,9 +344,7 @@ def _channel_sums(x_, sums_, pixels, parts, part_rows, CHANNELS: tl.constexpr, R
         )
         total += x
         squares += x * x
-    here = sums_ + (image * parts + part) * 2 * CHANNELS + channel
-    tl.store(here, tl.sum(total, 0))
-    tl.store(here + CHANNELS, tl.sum(squares, 0))
+    store_channel_sums(sums_, image * parts + part, channel, total, squares, CHANNELS)
 
 
 @triton.jit

@@ -52,6 +52,17 @@ def _tap(weight_, c, number, ok):
 
 
 @triton.jit
+def _taps(weight_, c, ok):
+    """Load the convolution's four weights of these channels."""
+    return (
+        _tap(weight_, c, 0, ok),
+        _tap(weight_, c, 1, ok),
+        _tap(weight_, c, 2, ok),
+        _tap(weight_, c, 3, ok),
+    )
+
+
+@triton.jit
 def _ahead(x_, stream, t, steps, tokens, c, ok, STRIDE: tl.constexpr):
     """Load the row of step t.
 
@@ -79,12 +90,7 @@ def _convolution_forward(
     stream = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = c < CHANNELS
-    w0, w1, w2, w3 = (
-        _tap(weight_, c, 0, ok),
-        _tap(weight_, c, 1, ok),
-        _tap(weight_, c, 2, ok),
-        _tap(weight_, c, 3, ok),
-    )
+    w0, w1, w2, w3 = _taps(weight_, c, ok)
     bias = tl.load(bias_ + c, mask=ok, other=0.0).to(tl.float32)
     x0 = _past(history_, stream, 0, c, CHANNELS, ok, HISTORY)
     x1 = _past(history_, stream, 1, c, CHANNELS, ok, HISTORY)
@@ -122,12 +128,7 @@ def _convolution_backward(
     stream = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = c < CHANNELS
-    w0, w1, w2, w3 = (
-        _tap(weight_, c, 0, ok),
-        _tap(weight_, c, 1, ok),
-        _tap(weight_, c, 2, ok),
-        _tap(weight_, c, 3, ok),
-    )
+    w0, w1, w2, w3 = _taps(weight_, c, ok)
     bias = tl.load(bias_ + c, mask=ok, other=0.0).to(tl.float32)
     x0 = _past(history_, stream, 0, c, CHANNELS, ok, HISTORY)
     x1 = _past(history_, stream, 1, c, CHANNELS, ok, HISTORY)

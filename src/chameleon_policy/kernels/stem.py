@@ -25,7 +25,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from chameleon_policy.kernels.group_norm import channel_scales, parts_of, per_channel
+from chameleon_policy.kernels.group_norm import (
+    channel_scales,
+    parts_of,
+    per_channel,
+    store_channel_sums,
+)
 from chameleon_policy.kernels.sums import sum_rows
 
 CELL = 4
@@ -171,9 +176,7 @@ def _cell_sums(
         ).to(tl.float32)
         total += x
         squares += x * x
-    here = sums_ + (image * parts + part) * 2 * CHANNELS + channel
-    tl.store(here, tl.sum(total, 0))
-    tl.store(here + CHANNELS, tl.sum(squares, 0))
+    store_channel_sums(sums_, image * parts + part, channel, total, squares, CHANNELS)
 
 
 @triton.jit
