@@ -221,16 +221,16 @@ class _RecordingPolicy:
         return self._policy.drop_plans(state, robots)
 
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
-        seen = self._policy.inspect(_with_time(observation), state)
+        inspection = self._policy.inspect(_with_time(observation), state)
         for robot, memory in self._deciding.items():
-            contexts = tuple(context[[robot]].cpu() for context in seen.control_context)
-            point = DecisionPoint(memory, contexts, seen.attention[robot, 0].cpu())
+            contexts = tuple(context[[robot]].cpu() for context in inspection.control_context)
+            point = DecisionPoint(memory, contexts, inspection.attention[robot, 0].cpu())
             self.points[robot, self._decisions[robot]] = point
             self._decisions[robot] += 1
         self._deciding = {}
         if self._watch is not None:
-            self._watch(seen)
-        return seen.state
+            self._watch(inspection)
+        return inspection.state
 
     def act(self, state: MemoryState, *, steps: int | None, source: Tensor) -> Tensor:
         return self._policy.act(state, steps=steps, source=source)
@@ -280,9 +280,11 @@ class _ContinuingPolicy:
             return state
         observation = _with_time(observation)
         contexts = self._control_contexts(observation, state) if self._deciding else None
-        seen = self._policy.inspect(observation, state, control_context=contexts)
-        self.working |= {robot: seen.working[robot, 0].float().cpu() for robot in self._deciding}
-        return seen.state
+        inspection = self._policy.inspect(observation, state, control_context=contexts)
+        self.working |= {
+            robot: inspection.working[robot, 0].float().cpu() for robot in self._deciding
+        }
+        return inspection.state
 
     def _control_contexts(
         self, observation: Observation, state: MemoryState

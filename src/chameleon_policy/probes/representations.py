@@ -123,8 +123,8 @@ def represent(
     episodes: list[Episode] = []
     for first in range(0, len(store), BATCH):
         indices = range(first, min(first + BATCH, len(store)))
-        seen = policy.inspect(store.batch(list(indices)).to(policy.device).observation)
-        traces = torch.stack([layer.traces for layer in seen.layers], dim=2)  # B T L N D
+        inspection = policy.inspect(store.batch(list(indices)).to(policy.device).observation)
+        traces = torch.stack([layer.traces for layer in inspection.layers], dim=2)  # B T L N D
         for row, index in enumerate(indices):
             decisions, length = store.decisions[index], store.lengths[index]
             steps = list(decisions.steps)
@@ -136,8 +136,8 @@ def represent(
                 Episode(
                     decisions=decisions.steps,
                     answers=decisions.answers,
-                    working=seen.working[row, :length].float().cpu(),
-                    tokens=seen.tokens[row, steps].float().cpu(),
+                    working=inspection.working[row, :length].float().cpu(),
+                    tokens=inspection.tokens[row, steps].float().cpu(),
                     traces=traces[row, steps].float().cpu(),
                     window=window,
                 )

@@ -73,10 +73,10 @@ class StepRecorder:
     attention: list[Tensor] = field(default_factory=list)
     working: list[Tensor] = field(default_factory=list)
 
-    def __call__(self, seen: Inspection) -> None:
+    def __call__(self, inspection: Inspection) -> None:
         """Record one step."""
-        self.attention.append(seen.attention[:, 0].half().cpu())
-        self.working.append(seen.working[:, 0].float().cpu())
+        self.attention.append(inspection.attention[:, 0].half().cpu())
+        self.working.append(inspection.working[:, 0].float().cpu())
 
 
 @dataclass(frozen=True, eq=False)
