@@ -52,7 +52,7 @@ from chameleon_policy import (
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.policy.memory import ControlIndexedRecall, MemoryLayer
-from chameleon_policy.policy.state import Part
+from chameleon_policy.probes.surgery import MemoryKind, mask
 from chameleon_policy.provenance import git_revision, write_result
 from chameleon_policy.rates import Rate
 from chameleon_policy.train.config import TrainingConfig
@@ -252,7 +252,7 @@ KINDS: dict[str, tuple[type[VisuomotorPolicy], bool]] = {
 """Name -> class, and whether its fast layer has the limit of the preset."""
 TWO_MEMORIES = ("undirected", "no-jepa", "no-control-index", "chameleon-without-limit", "chameleon")
 """Methods with traces and a working state that lasts."""
-EMPTIED: tuple[Part, ...] = ("traces", "working")
+EMPTIED: tuple[MemoryKind, ...] = ("traces", "working")
 
 
 def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
@@ -313,7 +313,7 @@ def score(
     toy: Toy,
     count: int,
     generator: torch.Generator,
-    emptied: Part | None = None,
+    emptied: MemoryKind | None = None,
 ) -> Rate:
     """Return the rate of fresh episodes whose first action is nearest to the right slot.
 
@@ -326,7 +326,7 @@ def score(
         for steps in (slice(toy.decision), slice(toy.decision, toy.decision + 1))
     )
     state = policy.advance(before, policy.initial_state(SCORED))
-    state = policy.advance(now, state if emptied is None else state.mask(part=emptied))
+    state = policy.advance(now, state if emptied is None else mask(state, kind=emptied))
     action = policy.act(state, steps=8, source="zero")[:, 0].cpu()
     policy.train()
     chosen = torch.cdist(action.float(), toy.places).argmin(1)

@@ -1,6 +1,4 @@
-"""Baselines against something independent: textbook formulas, plain loops, and networks that know
-the answer.
-"""
+"""Baselines against independent references: formulas, plain loops, and networks with the answer."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ DIFFUSION = pytest.mark.parametrize("kind", [DiffusionTransformerPolicy, Diffusi
 
 
 def cosine_schedule(levels: int = 100) -> torch.Tensor:
-    """alpha-bar after every noise level (Nichol and Dhariwal, 2021), by its definition."""
+    """Compute alpha-bar after every noise level (Nichol and Dhariwal, 2021), by its definition."""
 
     def share(t: float) -> float:
         return math.cos((t + 0.008) / 1.008 * math.pi / 2) ** 2
@@ -42,10 +40,8 @@ def cosine_schedule(levels: int = 100) -> torch.Tensor:
 class TestDiffusion:
     @DIFFUSION
     @pytest.mark.parametrize("steps", [1, 4, 10, 100])
-    def test_sampling_is_ddim_from_pure_noise_on(self, kind, steps: int, monkeypatch) -> None:
-        """A network that is any function of what it is given; the way back is written out by
-        hand.
-        """
+    def test_sampling_is_ddim_from_pure_noise(self, kind, steps: int, monkeypatch) -> None:
+        """Compare an arbitrary network's samples with DDIM written out by hand."""
         policy = kind(nano(), STATE_FEATURES).eval()
 
         def denoised(
@@ -74,7 +70,7 @@ class TestDiffusion:
         torch.testing.assert_close(found.double(), chunk, rtol=1e-3, atol=1e-3)
 
     @DIFFUSION
-    def test_a_network_that_knows_the_actions_brings_them_back(self, kind, monkeypatch) -> None:
+    def test_a_network_with_the_answer_recovers_the_actions(self, kind, monkeypatch) -> None:
         policy = kind(nano(), STATE_FEATURES).eval()
         clean = torch.rand(2, STATE_FEATURES.horizon, STATE_FEATURES.action) * 6 - 3
         monkeypatch.setattr(policy, "_denoised", lambda noised, level, condition: clean)
@@ -108,7 +104,7 @@ class TestDiffusion:
         assert (seen["level"].min(), seen["level"].max()) == (0, 99)
 
     @DIFFUSION
-    def test_two_observations_count_and_their_order(self, kind) -> None:
+    def test_the_last_two_observations_and_their_order_matter(self, kind) -> None:
         policy = kind(nano(), STATE_FEATURES).eval()
         first, second = (make_observation(STATE_FEATURES, 1, seed=seed) for seed in (0, 1))
 
@@ -147,7 +143,7 @@ class TestDiffusion:
             Bench(methods=("chameleon", "diffusion-unet"))  # before anything is recorded
 
     @pytest.mark.parametrize("horizon", [1, 3, 4, 8, 10])
-    def test_the_unet_takes_any_horizon_and_looks_at_its_condition(self, horizon: int) -> None:
+    def test_the_unet_takes_any_horizon_and_uses_its_condition(self, horizon: int) -> None:
         unet = UNet(2, 6, 8)
         chunk, condition = torch.randn(3, horizon, 2), torch.randn(3, 6)
         assert unet(chunk, condition).shape == chunk.shape
@@ -255,8 +251,8 @@ class TestTransformer:
         assert not torch.allclose(last(time - 64), unchanged, rtol=1e-9, atol=1e-12)
 
 
-def test_the_lstm_can_remember_before_it_has_learned() -> None:
-    """The first frame still counts after sixty steps; with biases of zero it is lost."""
+def test_an_untrained_lstm_remembers() -> None:
+    """The first frame still counts after sixty steps; with zero biases it is lost."""
     left = {}
     for name in ("ours", "usual"):
         torch.manual_seed(0)

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from chameleon_policy.baselines.size import blocks_for, head_size, make_block, memory_size
 from chameleon_policy.baselines.window import WindowPolicy
 from chameleon_policy.policy import Features, MemoryState, Observation, PolicyConfig, Statistics
-from chameleon_policy.policy.action_flow import Source, sinusoid, starting_chunk
+from chameleon_policy.policy.action_flow import sinusoid
 from chameleon_policy.policy.attention import TransformerBlock
 from chameleon_policy.policy.initialization import initialise
+from chameleon_policy.policy.sampling import Source, starting_chunk
 from chameleon_policy.policy.targets import Targets
 from chameleon_policy.policy.visuomotor import Terms
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from chameleon_policy.policy import MemoryState, VisuomotorPolicy
-from chameleon_policy.policy.event_tokens import Augmentation
+from chameleon_policy.policy.observation import Augmentation
 from chameleon_policy.policy.visuomotor import Loss
 
 Places = list[tuple[int, int, int]]
