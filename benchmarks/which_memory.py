@@ -46,6 +46,8 @@ EMPTIED: dict[str, tuple[str, ...]] = {
 class Emptied:
     """A policy of Chameleon's family that loses parts of its memory when a decision is due."""
 
+    temporal_ensemble = None
+
     def __init__(self, policy: ChameleonPolicy, parts: Sequence[str]) -> None:
         self._policy, self._parts = policy, parts
         self.features: Features = policy.features
@@ -64,11 +66,10 @@ class Emptied:
         """As the policy's."""
         return self._policy.act(state, steps=steps, source=source)
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+    def at_decision(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         """Called when these robots may act: the memory that is left to them, before they look
         again.
         """
-        state = self._policy.drop_plans(state, robots)
         empty = self.initial_state(len(robots))
         layers = tuple(
             replace(layer, **{part: getattr(nothing, part) for part in self._parts})
@@ -111,13 +112,15 @@ def main(
                     f"{run}: only Chameleon and its ablations have a slow and a fast memory to empty"
                 )
             for emptied, parts in EMPTIED.items():
+                playing = Emptied(policy, parts)
                 evaluation = evaluate(
-                    Emptied(policy, parts),
+                    playing,
                     settings,
                     seeds,
                     steps=steps,
                     parallel=parallel,
                     workers=workers,
+                    at_decision=playing.at_decision,
                 )
                 summary, played = (
                     evaluation.summary,

@@ -203,12 +203,15 @@ def _pass(
         steps=steps,
         instruction=embed_instruction(policy.features, task),
         answers=answers,
+        at_decision=policy.at_decision,
         progress=progress,
     )
 
 
 class _Keeper:
     """A policy that keeps the memory of every decision."""
+
+    temporal_ensemble = None
 
     def __init__(self, policy: ChameleonPolicy, watch: Callable[[Inspection], None] | None) -> None:
         self.decided: dict[tuple[int, int], Decided] = {}
@@ -220,9 +223,9 @@ class _Keeper:
     def initial_state(self, batch_size: int = 1) -> MemoryState:
         return self._policy.initial_state(batch_size)
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+    def at_decision(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         self._deciding = {robot: state[robot].to("cpu") for robot in robots}
-        return self._policy.drop_plans(state, robots)
+        return state
 
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
         seen = self._policy.inspect(_with_time(observation), state)
@@ -253,6 +256,8 @@ class _Robot:
 class _Continuer:
     """Repeats actions up to a decision, and from there on is the policy with another memory."""
 
+    temporal_ensemble = None
+
     def __init__(
         self, policy: ChameleonPolicy, robots: Mapping[int, _Robot], decision: int
     ) -> None:
@@ -268,7 +273,7 @@ class _Continuer:
     def initial_state(self, batch_size: int = 1) -> MemoryState:
         return self._policy.initial_state(batch_size)
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+    def at_decision(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         for robot in robots:
             self._decisions[robot] += 1
             memory = self._robots[robot].memory
@@ -276,7 +281,7 @@ class _Continuer:
                 state = state.put(robot, memory.to(self.device))
                 self._deciding.append(robot)
                 self._free.add(robot)
-        return self._policy.drop_plans(state, robots)
+        return state
 
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
         self._step += 1
