@@ -46,8 +46,8 @@ STATE = Features(objects=ObjectSlots(count=6, size=13), proprioception=10, actio
 """As a Camo task without pictures."""
 SERVER = """
 import sys
-from chameleon_policy.serve import Settings, serve
-serve(sys.argv[1], Settings(port=0), device=sys.argv[2], announce=lambda said: print(said, flush=True))
+from chameleon_policy.serve import ServerSettings, serve
+serve(sys.argv[1], ServerSettings(port=0), device=sys.argv[2], announce=lambda said: print(said, flush=True))
 """
 
 

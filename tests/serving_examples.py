@@ -140,8 +140,8 @@ def server_process(
     """Serves a policy until the block ends."""
     policy.save_pretrained(folder / "policy")
     code = (
-        "from functools import partial; from chameleon_policy.serve import Settings, serve\n"
-        f"settings = Settings(**{ {'port': 0, **settings}!r})\n"
+        "from functools import partial; from chameleon_policy.serve import ServerSettings, serve\n"
+        f"settings = ServerSettings(**{ {'port': 0, **settings}!r})\n"
         f"serve({str(folder / 'policy')!r}, settings, device='cpu', announce=partial(print, flush=True))"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

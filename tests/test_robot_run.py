@@ -26,7 +26,7 @@ from chameleon_policy.robot.camo_sim import CamoSim
 from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.loop import LoopSettings
 from chameleon_policy.robot.run import camo_settings, run_episodes
-from chameleon_policy.serve import Settings, running_server
+from chameleon_policy.serve import ServerSettings, running_server
 
 SETTINGS = CamoSettings(task="clean-plate", observation="state")
 SEED = evaluation_seed(11)
@@ -44,7 +44,7 @@ def policy() -> ChameleonPolicy:
 
 @pytest.fixture(scope="module")
 def url(policy: ChameleonPolicy) -> Iterator[str]:
-    with running_server(policy, Settings(port=0)) as address:
+    with running_server(policy, ServerSettings(port=0)) as address:
         yield address
 
 
@@ -195,7 +195,7 @@ def test_a_server_that_goes_away_ends_the_run_and_what_was_done_is_kept(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     ticks, step, server = 0, CamoSim.send, ExitStack()
-    address = server.enter_context(running_server(policy, Settings(port=0)))
+    address = server.enter_context(running_server(policy, ServerSettings(port=0)))
 
     def send(robot: CamoSim, action: np.ndarray) -> None:
         nonlocal ticks

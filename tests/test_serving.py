@@ -23,12 +23,12 @@ from chameleon_client import Client, ConnectionLost, ServerError, Timeout
 from chameleon_client.wire import decode, encode
 from chameleon_policy.baselines import METHODS, load_policy
 from chameleon_policy.policy import Observation, VisuomotorPolicy
-from chameleon_policy.serve import Settings, running_server
+from chameleon_policy.serve import ServerSettings, running_server
 from chameleon_policy.serve.engine import Engine
 from chameleon_policy.serve.memories import Memories
 from chameleon_policy.serve.requests import Act
 from chameleon_policy.serve.server import Server
-from chameleon_policy.serve.sessions import Job, Session
+from chameleon_policy.serve.sessions import PendingRequest, Session
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_policy, nano
 from serving_examples import (
     STEPS,
@@ -40,7 +40,7 @@ from serving_examples import (
     over_the_network,
 )
 
-ANY_PORT = Settings(port=0)
+ANY_PORT = ServerSettings(port=0)
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +229,7 @@ def test_growing_keeps_what_was_remembered(policy) -> None:
 def test_who_comes_back_at_once_is_waited_for_and_nobody_else(policy) -> None:
     engine = Engine(policy, max_sessions=2)
     quick, late = Session("quick"), Session("late")
-    job = Job(Act(request=0, session=""), lambda reply: None)
+    job = PendingRequest(Act(request=0, session=""), lambda reply: None)
     engine._answered, engine._finished, engine._patience = [quick, late], time.perf_counter(), 30.0
     quick.pause = 0.001
     engine.submit(late, job)
@@ -381,7 +381,7 @@ def test_ticks_are_observed_once_and_in_order(policy, client) -> None:
     for tick in (0, 2, 7):
         asked = {"kind": "observe", "session": session.name, "tick": tick, "observation": ticks[1]}
         with pytest.raises(ServerError, match=rf"tick: expected 1, .* got {tick}") as refused:
-            client.wait(client.ask(asked))
+            client.wait(client.request(asked))
         assert refused.value.code == "wrong-tick"
     session.observe(**ticks[1])
     session.observe(**ticks[2])
@@ -433,7 +433,7 @@ def test_after_a_refusal_in_advance_the_next_observation_fits_again(client) -> N
         ),
         ({"kind": "act", "session": "mine", "steps": True}, "bad-request", "got True"),
         ({"kind": "act", "session": "mine"}, "nothing-observed", "send an observation first"),
-        ({"kind": "open", "session": "mine"}, "session-exists", "'mine' is open already"),
+        ({"kind": "open", "session": "mine"}, "session-exists", "'mine' is already open"),
         ({"kind": "open", "session": "x" * 65}, "bad-request", "1 to 64 characters"),
         (
             {"kind": "open", "session": "new", "seed": -1},
@@ -470,9 +470,9 @@ def test_after_a_refusal_in_advance_the_next_observation_fits_again(client) -> N
 def test_wrong_requests_are_answered(
     client, request_: dict[str, Any], code: str, said: str
 ) -> None:
-    client.wait(client.ask({"kind": "open", "session": "mine", "seed": 1}))
+    client.wait(client.request({"kind": "open", "session": "mine", "seed": 1}))
     with pytest.raises(ServerError, match=re.escape(said)) as refused:
-        client.wait(client.ask(request_))
+        client.wait(client.request(request_))
     assert refused.value.code == code
 
 
@@ -487,7 +487,7 @@ def test_nobody_reaches_into_a_session_of_another_connection(policy, url, client
             {"kind": "observe", "tick": 1, "observation": ticks[2]},
         ):
             with pytest.raises(ServerError, match="this connection has no 'episode-0'"):
-                stranger.wait(stranger.ask({**kind, "session": mine.name}))
+                stranger.wait(stranger.request({**kind, "session": mine.name}))
         same_name = stranger.open(seed=2)
         assert same_name.name == mine.name
         same_name.observe(**ticks[2])

@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed
 from chameleon_client import Client, ConnectionLost, ServerError
 from chameleon_client.wire import encode
 from chameleon_policy.policy import VisuomotorPolicy
-from chameleon_policy.serve import Settings, running_server
+from chameleon_policy.serve import ServerSettings, running_server
 from examples import make_policy
 from serving_examples import eventually, health, robots, server_process
 from serving_fuzz import ANSWERED, CLOSES, EITHER, SEEN, Fuzzer, fuzz, raw
@@ -39,7 +39,7 @@ def policy() -> VisuomotorPolicy:
 
 @pytest.fixture(scope="module")
 def url(policy) -> Iterator[str]:
-    with running_server(policy, Settings(port=0, close_seconds=0.5)) as where:
+    with running_server(policy, ServerSettings(port=0, close_seconds=0.5)) as where:
         yield where
 
 
@@ -142,7 +142,7 @@ def test_who_disconnects_in_the_middle_loses_only_its_own(policy, url) -> None:
 
 
 def test_who_asks_without_end_and_never_listens_is_dropped(policy) -> None:
-    settings = Settings(port=0, send_seconds=0.5, close_seconds=0.2)
+    settings = ServerSettings(port=0, send_seconds=0.5, close_seconds=0.2)
     with running_server(policy, settings) as url, robots(policy, url):
         host, _, port = url.removeprefix("ws://").partition(":")
         deaf = socket.socket()

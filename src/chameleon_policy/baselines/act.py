@@ -41,8 +41,9 @@ class Posterior(nn.Module):
         self.out = nn.Linear(config.width, 2 * LATENT)
 
     def forward(self, chunks: Tensor, body: Tensor) -> tuple[Tensor, Tensor]:
-        """Map normalised chunks (M H A) and proprioception tokens (M D) to the mean and the log
-        variance of the style (both M LATENT).
+        """Return mean and log variance of the style (M LATENT each).
+
+        `chunks` are normalised (M H A), `body` holds the proprioception tokens (M D).
         """
         positions = torch.arange(chunks.shape[1], dtype=torch.float32, device=chunks.device)
         actions = self.action_in(chunks) + sinusoid(positions, body.shape[-1]).to(chunks.dtype)
@@ -115,12 +116,11 @@ class ACTPolicy(WindowPolicy):
     # Training
 
     def _errors(self, context: Tensor, targets: Targets) -> tuple[Tensor, Terms]:
-        """Return absolute errors of the chunks (M H A), and the divergence of their styles from a
-        standard normal as a further term.
-        """
+        """Return absolute errors of the chunks (M H A), and the divergence of their styles."""
         if self.posterior is None:
             raise ValueError(
-                "this policy was loaded or built for control, without its posterior; call add_training_branch"
+                "this policy was loaded or built for control, without its posterior; "
+                "call add_training_branch"
             )
         tokens = context[:, -1]
         mean, log_variance = self.posterior(targets.chunks, tokens[:, -2])

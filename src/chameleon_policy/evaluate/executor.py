@@ -22,9 +22,7 @@ class ChunkedPolicy(Protocol):
 
     @property
     def temporal_ensemble(self) -> float | None:
-        """How the weight of a chunk grows with its age where overlapping chunks are averaged; None
-        where only the newest chunk counts.
-        """
+        """Growth of a chunk's weight with its age; None: only the newest chunk counts."""
 
 
 class Executor:
@@ -55,12 +53,11 @@ class Executor:
 
 
 class TemporalEnsemble(Executor):
-    """ACT's temporal ensemble (Zhao et al., 2023): the mean of all chunks that reach a control
-    step, weighted by exp(growth x age).
+    """The mean of all chunks that reach a control step, weighted by exp(growth x age).
 
-    A chunk is due after every `executed` actions. The age of a chunk counts control steps since it
-    was added; with `executed` = 1 the weights are those of the paper, exp(-m i) for the i-th chunk
-    from the oldest on, up to their sum.
+    This is ACT's temporal ensemble (Zhao et al., 2023). A chunk is due after every `executed`
+    actions, and its age counts control steps. With `executed` = 1 and growth m the weights are
+    proportional to those of the paper, exp(-m i) for the i-th chunk, beginning with the oldest.
     """
 
     def __init__(self, executed: int, growth: float) -> None:

@@ -1,5 +1,4 @@
-"""Closed-loop rollouts: one batched policy, many environments, and a memory that observes every
-control step.
+"""Closed-loop rollouts: one batched policy, many environments, a memory of every control step.
 
 Reproducible: the noise of every chunk follows from the seed of its episode, and the policy always
 computes batches of the same size, because the last bits of a result depend on the batch size and a
@@ -93,7 +92,8 @@ def roll_out(
     executed = policy.executed if executed is None else executed
     if not 1 <= executed <= policy.features.horizon:
         raise ValueError(
-            f"expected 1 to {policy.features.horizon} actions of a chunk to be executed, got {executed}"
+            f"expected 1 to {policy.features.horizon} actions of a chunk to be executed, "
+            f"got {executed}"
         )
     waiting = deque(
         _Episode(index, seed, None if answers is None else answers[index])
