@@ -148,14 +148,11 @@ def test_every_method_becomes_torch_programs(method: str, tmp_path: Path) -> Non
     }
     exported = ExportedPolicy(report.directory, "torch")
     _, memory = rolled(load_policy(folder), exported, robots=4, ticks=3)
-    if method == "act":  # its plans are all that it acts from
-        assert [spec.name for spec in exported.manifest.act.inputs] == [
-            "layers.0.plans",
-            "layers.0.made",
-        ]
+    if method == "act":  # it draws nothing
+        assert [spec.name for spec in exported.manifest.act.inputs] == ["working"]
         assert exported.executed == 1
         with pytest.raises(ValueError, match="not finite"):
-            exported.act({**memory, "layers.0.made": np.zeros_like(memory["layers.0.made"])})
+            exported.act({**memory, "working": np.full_like(memory["working"], np.nan)})
 
 
 @pytest.mark.slow

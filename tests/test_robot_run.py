@@ -18,7 +18,6 @@ from chameleon_client import Client
 from chameleon_policy.camo.seeds import evaluation_seed
 from chameleon_policy.cli import main
 from chameleon_policy.data import RecordedDataset
-from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import roll_out
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy, Features, ObjectSlots, preset
@@ -27,6 +26,7 @@ from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.loop import LoopSettings
 from chameleon_policy.robot.run import camo_settings, run_episodes
 from chameleon_policy.serve import ServerSettings, running_server
+from robot_doubles import PoolWithoutDecisions
 
 SETTINGS = CamoSettings(task="clean-plate", observation="state")
 SEED = evaluation_seed(11)
@@ -49,10 +49,10 @@ def url(policy: ChameleonPolicy) -> Iterator[str]:
 
 
 def test_with_patience_it_does_what_an_evaluation_does(policy: ChameleonPolicy, url: str) -> None:
-    """Two episodes with the actions, to the last bit, and the scores of rollouts without a
-    server.
+    """Two episodes with the actions, to the last bit, and the scores of rollouts without a server,
+    in which chunks are carried out over decisions, too.
     """
-    with EnvPool(SETTINGS, 1, 0) as pool:
+    with PoolWithoutDecisions(SETTINGS, 1, 0) as pool:
         expected = roll_out(policy, pool, [SEED, SEED + 1], steps=2)
     loop = LoopSettings(rate=1000, executed=2, blend=0, steps=2, patience=60, timeout=60)
     with Client(url) as client:

@@ -22,7 +22,7 @@ from websockets.sync.server import serve as listen
 from chameleon_client import Client, ConnectionLost, ServerError, Timeout
 from chameleon_client.wire import decode, encode
 from chameleon_policy.baselines import METHODS, load_policy
-from chameleon_policy.policy import Observation, VisuomotorPolicy
+from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.serve import ServerSettings, running_server
 from chameleon_policy.serve.engine import Engine
 from chameleon_policy.serve.memories import Memories
@@ -31,7 +31,6 @@ from chameleon_policy.serve.server import Server
 from chameleon_policy.serve.sessions import PendingRequest, Session
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_policy, nano
 from serving_examples import (
-    STEPS,
     assert_close,
     assert_same,
     episode,
@@ -100,30 +99,6 @@ def test_the_shipped_policy() -> None:
             over_the_network(client.open(seed=9), ticks, steps=None),
             in_process(policy, ticks, 9, steps=None),
         )
-
-
-def test_at_a_decision_the_plans_of_a_policy_are_dropped() -> None:
-    """ACT averages the plans of several ticks: said that a decision is due, it forgets those before
-    it.
-    """
-    torch.manual_seed(1)
-    policy = METHODS["act"](nano(), STATE_FEATURES).eval()
-    ticks = episode(STATE_FEATURES, 4, seed=3)
-    state = policy.initial_state(1)
-    for number, arrays in enumerate(ticks):
-        if number == 3:
-            state = policy.drop_plans(state, [0])
-        state = policy.observe(Observation.single(**arrays), state)
-    expected = policy.act(state, steps=STEPS)[0].numpy()
-    with running_server(policy, ANY_PORT) as url, Client(url) as client:
-        chunks = []
-        for decides in (True, False):
-            session = client.open(seed=0)
-            for number, arrays in enumerate(ticks):
-                session.observe(**arrays, decision=decides and number == 3)
-            chunks.append(session.act(steps=STEPS))
-    np.testing.assert_array_equal(chunks[0], expected)
-    assert np.abs(chunks[1] - expected).max() > 1e-4
 
 
 def test_sixteen_clients_with_interleaved_episodes_never_share_memory(policy, url) -> None:
@@ -243,13 +218,13 @@ def test_who_comes_back_at_once_is_waited_for_and_nobody_else(policy) -> None:
 
 def test_the_pause_of_a_session_is_measured() -> None:
     session = Session("any")
-    session.came_back()
+    session.note_return()
     assert session.pause == math.inf
     session.answered_at = time.perf_counter() - 8
-    session.came_back()
+    session.note_return()
     assert session.pause == pytest.approx(8, abs=1)
     session.answered_at = time.perf_counter()
-    session.came_back()
+    session.note_return()
     assert session.pause == pytest.approx(4, abs=1)
 
 

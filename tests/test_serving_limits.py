@@ -81,7 +81,10 @@ def test_no_more_connections_than_allowed(policy) -> None:
 
 
 def test_who_never_closes_is_closed(policy) -> None:
-    with running_server(policy, ServerSettings(port=0, idle_seconds=0.3)) as url, Client(url) as client:
+    with (
+        running_server(policy, ServerSettings(port=0, idle_seconds=0.3)) as url,
+        Client(url) as client,
+    ):
         session = client.open()
         eventually(lambda: health(url)["sessions"] == 0)
         eventually(lambda: health(url)["connections"] == 0)
@@ -332,7 +335,10 @@ def test_the_page_names_everything_a_client_must_know() -> None:
     assert dtypes[1] == ", ".join(f"{number} {dtype.name}" for number, dtype in enumerate(DTYPES))
     told = set(re.findall(r"`(\w+)`", PAGE.partition("`metadata` has")[2].partition("\n\n")[0]))
     assert told == {field.name for kind in (Metadata, Limits) for field in fields(kind)}
-    assert f"{ServerSettings().idle_seconds:g} s" in PAGE and f"{ServerSettings().send_seconds:g} s" in PAGE
+    assert (
+        f"{ServerSettings().idle_seconds:g} s" in PAGE
+        and f"{ServerSettings().send_seconds:g} s" in PAGE
+    )
     assert (
         f"{ServerSettings().max_sessions_per_connection} sessions a connection, {ServerSettings().max_sessions} in all"
         in PAGE
