@@ -155,7 +155,7 @@ class ACTPolicy(WindowPolicy):
         generator: torch.Generator | None,
     ) -> Tensor:
         """Return the decoded chunk with style zero; nothing is drawn, and one step is enough."""
-        shape = (len(state), self.features.horizon, self.features.action)
+        shape = (state.working.shape[0], self.features.horizon, self.features.action)
         # Nothing begins with noise here, but what every other method refuses is refused.
         starting_chunk(shape, state.working, steps, source, generator)
         return self._decode(state.working[:, -1].to(self._precision))
