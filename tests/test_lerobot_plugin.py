@@ -462,7 +462,7 @@ def test_lerobots_windows_are_our_episodes(trained: Path, home: Path) -> None:
             np.testing.assert_array_equal(seen.proprioception[row, :length], episode.state)
             np.testing.assert_array_equal(seen.objects[row, :length], episode.objects)
             np.testing.assert_array_equal(window.batch.actions[row, :length], episode.actions)
-            assert window.places[row] == (row, starts[row], starts[row + 1])
+            assert window.spans[row] == (row, starts[row], starts[row + 1])
 
         policy.train()
         policy.config.n_obs_steps, begun, loss = 16, [], policy.model.loss

@@ -120,7 +120,7 @@ def test_rows_begin_with_their_first_real_frame(after: int) -> None:
         first, end = max(0, frame - before), min(episodes.lengths[episode], frame + after + 1)
         start = episodes.starts[episode]
         assert int(batch.valid[row].sum()) == end - first
-        assert window.places[row] == (episode, start + first, start + end)
+        assert window.spans[row] == (episode, start + first, start + end)
         assert window.whole[row] == (end - first == batch.valid.shape[1])
         for tensor, key in (
             (batch.observation.proprioception, "observation.state"),
@@ -169,7 +169,7 @@ def test_windows_in_order_carry_the_memory() -> None:
     for step, chosen in enumerate(([0, 1], [0, 1], [1, 0])):
         rows = [(episode, size * (step + 1) - 1) for episode in chosen]
         window = windows.window_of(episodes.batch(rows, size - 1), STATE_FEATURES, {}, size - 1)
-        state, augmentation = carry.start_from(carried, policy, window.places)
+        state, augmentation = carry.start_from(carried, policy, window.spans)
         if step == 2:  # the two have changed places
             by_hand = {name: value[[1, 0]] for name, value in by_hand.items()}
         expected = loss_of(policy, window.batch, **by_hand)
@@ -183,7 +183,7 @@ def test_windows_in_order_carry_the_memory() -> None:
             assert abs((forgetful - got.total).item()) > 1e-6
         else:
             assert state is None
-        carried = carry.left_behind(got, window.places, window.whole)
+        carried = carry.carry_over(got, window.spans, window.whole)
         by_hand = {"state": got.state, "augmentation": got.augmentation}
 
 
@@ -195,13 +195,13 @@ def test_only_rows_that_go_on_carry_the_memory() -> None:
 
     # the last one has padding, so that its memory ran on over it
     before = window((0, 4), (0, 9), (2, 2))
-    carried = carry.left_behind(policy.loss(before.batch), before.places, before.whole)
+    carried = carry.carry_over(policy.loss(before.batch), before.spans, before.whole)
     # It goes on; it is another episode, whose first frame follows on the end of that before it; it
     # overlaps; it has run on.
     after = window((0, 9), (1, 4), (0, 8), (2, 7))
-    state, _ = carry.start_from(carried, policy, after.places)
+    state, _ = carry.start_from(carried, policy, after.spans)
     assert state is not None and state.steps.tolist() == [5, 0, 0, 0]
-    assert carry.start_from(carried, policy, window((1, 4), (2, 7)).places) == (None, None)
+    assert carry.start_from(carried, policy, window((1, 4), (2, 7)).spans) == (None, None)
 
 
 def test_pictures_come_with_channels_last() -> None:
