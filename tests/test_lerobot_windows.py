@@ -1,6 +1,4 @@
-"""The plugin's translation of LeRobot's windows, without lerobot: modules that need nothing of it
-are loaded as files.
-"""
+"""The plugin's translation of LeRobot's windows; modules without lerobot are loaded as files."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ windows, carry, statistics = module("windows"), module("carry"), module("statist
 
 
 class Episodes:
-    """Episodes as LeRobot's dataset would deliver windows of them: the frame at an end is repeated,
-    and marked.
-    """
+    """Episodes with windows as LeRobot's dataset returns them, padded by their last frames."""
 
     def __init__(self, *lengths: int, seed: int = 0) -> None:
         self.lengths = lengths
@@ -93,7 +89,7 @@ class Episodes:
 
 
 def spoilt(batch: dict[str, Any]) -> dict[str, Any]:
-    """The same batch with other numbers wherever LeRobot says that they are padding."""
+    """Return the same batch with other numbers in LeRobot's padding."""
     spoilt = dict(batch)
     for key in ("observation.state", "observation.environment_state", "action"):
         spoilt[key] = torch.where(
@@ -161,9 +157,7 @@ def test_padding_does_not_count() -> None:
 
 
 def test_windows_in_order_carry_the_memory() -> None:
-    """Two episodes side by side, cut into windows of five: as if the states had been handed on by
-    hand.
-    """
+    """Two parallel episodes in windows of five equal a loop that carries the states by hand."""
     episodes, policy = Episodes(15, 15, 15), make_policy()
     size, carried, by_hand = 5, None, {"state": None, "augmentation": None}
     for step, chosen in enumerate(([0, 1], [0, 1], [1, 0])):
@@ -260,9 +254,7 @@ def test_moments_are_those_of_our_own_training() -> None:
 
 
 def test_a_window_in_the_middle_of_an_episode_does_not_begin_with_a_rest() -> None:
-    """The robot moves all the time: cut out of its episode, no moment of the window may count as
-    waiting or deciding.
-    """
+    """The robot moves all the time, so that no step of the window is waiting or deciding."""
     path = torch.arange(40.0).reshape(1, 40, 1).expand(-1, -1, 2)
     valid = torch.ones(1, 40, dtype=torch.bool)
     batch = EpisodeBatch(
@@ -304,9 +296,7 @@ def test_statistics_from_frames_are_those_of_our_own_training(recording: Path) -
 
 
 def test_statistics_from_a_summary_keep_directions(recording: Path) -> None:
-    """LeRobot's minimum, maximum, mean and deviation are enough to find the rotations of a Camo
-    recording.
-    """
+    """LeRobot's summary is enough to find the rotations of a Camo recording."""
     episodes = load_episodes(open_episodes(recording))
     rows = {
         "observation.state": np.concatenate([each.state for each in episodes]),

@@ -1,6 +1,4 @@
-"""`chameleon run` against a server: it does what an evaluation does, and ends well when things go
-wrong.
-"""
+"""`chameleon run` with a server: it acts like an evaluation, and ends well after errors."""
 
 from __future__ import annotations
 
@@ -49,8 +47,9 @@ def url(policy: ChameleonPolicy) -> Iterator[str]:
 
 
 def test_with_patience_it_does_what_an_evaluation_does(policy: ChameleonPolicy, url: str) -> None:
-    """Two episodes with the actions, to the last bit, and the scores of rollouts without a server,
-    in which chunks are carried out over decisions, too.
+    """Two episodes have the actions, to the last bit, and the scores of rollouts without a server.
+
+    Robots know of no decisions: in the rollouts, too, chunks are carried out over them.
     """
     with PoolWithoutDecisions(SETTINGS, 1, 0) as pool:
         expected = roll_out(policy, pool, [SEED, SEED + 1], steps=2)

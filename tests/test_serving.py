@@ -1,6 +1,4 @@
-"""A server gives what the policy gives in process, to every client by itself, whatever the others
-send.
-"""
+"""Every client gets the policy's actions in process, whatever other clients send."""
 
 from __future__ import annotations
 
@@ -262,7 +260,7 @@ def test_a_bad_observation_changes_nothing(
 
 
 def test_nobody_else_fails_with_a_bad_observation_or_a_bad_chunk(policy, url, client) -> None:
-    """All in the same moment: most of it lands in the same batches."""
+    """All requests come at the same moment, so that most share batches."""
     ticks = episode(STATE_FEATURES, 6, seed=1)
     good, bad = [client.open(seed=seed) for seed in range(3)], client.open(seed=99)
     chunks: list[list[Any]] = [[] for _ in good]
@@ -283,9 +281,7 @@ def test_nobody_else_fails_with_a_bad_observation_or_a_bad_chunk(policy, url, cl
 
 
 def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) -> None:
-    """Whatever a policy chokes on: the robot that brought it gets the error, the others their
-    chunks.
-    """
+    """The robot whose request fails gets the error, the others get their chunks."""
     ticks = episode(STATE_FEATURES, 1, seed=1)
     expected, act, sizes = in_process(policy, ticks, 5), policy.act, []
 
@@ -323,9 +319,7 @@ def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) 
 
 
 def test_pictures_of_two_kinds_do_not_spoil_each_other() -> None:
-    """Joined into one tensor, uint8 pictures beside float ones would become floats from 0 to
-    255.
-    """
+    """In one tensor with float images, uint8 images would become floats from 0 to 255."""
     policy = make_policy(IMAGE_FEATURES).eval()
     ticks = episode(IMAGE_FEATURES, 2, seed=5)
     as_float = [
@@ -472,9 +466,7 @@ def test_nobody_reaches_into_a_session_of_another_connection(policy, url, client
 
 
 def test_a_network_that_is_stuck_does_not_hold_up_whoever_does_not_wait() -> None:
-    """A server that greets and then never reads: pictures pile up, calls return at once, and
-    closing ends it.
-    """
+    """With a server that never reads, images pile up, calls return at once, and closing works."""
     policy = make_policy(IMAGE_FEATURES).eval()
     greeting, over = (
         Server(policy, ANY_PORT, name="stuck", embed=lambda text: torch.zeros(6)).metadata(),

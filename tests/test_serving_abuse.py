@@ -1,6 +1,4 @@
-"""Whatever a client does, it loses its own sessions and nothing else: a robot that plays beside it
-never notices.
-"""
+"""Whatever a client does, it loses its own sessions only, and does not disturb other robots."""
 
 from __future__ import annotations
 
@@ -55,7 +53,8 @@ def test_ten_thousand_malformed_messages(policy, url) -> None:
     with robots(policy, url, count=2) as playing:
         fuzzer = fuzz(url, MALFORMED, seed=1)
     print(
-        f"\n{fuzzer.refused} of {MALFORMED} refused beside {sum(robot.episodes for robot in playing)} episodes:"
+        f"\n{fuzzer.refused} of {MALFORMED} refused during "
+        f"{sum(robot.episodes for robot in playing)} episodes:"
     )
     print(
         "\n".join(f"  {count:5d} {outcome}" for outcome, count in sorted(fuzzer.outcomes.items()))
@@ -156,9 +155,7 @@ def test_who_asks_without_end_and_never_listens_is_dropped(policy) -> None:
 
 
 def test_who_asks_for_much_at_once_waits_for_itself(policy, url) -> None:
-    """Nothing more is read from a client that has its share of requests waiting; all are answered
-    in the end.
-    """
+    """A client with too many waiting requests is not read from; all are answered in the end."""
     with robots(policy, url), Client(url, timeout=60) as greedy:
         sessions = [greedy.open(seed=1) for _ in range(3)]
         futures = [session.observe_soon(**SEEN) for _ in range(60) for session in sessions]
@@ -217,9 +214,7 @@ def misbehave(url: str, seed: int, enough: threading.Event, done: Counter[str]) 
 
 @pytest.mark.slow
 def test_memory_stays_flat_for_as_long_as_it_serves(policy, tmp_path: Path) -> None:
-    """Good and bad clients for CHAMELEON_SOAK_SECONDS (default: 10 minutes); the server's memory
-    and files do not grow.
-    """
+    """The server's memory and files do not grow during CHAMELEON_SOAK_SECONDS (default: 600)."""
     enough, done = threading.Event(), Counter[str]()
     with server_process(policy, tmp_path, idle_seconds=2.0, close_seconds=0.5) as server:
         files, samples = server.files(), []
@@ -240,6 +235,7 @@ def test_memory_stays_flat_for_as_long_as_it_serves(policy, tmp_path: Path) -> N
     early, late = statistics.median(samples[fifth : 2 * fifth]), statistics.median(samples[-fifth:])
     print(f"\n{SOAK_SECONDS:g} s: {served['ticks']} ticks, {served['chunks']} chunks, {dict(done)}")
     print(
-        f"memory {early:.1f} MiB in the second fifth, {late:.1f} MiB in the last, {min(samples):.1f} to {max(samples):.1f}"
+        f"memory {early:.1f} MiB in the second fifth, {late:.1f} MiB in the last, "
+        f"{min(samples):.1f} to {max(samples):.1f}"
     )
     assert late - early < 4

@@ -1,4 +1,4 @@
-"""What a server allows, whom it lets in, and how it ends."""
+"""Limits of a server, authentication, and shutdown."""
 
 from __future__ import annotations
 
@@ -335,11 +335,7 @@ def test_the_page_names_everything_a_client_must_know() -> None:
     assert dtypes[1] == ", ".join(f"{number} {dtype.name}" for number, dtype in enumerate(DTYPES))
     told = set(re.findall(r"`(\w+)`", PAGE.partition("`metadata` has")[2].partition("\n\n")[0]))
     assert told == {field.name for kind in (Metadata, Limits) for field in fields(kind)}
-    assert (
-        f"{ServerSettings().idle_seconds:g} s" in PAGE
-        and f"{ServerSettings().send_seconds:g} s" in PAGE
-    )
-    assert (
-        f"{ServerSettings().max_sessions_per_connection} sessions a connection, {ServerSettings().max_sessions} in all"
-        in PAGE
-    )
+    settings = ServerSettings()
+    assert f"{settings.idle_seconds:g} s" in PAGE and f"{settings.send_seconds:g} s" in PAGE
+    one, all_clients = settings.max_sessions_per_connection, settings.max_sessions
+    assert f"{one} sessions a connection, {all_clients} in all" in PAGE

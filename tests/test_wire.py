@@ -22,7 +22,7 @@ LIMIT = 10_000
 
 
 def array(payload: bytes) -> bytes:
-    """A message with one array of this payload."""
+    """Return a message with one array of this payload."""
     return msgpack.packb({"a": msgpack.ExtType(1, payload)})
 
 
@@ -171,7 +171,10 @@ def test_a_server_of_another_protocol_is_named() -> None:
 
 
 def test_the_client_needs_no_torch() -> None:
-    code = "import sys, chameleon_client; print(sorted({'torch', 'chameleon_policy'} & sys.modules.keys()))"
+    code = (
+        "import sys, chameleon_client; "
+        "print(sorted({'torch', 'chameleon_policy'} & sys.modules.keys()))"
+    )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
