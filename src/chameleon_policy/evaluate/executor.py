@@ -8,6 +8,7 @@ shape.
 from __future__ import annotations
 
 import math
+import operator
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -74,20 +75,18 @@ class TemporalEnsemble(Executor):
 
     def add(self, chunk: Iterable[Any]) -> None:
         """Take in a chunk (H ...) whose first action is meant for the coming control step."""
-        self._chunks = [
-            (start, actions) for start, actions in self._chunks if self._step - start < len(actions)
-        ]
         self._chunks.append((self._step, [*chunk]))
 
     def next_action(self) -> Any:
         """Return the weighted mean of what the chunks plan for the coming control step."""
-        planned = [
-            (math.exp(self._growth * (self._step - start)), actions[self._step - start])
-            for start, actions in self._chunks
-            if self._step - start < len(actions)
+        step = self._step
+        self._chunks = [
+            (start, actions) for start, actions in self._chunks if step < start + len(actions)
         ]
+        weights = [math.exp(self._growth * (step - start)) for start, _ in self._chunks]
+        planned = [actions[step - start] for start, actions in self._chunks]
         self._step += 1
-        return sum(weight * action for weight, action in planned) / sum(w for w, _ in planned)
+        return sum(map(operator.mul, weights, planned)) / sum(weights)
 
     def clear(self) -> None:
         """Forget all chunks."""

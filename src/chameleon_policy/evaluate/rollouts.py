@@ -56,8 +56,8 @@ class Rollout:
 
 
 AtDecision = Callable[[Any, list[int]], Any]
-"""Takes the memory of all slots, and the slots in which a decision is due and not observed yet;
-returns the memory to go on with.
+"""Takes the memory of all slots, and the slots in which a decision is due that the policy has not
+observed yet; returns the memory to go on with.
 """
 
 
