@@ -105,7 +105,15 @@ def trained(source: str, task: str, seeds: Sequence[int]) -> list[dict[str, Any]
             f"{source} is {policy.method}; only Chameleon and its ablations have two layers"
         )
     held = Held(policy)
-    evaluate(held, settings, seeds, steps=8, parallel=len(seeds), workers=2)
+    evaluate(
+        held,
+        settings,
+        seeds,
+        steps=8,
+        parallel=len(seeds),
+        workers=2,
+        at_decision=held.at_decision,
+    )
     ssm = {"slow": policy.config.slow, "fast": policy.config.fast}
     rows = [
         _row(f"{source}, {task}", layer, ssm[layer], torch.cat(held.found[layer]))
@@ -122,10 +130,10 @@ class Held(Emptied):
         self.found: dict[str, list[Tensor]] = {layer: [] for layer in LAYERS}
         self._due: list[int] = []
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+    def at_decision(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         """Note that these robots are about to decide."""
         self._due = list(robots)
-        return super().drop_plans(state, robots)
+        return super().at_decision(state, robots)
 
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
         """Observe; where a decision is due, also measure."""

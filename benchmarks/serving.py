@@ -45,9 +45,9 @@ STATE = Features(objects=ObjectSlots(count=6, size=13), proprioception=10, actio
 """Features of a Camo task without pictures."""
 SERVER = """
 import sys
-from chameleon_policy.serve import Settings, serve
+from chameleon_policy.serve import ServerSettings, serve
 announce = lambda message: print(message, flush=True)
-serve(sys.argv[1], Settings(port=0), device=sys.argv[2], announce=announce)
+serve(sys.argv[1], ServerSettings(port=0), device=sys.argv[2], announce=announce)
 """
 
 

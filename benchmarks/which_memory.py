@@ -44,6 +44,8 @@ EMPTIED: dict[str, tuple[str, ...]] = {
 class Emptied:
     """A policy of Chameleon's family that loses parts of its memory when a decision is due."""
 
+    temporal_ensemble = None
+
     def __init__(self, policy: ChameleonPolicy, parts: Sequence[str]) -> None:
         self._policy, self._parts = policy, parts
         self.features: Features = policy.features
@@ -62,9 +64,8 @@ class Emptied:
         """Call the policy."""
         return self._policy.act(state, steps=steps, source=source)
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
-        """Empty the parts of the memory of robots that may act now."""
-        state = self._policy.drop_plans(state, robots)
+    def at_decision(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+        """Return the memory with parts emptied for the robots that may act now."""
         empty = self.initial_state(len(robots))
         layers = tuple(
             replace(layer, **{part: getattr(nothing, part) for part in self._parts})
@@ -107,13 +108,15 @@ def main(
                     f"{run}: only Chameleon and its ablations have a slow and a fast memory"
                 )
             for emptied, parts in EMPTIED.items():
+                playing = Emptied(policy, parts)
                 evaluation = evaluate(
-                    Emptied(policy, parts),
+                    playing,
                     settings,
                     seeds,
                     steps=steps,
                     parallel=parallel,
                     workers=workers,
+                    at_decision=playing.at_decision,
                 )
                 summary, played = (
                     evaluation.summary,

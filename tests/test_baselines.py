@@ -11,7 +11,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from chameleon_policy import Observation
-from chameleon_policy.baselines.act import AGE_WEIGHT, KL_WEIGHT, ACTPolicy
+from chameleon_policy.baselines.act import KL_WEIGHT, ACTPolicy
 from chameleon_policy.baselines.diffusion_transformer import DiffusionTransformerPolicy
 from chameleon_policy.baselines.diffusion_unet import DiffusionUNetPolicy, UNet
 from chameleon_policy.baselines.lstm import RecurrentPolicy
@@ -151,49 +151,16 @@ class TestDiffusion:
 
 
 class TestACT:
-    def test_what_is_done_is_the_mean_of_all_plans_that_reach_so_far(self) -> None:
-        """A table of every plan over time, as the authors describe it, in plain loops."""
-        features = dataclasses.replace(STATE_FEATURES, horizon=5)
-        policy = ACTPolicy(nano(), features).eval()
-        state, table = policy.initial_state(2), {}
-        for now in range(9):
-            observation = make_observation(features, 2, seed=now)
-            state = policy.observe(observation, state)
-            plan = policy._plan(
-                policy.event_tokens(observation.map(lambda tensor: tensor[:, None]))[:, 0]
-            )
-            for place in range(features.horizon):
-                table[now, now + place] = policy.normalize_action.inverse(plan[:, place])
-            done = policy.act(state)
-            for ahead in range(features.horizon):
-                # the oldest first
-                made = [when for when in range(now + 1) if (when, now + ahead) in table]
-                weights = [math.exp(-AGE_WEIGHT * rank) for rank in range(len(made))]
-                mean = sum(
-                    w * table[when, now + ahead] for w, when in zip(weights, made, strict=True)
-                ) / sum(weights)
-                torch.testing.assert_close(done[:, ahead], mean, rtol=1e-4, atol=1e-5)
-        assert policy.executed == 1
-
-    def test_the_past_is_gone_when_its_plans_are(self) -> None:
-        """After H steps, or at once where they are dropped: at a decision."""
+    def test_a_chunk_follows_from_the_last_observation_alone(self) -> None:
         policy = ACTPolicy(nano(), STATE_FEATURES).eval()
-        state, other = (
-            policy.observe(make_observation(STATE_FEATURES, 2, seed=s), policy.initial_state(2))
-            for s in (8, 9)
-        )
-        dropped, fresh = policy.drop_plans(other, [1]), policy.initial_state(2)
-        for now in range(STATE_FEATURES.horizon):
-            observation = make_observation(STATE_FEATURES, 2, seed=now)
-            state, other, dropped, fresh = (
-                policy.observe(observation, each) for each in (state, other, dropped, fresh)
-            )
-            gone = now + 1 >= STATE_FEATURES.horizon
-            assert (
-                torch.allclose(policy.act(state), policy.act(other), rtol=1e-4, atol=1e-6) == gone
-            )
-            torch.testing.assert_close(policy.act(dropped)[1], policy.act(fresh)[1])
-            torch.testing.assert_close(policy.act(dropped)[0], policy.act(other)[0])
+        observation = make_observation(STATE_FEATURES, 2)
+        fresh = policy.observe(observation, policy.initial_state(2))
+        other = policy.observe(make_observation(STATE_FEATURES, 2, seed=1), policy.initial_state(2))
+        tokens = policy.event_tokens(observation.map(lambda tensor: tensor[:, None]))[:, 0]
+        expected = policy.normalize_action.inverse(policy._decode(tokens))
+        torch.testing.assert_close(policy.act(fresh), expected)
+        torch.testing.assert_close(policy.act(policy.observe(observation, other)), expected)
+        assert policy.executed == 1 and policy.temporal_ensemble == 0.01
 
     def test_bad_options_are_refused_though_nothing_is_drawn(self) -> None:
         policy = ACTPolicy(nano(), STATE_FEATURES).eval()
@@ -202,8 +169,6 @@ class TestACT:
             policy.act(state, steps=0)
         with pytest.raises(ValueError, match="source"):
             policy.act(state, source="nonsense")
-        with pytest.raises(ValueError, match="nothing was observed since"):
-            policy.act(policy.drop_plans(state, [0]))
 
     def test_the_divergence_is_the_textbooks(self, monkeypatch) -> None:
         policy = ACTPolicy(nano(), STATE_FEATURES).eval()

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from documents import ROOT
 from rich.console import Console
 
 from chameleon_policy import (
@@ -33,7 +34,6 @@ from chameleon_policy.export.manifest import MANIFEST, Manifest, read_manifest
 from chameleon_policy.export.runtime import ExportedPolicy
 from chameleon_policy.policy.config import from_json
 from chameleon_policy.policy.normalizer import Range
-from documents import ROOT
 from examples import STATE_FEATURES, make_observation, nano
 
 pytest.importorskip("onnxruntime")
@@ -148,14 +148,11 @@ def test_every_method_becomes_torch_programs(method: str, tmp_path: Path) -> Non
     }
     exported = ExportedPolicy(report.directory, "torch")
     _, memory = assert_same_rollout(load_policy(folder), exported, robots=4, ticks=3)
-    if method == "act":  # its head reads nothing but its plans
-        assert [spec.name for spec in exported.manifest.act.inputs] == [
-            "layers.0.plans",
-            "layers.0.made",
-        ]
+    if method == "act":  # it draws nothing
+        assert [spec.name for spec in exported.manifest.act.inputs] == ["working"]
         assert exported.executed == 1
         with pytest.raises(ValueError, match="not finite"):
-            exported.act({**memory, "layers.0.made": np.zeros_like(memory["layers.0.made"])})
+            exported.act({**memory, "working": np.full_like(memory["working"], np.nan)})
 
 
 @pytest.mark.slow

@@ -108,6 +108,7 @@ def test_benchmark_does_not_need_torch() -> None:
             {"transformers", "huggingface_hub", "mujoco", "gymnasium", "av"},
         ),
         ("import chameleon_policy.camo.recording", {"torch", "transformers"}),
+        ("import chameleon_policy.evaluate.executor", {"torch", "mujoco", "gymnasium"}),
         ("import chameleon_policy.cli", {"torch", "mujoco", "av"}),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 from chameleon_policy.camo import Summary, summarise, task_named
 from chameleon_policy.camo.seeds import EVALUATION_SEEDS, refuse_training_seeds
 from chameleon_policy.evaluate.pool import EnvPool
-from chameleon_policy.evaluate.rollouts import Policy, Rollout, roll_out
+from chameleon_policy.evaluate.rollouts import AtDecision, Policy, Rollout, roll_out
 from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import Features, InstructionEncoder
 
@@ -90,6 +90,7 @@ def evaluate(
     parallel: int = 36,
     workers: int = 2,
     training_seeds: bool = False,
+    at_decision: AtDecision = lambda state, slots: state,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Evaluation:
     """Play an episode for every seed. Training seeds are refused, unless it is said that they are
@@ -108,6 +109,7 @@ def evaluate(
             steps=steps,
             executed=executed,
             instruction=instruction,
+            at_decision=at_decision,
             progress=progress,
         )
     return Evaluation(settings, rollouts)

@@ -7,7 +7,6 @@ oracle does just that. Batching, memory states, chunks and processes are those o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +38,7 @@ class OraclePolicy:
     method = "oracle"
     device = torch.device("cpu")
     executed = 1
+    temporal_ensemble = None
     features = Features(
         objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=1
     )
@@ -51,10 +51,6 @@ class OraclePolicy:
         """Listen."""
         assert len(observation.proprioception) == len(state)
         return LastAction(observation.proprioception)
-
-    def drop_plans(self, state: LastAction, robots: Sequence[int]) -> LastAction:
-        """It has none."""
-        return state
 
     def act(
         self, state: LastAction, *, steps: int | None = None, source: Tensor | None = None

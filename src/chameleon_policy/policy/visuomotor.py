@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -109,7 +108,11 @@ class VisuomotorPolicy(nn.Module):
     has_working_state: ClassVar[bool] = False
     """Whether a fast layer with a limited half-life carries a working state between steps."""
     carries_memory: ClassVar[bool] = True
-    """Whether the windows of a long episode can be trained on one after another."""
+    """Whether windows of a long episode can be trained on one after another."""
+    temporal_ensemble: ClassVar[float | None] = None
+    """How the weight of a chunk grows with its age where the executor averages overlapping chunks;
+    None: only the newest chunk counts.
+    """
 
     def __init__(
         self, config: PolicyConfig, features: Features, statistics: Statistics | None = None
@@ -279,12 +282,6 @@ class VisuomotorPolicy(nn.Module):
             state, self.config.sampling_steps if steps is None else steps, source, generator
         )
         return self.normalize_action.inverse(chunk)
-
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
-        """Called where a decision is due for these robots: what was planned before must not be done
-        any more.
-        """
-        return state
 
     @torch.no_grad()
     def working_states(self, observation: Observation) -> Tensor:

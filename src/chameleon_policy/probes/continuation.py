@@ -199,12 +199,15 @@ def _roll_out_all(
         steps=steps,
         instruction=embed_instruction(policy.features, task),
         answers=answers,
+        at_decision=policy.at_decision,
         progress=progress,
     )
 
 
 class _RecordingPolicy:
     """A policy that records the memory at every decision."""
+
+    temporal_ensemble = None
 
     def __init__(self, policy: ChameleonPolicy, watch: Callable[[Inspection], None] | None) -> None:
         self.points: dict[tuple[int, int], DecisionPoint] = {}
@@ -216,9 +219,9 @@ class _RecordingPolicy:
     def initial_state(self, batch_size: int = 1) -> MemoryState:
         return self._policy.initial_state(batch_size)
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+    def at_decision(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         self._deciding = {robot: state[robot].to("cpu") for robot in robots}
-        return self._policy.drop_plans(state, robots)
+        return state
 
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
         inspection = self._policy.inspect(_with_time(observation), state)
@@ -249,6 +252,8 @@ class _Robot:
 class _ContinuingPolicy:
     """A policy that repeats actions up to a decision, and acts with another memory after it."""
 
+    temporal_ensemble = None
+
     def __init__(
         self, policy: ChameleonPolicy, robots: Mapping[int, _Robot], decision: int
     ) -> None:
@@ -264,7 +269,7 @@ class _ContinuingPolicy:
     def initial_state(self, batch_size: int = 1) -> MemoryState:
         return self._policy.initial_state(batch_size)
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+    def at_decision(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         for robot in robots:
             self._decisions[robot] += 1
             memory = self._robots[robot].memory
@@ -272,7 +277,7 @@ class _ContinuingPolicy:
                 state = state.put(robot, memory.to(self.device))
                 self._deciding.append(robot)
                 self._free.add(robot)
-        return self._policy.drop_plans(state, robots)
+        return state
 
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
         self._step += 1
