@@ -22,8 +22,8 @@ from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.experiments.reproduce import HELD_OUT, PUBLISHED, RATES, SCORES
 from chameleon_policy.policy.saving import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
 from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
-from chameleon_policy.report.interval_chart import Point, interval_chart
+from chameleon_policy.report.tables import interval
+from chameleon_policy.report.charts import Point, interval_chart
 from chameleon_policy.train.held_out import probe_of
 
 ROOT = PUBLISHED.parents[2]

@@ -26,8 +26,8 @@ from chameleon_policy.evaluate.loading import (
 )
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
-from chameleon_policy.report.interval_chart import interval_chart, point_of
+from chameleon_policy.report.tables import interval
+from chameleon_policy.report.charts import interval_chart, point_of
 
 COMMAND = "python -m benchmarks.delay_study"
 RETENTION = (3, 10, 30, 100, 300)

@@ -25,8 +25,8 @@ from chameleon_policy.camo import TASKS
 from chameleon_policy.experiments.reproduce import RATES
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
-from chameleon_policy.report.interval_chart import interval_chart, point_of
+from chameleon_policy.report.tables import interval
+from chameleon_policy.report.charts import interval_chart, point_of
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 COMMAND = "python -m benchmarks.told_answer"

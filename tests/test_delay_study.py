@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import delay_study
-from chameleon_policy.report.interval_chart import interval_chart
+from chameleon_policy.report.charts import interval_chart
 
 
 def test_every_point_is_an_evaluation_at_that_difficulty(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import re
 
 from chameleon_policy.probes.addressability import by_rule
 from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval, percent
-from chameleon_policy.report.probes import paper
-from chameleon_policy.report.probes.files import charts
-from chameleon_policy.report.probes.table import leads, ready_at
+from chameleon_policy.report.tables import interval, percent
+from chameleon_policy.report import paper
+from chameleon_policy.report.probe_figures import charts
+from chameleon_policy.report.probe_tables import leads, ready_at
 from documents import README, ROOT, result, table_below
 
 PAGE = (ROOT / "docs/probes.md").read_text()

@@ -25,10 +25,10 @@ from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.probes import study as module
 from chameleon_policy.probes.addressability import INTERVENTIONS, by_rule
 from chameleon_policy.probes.study import Place, Study, found_before, name_of, probe_runs, tasks_of
-from chameleon_policy.report import runs as reporting
-from chameleon_policy.report.probes import paper
-from chameleon_policy.report.probes.files import publish
-from chameleon_policy.report.probes.table import leads, tables
+from chameleon_policy.report import run_report
+from chameleon_policy.report import paper
+from chameleon_policy.report.probe_figures import publish
+from chameleon_policy.report.probe_tables import leads, tables
 from chameleon_policy.report.probes.trajectories import BEFORE, embed
 from examples import nano
 from theatre_browser import Open, bars, state

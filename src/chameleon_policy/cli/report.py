@@ -11,7 +11,7 @@ import tyro
 from chameleon_policy.cli.options import needs, typed
 from chameleon_policy.console import progress_bar
 from chameleon_policy.device import Device
-from chameleon_policy.report.runs import Report, report_runs
+from chameleon_policy.report.run_report import Report, report_runs
 
 
 def main(

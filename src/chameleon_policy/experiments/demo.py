@@ -26,7 +26,7 @@ from chameleon_policy.experiments.pipeline import play, train_once
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.provenance import write_result
 from chameleon_policy.report.demo_page import Clip, Contender, Showing, demo_page
-from chameleon_policy.report.evaluation_table import evaluation_table
+from chameleon_policy.report.tables import evaluation_table
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.run import RunConfig
 

@@ -1,4 +1,4 @@
-"""What was found beside the paper's numbers, as tables for a terminal."""
+"""The findings of probes next to the paper's numbers, as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from rich.table import Table
 
 from chameleon_policy.probes.prospectiveness import lead, ready
 from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
-from chameleon_policy.report.probes import paper
+from chameleon_policy.report import paper
+from chameleon_policy.report.tables import interval
 
 Finding = Mapping[str, Any]
 
 
 def tables(findings: Sequence[Finding]) -> list[Table]:
-    """One for each property; that of edited memories has a row for each intervention."""
+    """Return a table for each property; that of edited memories has a row for each intervention."""
     shown = [_separability(findings)]
-    operated = [finding for finding in findings if finding["addressability"] is not None]
-    if operated:
-        shown.append(_addressability(operated))
+    edited = [finding for finding in findings if finding["addressability"] is not None]
+    if edited:
+        shown.append(_addressability(edited))
     return [*shown, _prospectiveness(findings)]
 
 
 def leads(findings: Sequence[Finding]) -> dict[tuple[str, str], int | None]:
-    """Another run and a task -> how many steps earlier the next choice can be read from the first
-    run's h.
+    """Return (another run, task) -> by how many steps earlier the next choice can be read from the
+    first run's h.
     """
     first = {
         each["task"]: ready_at(each)["working"]
@@ -41,13 +41,15 @@ def leads(findings: Sequence[Finding]) -> dict[tuple[str, str], int | None]:
 
 
 def ready_at(finding: Finding) -> dict[str, int | None]:
-    """h and traces -> when the next choice can be read from them, relative to the decision."""
+    """Return when the next choice can be read from h and from the traces, in steps relative to the
+    decision.
+    """
     found = finding["prospectiveness"]
     return {name: ready(found[name], found["threshold"]) for name in ("working", "traces")}
 
 
 def share(rate: Mapping[str, Any] | None) -> str:
-    """A rate with its interval; nothing where there is none."""
+    """Return a rate with its interval as text; a dash where there is none."""
     return "-" if rate is None else interval(Rate.from_dict(rate))
 
 
@@ -72,7 +74,7 @@ def _separability(findings: Sequence[Finding]) -> Table:
     )
     for finding in findings:
         found = finding["separability"]
-        there = paper.SEPARABILITY.get(finding["task"])
+        published = paper.SEPARABILITY.get(finding["task"])
         table.add_row(
             finding["run"],
             finding["task"],
@@ -80,7 +82,7 @@ def _separability(findings: Sequence[Finding]) -> Table:
             share(found["current"]),
             share(found["memory"]),
             share(found["shuffled"]),
-            *(("-", "-") if there is None else map(str, there)),
+            *(("-", "-") if published is None else map(str, published)),
         )
     return table
 
@@ -98,8 +100,8 @@ def _addressability(findings: Sequence[Finding]) -> Table:
         for finding in findings:
             rows = {row["name"]: row for row in finding["addressability"]["rows"]}
             cells.append(share(rows[name]["follows"]) if name in rows else "-")
-        there = paper.ADDRESSABILITY.get(name)
-        table.add_row(name, *cells, "-" if there is None else f"{there:.0f}")
+        published = paper.ADDRESSABILITY.get(name)
+        table.add_row(name, *cells, "-" if published is None else f"{published:.0f}")
     return table
 
 

@@ -26,7 +26,7 @@ from chameleon_policy.probes.theatre_episode import TheatreEpisode
 from chameleon_policy.probes.watching import WHAT_IFS, Watcher, in_words, telling, theatre_episodes
 from chameleon_policy.provenance import git_revision, hardware, write_result
 from chameleon_policy.report.demo_page import Clip
-from chameleon_policy.report.probes.files import charts
+from chameleon_policy.report.probe_figures import charts
 from chameleon_policy.report.theatre.page import report_page
 from chameleon_policy.report.theatre.run import RunReport
 from chameleon_policy.train.metrics import METRICS, read_metrics

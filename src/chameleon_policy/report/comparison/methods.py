@@ -1,4 +1,4 @@
-"""The comparison as tables of words: one for every setting that rows were made with."""
+"""The comparison of methods: a table for every setting that rows were made with, and the paper's."""
 
 from __future__ import annotations
 
@@ -6,22 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from typing import Self
 
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Column, Comparison, Line
+from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Comparison, Heading, Line
 from chameleon_policy.report.comparison.choices import choices_comparison
-from chameleon_policy.report.comparison.paper import (
-    NAMES,
-    OTHERS,
-    PAPER_TASKS,
-    REFERENCE,
-    SECTIONS,
-    SHARED,
-    TABLE_1,
-)
-from chameleon_policy.report.comparison.statistics import (
+from chameleon_policy.report.comparison.outcomes import (
     Paired,
     Rates,
     Row,
@@ -30,11 +20,21 @@ from chameleon_policy.report.comparison.statistics import (
     paired,
     rates,
 )
-from chameleon_policy.report.evaluation_table import percent
+from chameleon_policy.report.paper import (
+    NAMES,
+    OTHERS,
+    PAPER_TASKS,
+    REFERENCE,
+    SECTIONS,
+    SHARED,
+    TABLE_1,
+)
+from chameleon_policy.report.tables import percent
 
-FACTS = (Column("Method"), Column("Parameters, M"), Column("Seeds"))
+FACTS = (Heading("Method"), Heading("Parameters, M"), Heading("Seeds"))
+AVERAGED = ("dsr", "msr", "sr")
 BASELINES = SECTIONS["Matched imitation baselines"]
-"""What must be able to act when it is told the answer, before anything can be said of its
+"""Methods that must be able to act when the answer is given, before anything can be said of their
 memory.
 """
 
@@ -49,12 +49,13 @@ class Setting:
     steps: int
     demonstrations: int
     trained_on: tuple[str, ...]
-    """The tasks that one policy has learned; none: every task has a policy of its own."""
+    """The tasks that one policy has learned; empty if every task has a policy of its own."""
     told: bool
+    """Whether the policies are given the answer."""
 
     @classmethod
     def of(cls, row: Row) -> Self:
-        """The setting that a row belongs to."""
+        """Return the setting of a row."""
         together = tuple(row["trained_on"]) if len(row["trained_on"]) > 1 else ()
         return cls(
             row["preset"],
@@ -82,8 +83,67 @@ class Setting:
         return f"{self.preset}, {size}, {learned}, {each}{told}"
 
 
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table."""
+
+    tasks: tuple[str, ...]
+    scores: tuple[str, ...]
+    """Names of `Rates` to show of each task."""
+    averages: bool
+    """Whether averages over the tasks stand next to the paper's."""
+    against: bool
+    """Whether methods are compared with the reference, episode by episode."""
+
+    @classmethod
+    def of(cls, setting: Setting, rows: Iterable[Row]) -> Self:
+        """Return the columns for the rows of a setting.
+
+        Unless all tasks were played there is no average, and none of the paper's to compare with.
+        """
+        seen = {row["task"] for row in rows}
+        played = tuple(task for task in TASKS if task in seen)
+        if setting.told:
+            return cls(played, ("msr", "sr"), averages=False, against=False)
+        if len(setting.trained_on) == len(TASKS) or len(played) == len(TASKS):
+            return cls(tuple(TASKS), ("dsr", "sr"), averages=True, against=True)
+        return cls(played, ("dsr", "msr", "sr"), averages=False, against=True)
+
+    def headings(self) -> tuple[Heading, ...]:
+        """Return the headings of all columns."""
+        found = list(FACTS)
+        for task in self.tasks:
+            chance = Fraction(task_named(task)().chance).limit_denominator(1000)
+            labels = {"dsr": f"DSR (chance {chance})", "msr": "MSR", "sr": "SR"}
+            found += [Heading(task, labels[name]) for name in self.scores]
+        if self.averages:
+            found += [
+                Heading(group, name.upper()) for group in ("Average", "Paper") for name in AVERAGED
+            ]
+        if self.against:
+            found += [Heading("Against Chameleon", name) for name in ("SR, points", "p")]
+        return tuple(found)
+
+    def line(self, method: str, rows: list[Row], reference: list[Row]) -> Line:
+        """Return the line of a method; `reference` are the rows that it is compared with."""
+        by_task = _by_task(rows)
+        cells = _facts(method, rows)
+        for task in self.tasks:
+            found = by_task.get(task)
+            cells += [
+                Cell.of(getattr(found, name)) if found else Cell(NOT_RUN) for name in self.scores
+            ]
+        if self.averages:
+            cells += _averages(by_task) + _published(method)
+        if self.against:
+            cells += _against(method, rows, reference)
+        return Line(tuple(cells), emphasised=method == REFERENCE)
+
+
 def comparisons(rows: Iterable[Row]) -> list[Comparison]:
-    """Tables for every setting, those without the answer first, and the paper's own at the end."""
+    """Return the tables of every setting, those without the answer first, and the paper's own at
+    the end.
+    """
     settings: dict[Setting, list[Row]] = {}
     for row in rows:
         settings.setdefault(Setting.of(row), []).append(row)
@@ -93,9 +153,7 @@ def comparisons(rows: Iterable[Row]) -> list[Comparison]:
 
 
 def _longest(rows: Iterable[Row]) -> list[Row]:
-    """Of evaluations of one policy on one task, the one with the most episodes: it contains the
-    others.
-    """
+    """Keep the longest of several evaluations of one policy on one task: it contains the others."""
     best: dict[tuple[str, str, int], Row] = {}
     for row in rows:
         key = (row["method"], row["task"], row["seed"])
@@ -108,123 +166,36 @@ def _compare(setting: Setting, rows: list[Row]) -> list[Comparison]:
     by_method: dict[str, list[Row]] = {}
     for row in rows:
         by_method.setdefault(row["method"], []).append(row)
-    if setting.told:
-        return [_told_comparison(setting, by_method, rows)]
+    layout, methods = Layout.of(setting, rows), _sections(by_method)
+    if setting.told:  # a policy with a memory need not be tried without one
+        methods = {
+            title: tuple(each for each in listed if each in by_method or each in BASELINES)
+            for title, listed in methods.items()
+        }
     reference = by_method.get(REFERENCE, [])
-    tasks = [*TASKS] if len(setting.trained_on) == len(TASKS) else _played(rows)
-    line = _line if tasks == [*TASKS] else partial(_partial_line, tasks)
-    columns = _columns() if tasks == [*TASKS] else _partial_columns(tasks)
-    methods = _sections(by_method)
     sections = {
-        title: [line(method, by_method.get(method, []), reference) for method in listed]
+        title: [layout.line(method, by_method.get(method, []), reference) for method in listed]
         for title, listed in methods.items()
+        if listed
     }
-    scores = Comparison(str(setting), columns, sections, _notes(columns, rows))
-    choices = (choices_comparison(str(setting), task, methods, by_method) for task in tasks)
+    scores = Comparison(str(setting), layout.headings(), sections, _notes(layout, rows))
+    if setting.told:
+        return [scores]
+    choices = (
+        choices_comparison(str(setting), task, methods, by_method) for task in layout.tasks
+    )
     return [scores, *(table for table in choices if table is not None)]
 
 
-def _told_comparison(
-    setting: Setting, by_method: Mapping[str, list[Row]], rows: list[Row]
-) -> Comparison:
-    """Only what was played: nobody asks whether a policy that remembers can act without a
-    memory.
-    """
-    tasks = _played(rows)
-    columns = [*FACTS, *(Column(task, name) for task in tasks for name in ("MSR", "SR"))]
-    sections: dict[str, list[Line]] = {}
-    for title, methods in _sections(by_method).items():
-        expected = [method for method in methods if method in by_method or method in BASELINES]
-        if expected:
-            sections[title] = [
-                _told_line(method, by_method.get(method, []), tasks) for method in expected
-            ]
-    return Comparison(str(setting), tuple(columns), sections, _notes(columns, rows))
-
-
 def _sections(found: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The paper's order; a method that has none comes last."""
+    """Return the methods in the paper's order; those that it does not have come last."""
     known = {method for methods in SECTIONS.values() for method in methods}
     others = tuple(method for method in found if method not in known)
     return {**SECTIONS, OTHERS: others} if others else dict(SECTIONS)
 
 
-def _columns() -> tuple[Column, ...]:
-    columns = list(FACTS)
-    columns += [
-        Column(task, name) for task in TASKS for name in (f"DSR (chance {_chance(task)})", "SR")
-    ]
-    columns += [
-        Column(group, name) for group in ("Average", "Paper") for name in ("DSR", "MSR", "SR")
-    ]
-    columns += [Column("Against Chameleon", name) for name in ("SR, points", "p")]
-    return tuple(columns)
-
-
-def _partial_columns(tasks: Sequence[str]) -> tuple[Column, ...]:
-    """Where nobody has played some of the tasks there is no average, and nothing of the paper's to
-    compare one with.
-    """
-    columns = list(FACTS)
-    columns += [
-        Column(task, name)
-        for task in tasks
-        for name in (f"DSR (chance {_chance(task)})", "MSR", "SR")
-    ]
-    return (*columns, *(Column("Against Chameleon", name) for name in ("SR, points", "p")))
-
-
-def _played(rows: Sequence[Row]) -> list[str]:
-    return [task for task in TASKS if any(row["task"] == task for row in rows)]
-
-
-def _chance(task: str) -> str:
-    return str(Fraction(task_named(task)().chance).limit_denominator(1000))
-
-
-def _line(method: str, rows: list[Row], reference: list[Row]) -> Line:
-    by_task = _by_task(rows)
-    cells = _facts(method, rows)
-    for task in TASKS:
-        cells += (
-            [Cell.of(by_task[task].dsr), Cell.of(by_task[task].sr)]
-            if task in by_task
-            else [Cell(NOT_RUN)] * 2
-        )
-    cells += (
-        _averages(by_task, ("dsr", "msr", "sr"))
-        + _published(method)
-        + _against(method, rows, reference)
-    )
-    return Line(tuple(cells), emphasised=method == REFERENCE)
-
-
-def _partial_line(tasks: Sequence[str], method: str, rows: list[Row], reference: list[Row]) -> Line:
-    by_task = _by_task(rows)
-    cells = _facts(method, rows)
-    for task in tasks:
-        found = by_task.get(task)
-        cells += [
-            Cell.of(getattr(found, name)) if found else Cell(NOT_RUN)
-            for name in ("dsr", "msr", "sr")
-        ]
-    return Line((*cells, *_against(method, rows, reference)), emphasised=method == REFERENCE)
-
-
-def _told_line(method: str, rows: list[Row], tasks: Sequence[str]) -> Line:
-    by_task = _by_task(rows)
-    cells = _facts(method, rows)
-    for task in tasks:
-        cells += (
-            [Cell.of(by_task[task].msr), Cell.of(by_task[task].sr)]
-            if task in by_task
-            else [Cell(NOT_RUN)] * 2
-        )
-    return Line(tuple(cells), emphasised=method == REFERENCE)
-
-
 def _by_task(rows: Iterable[Row]) -> dict[str, Rates]:
-    """Rates of each task, over the episodes of all trainings."""
+    """Return the rates of each task, over the episodes of all training runs."""
     outcomes: dict[str, str] = {}
     for row in rows:
         outcomes[row["task"]] = outcomes.get(row["task"], "") + row["outcomes"]
@@ -232,7 +203,7 @@ def _by_task(rows: Iterable[Row]) -> dict[str, Rates]:
 
 
 def _facts(method: str, rows: Sequence[Row]) -> list[Cell]:
-    """Name, parameters and number of trainings."""
+    """Return the name, the parameters and the number of training runs."""
     if not rows:
         return [Cell(NAMES.get(method, method)), Cell(NOT_RUN), Cell(NOT_RUN)]
     sizes = sorted({f"{row['parameters'] / 1e6:.1f}" for row in rows}, key=float)
@@ -249,19 +220,18 @@ def _span(values: Sequence[object]) -> str:
     return f"{values[0]}" if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
-def _averages(by_task: Mapping[str, Rates], names: Sequence[str]) -> list[Cell]:
-    """Over all tasks; an average over some of them would be of something else."""
+def _averages(by_task: Mapping[str, Rates]) -> list[Cell]:
     if not by_task.keys() >= TASKS.keys():
-        return [Cell(NOT_RUN)] * len(names)
+        return [Cell(NOT_RUN)] * len(AVERAGED)
     mean = average_rates(by_task[task] for task in TASKS)
-    return [Cell.of(getattr(mean, name)) for name in names]
+    return [Cell.of(getattr(mean, name)) for name in AVERAGED]
 
 
 def _published(method: str) -> list[Cell]:
     if method not in TABLE_1:
-        return [Cell("not in it")] * 3
+        return [Cell("not in it")] * len(AVERAGED)
     row, mark = TABLE_1[method], "*" if method in SHARED else ""
-    return [Cell(f"{value:.1f}{mark}") for value in (row.dsr, row.msr, row.sr)]
+    return [Cell(f"{getattr(row, name):.1f}{mark}") for name in AVERAGED]
 
 
 def _against(method: str, rows: list[Row], reference: list[Row]) -> list[Cell]:
@@ -272,7 +242,7 @@ def _against(method: str, rows: list[Row], reference: list[Row]) -> list[Cell]:
     both = paired(episodes(reference), episodes(rows))
     if both is None:
         return [Cell("no pair")] * 2
-    # halves go away from zero
+    # halves are rounded away from zero
     points = int(math.copysign(percent(abs(both.difference)), both.difference))
     return [Cell(f"{points:+d}", f"({both.episodes} pairs)"), Cell(_p(both))]
 
@@ -281,9 +251,8 @@ def _p(both: Paired) -> str:
     return "< 0.001" if both.p < 0.001 else f"{both.p:.3f}"
 
 
-def _notes(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[str, ...]:
-    """What the columns that are there mean."""
-    groups = {column.group for column in columns}
+def _notes(layout: Layout, rows: Sequence[Row]) -> tuple[str, ...]:
+    """Explain the columns."""
     played = _span(sorted({row["episodes"] for row in rows}))
     notes = [
         f"In per cent. {played} held-out episodes of each task and training; the episodes of several trainings are pooled.",
@@ -291,11 +260,11 @@ def _notes(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[str, ...]:
         "SR: both.",
         "In brackets 95 % intervals over episodes, not over trainings: Wilson's for a task, MOVER's for an average.",
     ]
-    if "Paper" in groups:
+    if layout.averages:
         notes.append(
             "Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands beside both."
         )
-    if "Against Chameleon" in groups:
+    if layout.against:
         notes.append(
             "Against Chameleon: difference in SR and two-sided exact McNemar p over the episodes that both have played "
             "(same task, same seed of training, same evaluation seed). p is about these trainings: other seeds of training "
@@ -307,12 +276,12 @@ def _notes(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def paper_comparison() -> Comparison:
-    """Table 1 of the paper, task by task."""
-    columns = [
-        Column("Method"),
-        *(Column(task, name) for task in PAPER_TASKS for name in ("DSR", "SR")),
-    ]
-    columns += [Column("Average", name) for name in ("DSR", "MSR", "SR")]
+    """Return Table 1 of the paper, task by task."""
+    headings = (
+        Heading("Method"),
+        *(Heading(task, name) for task in PAPER_TASKS for name in ("DSR", "SR")),
+        *(Heading("Average", name.upper()) for name in AVERAGED),
+    )
     sections: dict[str, list[Line]] = {}
     for title, methods in SECTIONS.items():
         published = {
@@ -325,5 +294,5 @@ def paper_comparison() -> Comparison:
             cells = (Cell(name), *(Cell(f"{number:.1f}", share=number / 100) for number in numbers))
             sections.setdefault(title, []).append(Line(cells, emphasised=method == REFERENCE))
     return Comparison(
-        "Table 1 of the paper", tuple(columns), sections, ("In per cent, as it is printed there.",)
+        "Table 1 of the paper", headings, sections, ("In per cent, as it is printed there.",)
     )

@@ -1,0 +1,317 @@
+"""Charts as SVG, drawn with matplotlib: the same input gives the same bytes.
+
+Each function returns a matplotlib figure. `svg` turns it into the text of a file that is legible on
+light and dark backgrounds; `inline_svg` into an element of a page, in the page's own colours.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup, escape
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+from matplotlib.transforms import offset_copy
+
+from chameleon_policy.rates import Rate
+from chameleon_policy.report.palette import FAINT, INK, LINES, with_page_colours
+
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "chameleon",
+    "font.family": "sans-serif",
+    # It comes with matplotlib, so text is measured alike everywhere.
+    "font.sans-serif": "DejaVu Sans",
+    "font.size": 8.5,
+    "text.color": INK,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": 600,
+    "axes.titlelocation": "left",
+    "axes.labelcolor": INK,
+    "axes.labelsize": 8.5,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.spines.bottom": False,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "grid.color": FAINT,
+    "grid.alpha": 0.35,
+    "grid.linewidth": 0.8,
+    "xtick.color": INK,
+    "xtick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.color": INK,
+    "ytick.major.size": 0,
+    "ytick.minor.size": 0,
+    "figure.facecolor": "none",
+    "figure.constrained_layout.use": True,
+    "legend.frameon": False,
+    "legend.borderaxespad": 0,
+    "legend.borderpad": 0,
+    "legend.handlelength": 1.6,
+    "legend.columnspacing": 1.4,
+}
+SIZE = (5.85, 3.15)
+"""Inches; 96 CSS pixels each."""
+LEGEND_LETTERS = 74
+"""Letters of a legend that fit side by side."""
+OVERLAP = 2.2
+"""Points between lines whose error bars would cover each other."""
+
+CURVES = {
+    "action": "Action loss (log scale)",
+    "decision_loss": "Decision loss: just before the answer is needed (log scale)",
+}
+"""Metric -> title of its learning curve."""
+CURVE_POINTS = 300
+"""A learning curve of more points is averaged over stretches of equal length."""
+
+Point = tuple[float, float, float, float]
+"""x, a rate, and the lower and upper end of its interval."""
+Line = Sequence[tuple[float, float]]
+
+
+def point_of(x: float, rate: Rate) -> Point:
+    """Return the point of an interval chart for a rate at x."""
+    return x, rate.value, rate.low, rate.high
+
+
+@rc_context(STYLE)
+def interval_chart(
+    lines: Mapping[str, Sequence[Point]],
+    *,
+    title: str,
+    x_label: str,
+    logarithmic: bool = False,
+    levels: Mapping[str, float] | None = None,
+    trained_on: tuple[float, float] | None = None,
+    ticks: Sequence[float] | None = None,
+    bands: bool = False,
+) -> Figure:
+    """Draw lines of rates over x, with error bars, or with bands where points are many.
+
+    `levels` are dashed horizontal lines such as chance; `trained_on` is a range of x to shade;
+    `ticks` are those of the x axis (default: every x).
+    """
+    xs = sorted({point[0] for line in lines.values() for point in line})
+    if not xs:
+        raise ValueError(f"{title}: there is nothing to draw")
+    figure, axes = _new_figure(title)
+    _rate_axis(axes)
+    axes.set_xlabel(x_label)
+    if logarithmic:
+        axes.set_xscale("log")
+        margin = (xs[-1] / xs[0]) ** 0.05 if len(xs) > 1 else 2.0
+        axes.set_xlim(xs[0] / margin, xs[-1] * margin)
+    else:
+        margin = 0.05 * (xs[-1] - xs[0]) or 1.0
+        axes.set_xlim(xs[0] - margin, xs[-1] + margin)
+    shown = xs if ticks is None else [tick for tick in ticks if xs[0] <= tick <= xs[-1]]
+    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
+    axes.minorticks_off()
+    if trained_on is not None and trained_on[0] <= xs[-1] and trained_on[1] >= xs[0]:
+        low, high = (min(max(end, xs[0]), xs[-1]) for end in trained_on)
+        edge = {"linewidth": 6, "edgecolor": FAINT, "facecolor": FAINT, "joinstyle": "miter"}
+        axes.axvspan(low, high, alpha=0.2, label="trained on", zorder=0, **edge)
+    for name, rate in (levels or {}).items():
+        _level(axes, name, rate)
+    for number, (name, line) in enumerate(lines.items()):
+        columns = [list(column) for column in zip(*line, strict=True)] or [[]] * 4
+        shift = 0.0 if bands else OVERLAP * (number - (len(lines) - 1) / 2)
+        _interval_line(axes, name, columns, LINES[number % len(LINES)], shift, bands=bands)
+    _add_legend(axes)
+    return figure
+
+
+@rc_context(STYLE)
+def line_chart(
+    lines: Mapping[str, Line],
+    *,
+    title: str,
+    x_label: str,
+    logarithmic: bool = False,
+    legend: bool = True,
+) -> Figure:
+    """Draw named lines; a logarithmic chart leaves out values that are not positive."""
+    shown = {
+        name: [(x, y) for x, y in line if y > 0 or not logarithmic] for name, line in lines.items()
+    }
+    if not any(shown.values()):
+        raise ValueError(f"{title}: there is nothing to draw")
+    figure, axes = _new_figure(title, size=(4.8, 2.7))
+    axes.set_xlabel(x_label)
+    if logarithmic:
+        axes.set_yscale("log")
+    for number, (name, line) in enumerate(shown.items()):
+        x, y = zip(*line, strict=True) if line else ((), ())
+        axes.plot(x, y, color=LINES[number % len(LINES)], linewidth=1.4, label=name)
+    if logarithmic:
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, 0.8 * low), max(high, 1.25 * high))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if legend:
+        _add_legend(axes)
+    return figure
+
+
+def learning_curves(
+    metrics: Mapping[str, Sequence[Mapping[str, Any]]], *, legend: bool = True
+) -> list[Figure]:
+    """Draw a chart of each loss that was logged, with a line for every run (name -> lines of
+    metrics.jsonl).
+    """
+    charts = []
+    for metric, title in CURVES.items():
+        lines = {name: _curve(logged, metric) for name, logged in metrics.items()}
+        if any(y > 0 for line in lines.values() for _, y in line):
+            named = {"title": title, "x_label": "optimizer step"}
+            charts.append(line_chart(lines, logarithmic=True, legend=legend, **named))
+    return charts
+
+
+def _curve(logged: Sequence[Mapping[str, Any]], metric: str) -> Line:
+    points = [(line["step"], line[metric]) for line in logged if metric in line]
+    length = -(-len(points) // CURVE_POINTS) or 1
+    stretches = (points[start : start + length] for start in range(0, len(points), length))
+    return [(fmean(x for x, _ in part), fmean(y for _, y in part)) for part in stretches]
+
+
+@rc_context(STYLE)
+def rate_bars(
+    groups: Sequence[str],
+    rates: Mapping[str, Sequence[Rate]],
+    *,
+    title: str,
+    marks: tuple[str, Sequence[float]],
+) -> Figure:
+    """Draw a bar with its interval for every group of each series, and dashed marks across the
+    groups.
+
+    `marks` are a name for the legend and a rate for each group.
+    """
+    figure, axes = _new_figure(title)
+    _rate_axis(axes)
+    places = np.arange(len(groups))
+    width = 0.72 / len(rates)
+    for number, (name, found) in enumerate(rates.items()):
+        middle = places + (number - (len(rates) - 1) / 2) * width
+        values = np.array([rate.value for rate in found])
+        ends = np.array([[rate.low, rate.high] for rate in found]).T
+        axes.bar(middle, values, 0.9 * width, color=LINES[number % len(LINES)], label=name)
+        axes.vlines(middle, *ends, colors=INK, linewidths=1.2)
+    name, values = marks[0], np.array(marks[1])
+    axes.hlines(
+        values, places - 0.42, places + 0.42, colors=INK, linestyles="dashed", label=name, zorder=3
+    )
+    axes.set_xticks(places, groups)
+    _add_legend(axes)
+    return figure
+
+
+@rc_context(STYLE)
+def trajectory_chart(
+    points: npt.NDArray[np.floating],
+    labels: Sequence[int],
+    names: Sequence[str],
+    *,
+    title: str,
+    note: str,
+    views: Sequence[float] = (25.0, 115.0),
+) -> Figure:
+    """Draw trajectories (N, T, 3) that end with a dot, coloured by label, once for each of the
+    `views` (degrees around the vertical axis).
+    """
+    figure = Figure(figsize=(6.4, 3.9), layout="none", label=title)
+    figure.text(0.015, 0.955, title, fontsize=10.5, fontweight=600, va="center")
+    figure.text(0.015, 0.03, note, va="center")
+    low, high = points.min((0, 1)), points.max((0, 1))
+    for number, azimuth in enumerate(views):
+        box = (number / len(views), 0.05, 1 / len(views), 0.84)
+        axes = figure.add_axes(box, projection="3d", proj_type="ortho", azim=azimuth, elev=20)
+        axes.set_axis_off()
+        axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
+        axes.set_box_aspect(high - low, zoom=1.3)
+        for trajectory, label in zip(points, labels, strict=True):
+            colour = LINES[label % len(LINES)]
+            axes.plot(*trajectory.T, color=colour, linewidth=0.8, alpha=0.45)
+            axes.plot(*trajectory[-1:].T, color=colour, marker="o", markersize=3.5, linewidth=0)
+    for label in sorted(set(labels)):
+        axes.plot(
+            [], [], [], color=LINES[label % len(LINES)], marker="o", linewidth=0, label=names[label]
+        )
+    figure.legend(loc="upper left", bbox_to_anchor=(0.015, 0.915), ncols=len(names))
+    return figure
+
+
+@rc_context(STYLE)
+def svg(figure: Figure) -> str:
+    """Return the figure as a file that stands alone."""
+    file = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(file, format="svg", metadata=nothing)
+    text = file.getvalue()
+    text = text[text.index("<svg") :].replace("'DejaVu Sans'", "system-ui")
+    # Names of elements that nothing refers to; several charts of one page would share them.
+    text = re.sub(r' id="[\w.]+_\d+"', "", text)
+    text = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", text)
+    title = escape(figure.get_label())
+    return text.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
+
+
+def inline_svg(figure: Figure) -> Markup:
+    """Return the figure as an element of a page, whose light and dark colours it takes."""
+    return Markup(with_page_colours(svg(figure)))
+
+
+def _new_figure(title: str, size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=size, label=title)
+    axes = figure.add_subplot()
+    axes.set_title(title)
+    return figure, axes
+
+
+def _rate_axis(axes: Axes) -> None:
+    axes.set_ylim(0, 1.02)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
+
+
+def _level(axes: Axes, name: str, rate: float) -> None:
+    axes.axhline(rate, color=INK, linewidth=0.9, linestyle=(0, (4, 4)), gid=name)
+    beside = axes.get_yaxis_transform()
+    axes.text(1.01, rate, name, transform=beside, verticalalignment="center")
+
+
+def _interval_line(
+    axes: Axes, name: str, columns: list[list[float]], colour: str, shift: float, *, bands: bool
+) -> None:
+    x, rate, low, high = columns
+    if bands:
+        axes.plot(x, rate, color=colour, linewidth=1.5, label=name)
+        axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
+        return
+    place = offset_copy(axes.transData, axes.figure, x=shift, units="points")
+    axes.plot(x, rate, color=colour, linewidth=1.5, marker="o", markersize=4, label=name)
+    axes.lines[-1].set_transform(place)
+    axes.vlines(x, low, high, colors=colour, linewidths=1.1, transform=place)
+
+
+def _add_legend(axes: Axes) -> None:
+    """Put the legend between title and chart, in as many rows as it needs."""
+    handles, names = axes.get_legend_handles_labels()
+    letters = max(map(len, names)) + 6
+    columns = min(len(names), max(1, LEGEND_LETTERS // letters))
+    rows = math.ceil(len(names) / columns)
+    axes.set_title(axes.get_title(loc="left"), pad=10 + 12.5 * rows)
+    axes.legend(handles, names, loc="lower left", bbox_to_anchor=(0, 1.03), ncols=columns)

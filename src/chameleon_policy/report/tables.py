@@ -1,0 +1,96 @@
+"""Tables for a terminal: an evaluation, a parameter budget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from chameleon_policy.policy.budget import PAPER_MILLIONS, Budget
+from chameleon_policy.rates import Rate
+
+if TYPE_CHECKING:  # `chameleon params` does without the simulator
+    from chameleon_policy.camo import Summary
+    from chameleon_policy.evaluate.camo import Evaluation
+
+BUDGET_ROWS = {
+    "visual": "Visual encoders",
+    "memory": "Memory layers",
+    "memory_ssm": "  slow and fast SSM",
+    "memory_rest": "  binding, recall, consolidation",
+    "head": "Rectified-flow action head",
+    "projections": "Projections, null token, slots",
+    "trainable": "Trainable",
+}
+
+
+def evaluation_table(evaluation: Evaluation, name: str) -> Table:
+    """Return MSR, DSR and SR with their 95 % intervals: over all episodes, for each answer, and for
+    each value of each difficulty setting.
+    """
+    summary = evaluation.summary
+    told = " and told the answer" if evaluation.settings.kind == "told" else ""
+    episodes = f"{len(evaluation.rollouts)} episodes (a guess has DSR {summary.chance:.0%})"
+    title = f"{name} on {evaluation.settings.task}{told}, {episodes}"
+    table = Table(title=title)
+    for column in ("", "episodes", "MSR %", "DSR %", "SR %"):
+        table.add_column(column, justify="right" if column else "left")
+    _add(table, "all", summary)
+    table.add_section()
+    for z, part in evaluation.by_answer().items():
+        _add(table, f"z = {z}", part)
+    for dial, values in evaluation.by_difficulty().items():
+        table.add_section()
+        for value, part in values.items():
+            _add(table, f"{dial.replace('_', ' ')} {value}", part)
+    return table
+
+
+def _add(table: Table, label: str, summary: Summary) -> None:
+    rates = (summary.msr, summary.dsr, summary.sr)
+    table.add_row(label, str(summary.msr.count), *(interval(rate) for rate in rates))
+
+
+def budget_table(budget: Budget, *, beside_paper: bool) -> Table:
+    """Return a row for each component; `beside_paper` adds the paper's numbers and whether ours
+    round to them.
+    """
+    table = Table(title="Parameter budget")
+    table.add_column("component")
+    table.add_column("parameters", justify="right")
+    table.add_column("millions", justify="right")
+    if beside_paper:
+        table.add_column("paper", justify="right")
+        table.add_column("agrees", justify="center")
+    counts = asdict(budget)
+    for key, label in BUDGET_ROWS.items():
+        count = counts[key]
+        cells = [label, f"{count:,}", f"{count / 1e6:.1f}"]
+        if beside_paper:
+            cells += [
+                f"{PAPER_MILLIONS[key]:.1f}",
+                "yes" if agrees(key, count) else "[red]no[/red]",
+            ]
+        if key == "trainable":
+            table.add_section()
+        table.add_row(*cells, style="bold" if key == "trainable" else None)
+    return table
+
+
+def agrees(key: str, count: int) -> bool:
+    """Return whether the count, rounded to the paper's one decimal, is the paper's number."""
+    return f"{count / 1e6:.1f}" == f"{PAPER_MILLIONS[key]:.1f}"
+
+
+def interval(rate: Rate) -> str:
+    """Return a rate and its 95 % interval as text, in per cent."""
+    if math.isnan(rate.value):
+        return "-"
+    return f"{percent(rate.value)} [{percent(rate.low)}, {percent(rate.high)}]"
+
+
+def percent(share: float) -> int:
+    """Return a share in per cent, with halves rounded up: 185 of 200 are 93 %."""
+    return math.floor(round(100 * share, 6) + 0.5)  # 100 * 0.285 is a little less than 28.5
