@@ -26,8 +26,8 @@ from chameleon_policy.evaluate.loading import (
 )
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate
+from chameleon_policy.report.charts import interval_chart, point_of, svg
 from chameleon_policy.report.tables import interval
-from chameleon_policy.report.charts import interval_chart, point_of
 
 COMMAND = "python -m benchmarks.delay_study"
 RETENTION = (3, 10, 30, 100, 300)
@@ -117,14 +117,15 @@ def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int])
         ]
         for name in ("dsr", "sr")
     }
-    return interval_chart(
+    chart = interval_chart(
         lines,
         title=f"{task}: remembering against {dial.replace('_', ' ')}",
         x_label=LABELS[dial],
         logarithmic=dial == "retention_steps" and "0" not in rows,
         levels={"a guess": task_named(task)().chance},
-        shaded=trained,
+        trained_on=trained,
     )
+    return svg(chart)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from bench_rows import ALL, row
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.comparison import choices, statistics
 from chameleon_policy.report.comparison.cells import Comparison
-from chameleon_policy.report.comparison.rendering import draw_tables
 from chameleon_policy.report.comparison.latex import escape, latex
 from chameleon_policy.report.comparison.markdown import markdown
-from chameleon_policy.report.comparison.page import page
-from chameleon_policy.report.paper import TABLE_1
 from chameleon_policy.report.comparison.methods import comparisons
+from chameleon_policy.report.comparison.page import page
+from chameleon_policy.report.comparison.rendering import draw_tables
+from chameleon_policy.report.paper import TABLE_1
 from chameleon_policy.report.tables import interval
 
 

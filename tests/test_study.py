@@ -25,8 +25,7 @@ from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.probes import study as module
 from chameleon_policy.probes.addressability import INTERVENTIONS, by_rule
 from chameleon_policy.probes.study import Place, Study, found_before, name_of, probe_runs, tasks_of
-from chameleon_policy.report import run_report
-from chameleon_policy.report import paper
+from chameleon_policy.report import paper, run_report
 from chameleon_policy.report.probe_figures import publish
 from chameleon_policy.report.probe_tables import leads, tables
 from chameleon_policy.report.probes.trajectories import BEFORE, embed

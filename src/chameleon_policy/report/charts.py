@@ -18,6 +18,7 @@ import numpy.typing as npt
 from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import offset_copy
@@ -25,7 +26,7 @@ from matplotlib.transforms import offset_copy
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.palette import FAINT, INK, LINES, with_page_colours
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "chameleon",
     "font.family": "sans-serif",
@@ -34,7 +35,7 @@ STYLE = {
     "font.size": 8.5,
     "text.color": INK,
     "axes.titlesize": 10.5,
-    "axes.titleweight": 600,
+    "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.labelcolor": INK,
     "axes.labelsize": 8.5,
@@ -121,17 +122,18 @@ def interval_chart(
     shown = xs if ticks is None else [tick for tick in ticks if xs[0] <= tick <= xs[-1]]
     axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
     axes.minorticks_off()
+    shading = []
     if trained_on is not None and trained_on[0] <= xs[-1] and trained_on[1] >= xs[0]:
         low, high = (min(max(end, xs[0]), xs[-1]) for end in trained_on)
-        edge = {"linewidth": 6, "edgecolor": FAINT, "facecolor": FAINT, "joinstyle": "miter"}
-        axes.axvspan(low, high, alpha=0.2, label="trained on", zorder=0, **edge)
+        shading = ["trained on"]
+        axes.axvspan(low, high, color=FAINT, linewidth=6, alpha=0.2, label=shading[0], zorder=0)
     for name, rate in (levels or {}).items():
         _level(axes, name, rate)
     for number, (name, line) in enumerate(lines.items()):
         columns = [list(column) for column in zip(*line, strict=True)] or [[]] * 4
         shift = 0.0 if bands else OVERLAP * (number - (len(lines) - 1) / 2)
         _interval_line(axes, name, columns, LINES[number % len(LINES)], shift, bands=bands)
-    _add_legend(axes)
+    _add_legend(axes, [*lines, *shading])
     return figure
 
 
@@ -162,7 +164,7 @@ def line_chart(
         axes.set_ylim(min(low, 0.8 * low), max(high, 1.25 * high))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     if legend:
-        _add_legend(axes)
+        _add_legend(axes, list(shown))
     return figure
 
 
@@ -208,15 +210,17 @@ def rate_bars(
     for number, (name, found) in enumerate(rates.items()):
         middle = places + (number - (len(rates) - 1) / 2) * width
         values = np.array([rate.value for rate in found])
-        ends = np.array([[rate.low, rate.high] for rate in found]).T
-        axes.bar(middle, values, 0.9 * width, color=LINES[number % len(LINES)], label=name)
-        axes.vlines(middle, *ends, colors=INK, linewidths=1.2)
+        low, high = ([rate.low for rate in found], [rate.high for rate in found])
+        colour = LINES[number % len(LINES)]
+        face = to_rgba(colour, 0.45)
+        axes.bar(middle, values, 0.9 * width, color=face, edgecolor=colour, label=name)
+        axes.vlines(middle, low, high, colors=INK, linewidths=1.2)
     name, values = marks[0], np.array(marks[1])
     axes.hlines(
         values, places - 0.42, places + 0.42, colors=INK, linestyles="dashed", label=name, zorder=3
     )
     axes.set_xticks(places, groups)
-    _add_legend(axes)
+    _add_legend(axes, [*rates, name])
     return figure
 
 
@@ -228,30 +232,30 @@ def trajectory_chart(
     *,
     title: str,
     note: str,
-    views: Sequence[float] = (25.0, 115.0),
+    views: Sequence[float] = (-115.0, 155.0),
 ) -> Figure:
     """Draw trajectories (N, T, 3) that end with a dot, coloured by label, once for each of the
     `views` (degrees around the vertical axis).
     """
-    figure = Figure(figsize=(6.4, 3.9), layout="none", label=title)
-    figure.text(0.015, 0.955, title, fontsize=10.5, fontweight=600, va="center")
+    figure = Figure(figsize=(6.4, 3.8), label=title)
+    figure.set_layout_engine("none")
+    figure.text(0.015, 0.955, title, fontsize=10.5, fontweight="bold", va="center")
     figure.text(0.015, 0.03, note, va="center")
     low, high = points.min((0, 1)), points.max((0, 1))
     for number, azimuth in enumerate(views):
         box = (number / len(views), 0.05, 1 / len(views), 0.84)
-        axes = figure.add_axes(box, projection="3d", proj_type="ortho", azim=azimuth, elev=20)
+        axes: Any = figure.add_axes(box, projection="3d", proj_type="ortho", azim=azimuth, elev=-20)
         axes.set_axis_off()
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
-        axes.set_box_aspect(high - low, zoom=1.3)
-        for trajectory, label in zip(points, labels, strict=True):
+        axes.set_box_aspect(high - low, zoom=1.45)
+        for label in sorted(set(labels)):
+            found = points[np.asarray(labels) == label]
             colour = LINES[label % len(LINES)]
-            axes.plot(*trajectory.T, color=colour, linewidth=0.8, alpha=0.45)
-            axes.plot(*trajectory[-1:].T, color=colour, marker="o", markersize=3.5, linewidth=0)
-    for label in sorted(set(labels)):
-        axes.plot(
-            [], [], [], color=LINES[label % len(LINES)], marker="o", linewidth=0, label=names[label]
-        )
-    figure.legend(loc="upper left", bbox_to_anchor=(0.015, 0.915), ncols=len(names))
+            for trajectory in found:
+                axes.plot(*trajectory.T, color=colour, linewidth=0.8, alpha=0.45)
+            axes.plot(*found[:, -1].T, "o", color=colour, markersize=3.5, label=names[label])
+    handles = axes.get_legend_handles_labels()
+    figure.legend(*handles, loc="upper left", bbox_to_anchor=(0.01, 0.915), handlelength=1, ncols=3)
     return figure
 
 
@@ -301,17 +305,20 @@ def _interval_line(
         axes.plot(x, rate, color=colour, linewidth=1.5, label=name)
         axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
         return
-    place = offset_copy(axes.transData, axes.figure, x=shift, units="points")
-    axes.plot(x, rate, color=colour, linewidth=1.5, marker="o", markersize=4, label=name)
-    axes.lines[-1].set_transform(place)
+    place = offset_copy(axes.transData, axes.get_figure(root=True), x=shift, units="points")
+    (drawn,) = axes.plot(x, rate, color=colour, linewidth=1.5, marker="o", markersize=4, label=name)
+    drawn.set(transform=place, clip_on=False)
     axes.vlines(x, low, high, colors=colour, linewidths=1.1, transform=place)
 
 
-def _add_legend(axes: Axes) -> None:
+def _add_legend(axes: Axes, names: Sequence[str]) -> None:
     """Put the legend between title and chart, in as many rows as it needs."""
-    handles, names = axes.get_legend_handles_labels()
-    letters = max(map(len, names)) + 6
-    columns = min(len(names), max(1, LEGEND_LETTERS // letters))
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    widths = [len(name) + 6 for name in names]
+    columns = len(names)
+    if sum(widths) > LEGEND_LETTERS:
+        columns = max(1, LEGEND_LETTERS // max(widths))
     rows = math.ceil(len(names) / columns)
     axes.set_title(axes.get_title(loc="left"), pad=10 + 12.5 * rows)
-    axes.legend(handles, names, loc="lower left", bbox_to_anchor=(0, 1.03), ncols=columns)
+    shown = [handles[name] for name in names]
+    axes.legend(shown, names, loc="lower left", bbox_to_anchor=(0, 1.03), ncols=columns)

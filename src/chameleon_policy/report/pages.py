@@ -46,13 +46,21 @@ def _environment() -> Environment:
     )
     environment.globals |= {"css_variables": css_variables, "source": source}
     environment.filters |= {
-        "capital": lambda text: text[:1].upper() + text[1:],
+        "capital": _capital,
         "code": _code,
-        "css_percent": lambda share: f"{100 * share:.1f}%",
+        "css_percent": _css_percent,
         "interval": interval,
         "video": _video,
     }
     return environment
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _css_percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
 
 
 def _code(text: str) -> Markup:

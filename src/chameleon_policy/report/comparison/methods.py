@@ -181,9 +181,7 @@ def _compare(setting: Setting, rows: list[Row]) -> list[Comparison]:
     scores = Comparison(str(setting), layout.headings(), sections, _notes(layout, rows))
     if setting.told:
         return [scores]
-    choices = (
-        choices_comparison(str(setting), task, methods, by_method) for task in layout.tasks
-    )
+    choices = (choices_comparison(str(setting), task, methods, by_method) for task in layout.tasks)
     return [scores, *(table for table in choices if table is not None)]
 
 

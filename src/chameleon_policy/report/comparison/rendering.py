@@ -31,7 +31,9 @@ LATEX_SPECIAL = {
     "<": "$<$",
     ">": "$>$",
 }
-LATEX_HEAD = "% Include it with \\input; it needs \\usepackage{booktabs} and \\usepackage{graphicx}.\n"
+LATEX_HEAD = (
+    "% Include it with \\input; it needs \\usepackage{booktabs} and \\usepackage{graphicx}.\n"
+)
 
 
 def draw_tables(results: Path, rows: Sequence[Row], console: Console) -> None:
@@ -107,7 +109,9 @@ def _latex_table(table: Comparison) -> str:
         body.append(rf"\multicolumn{{{width}}}{{l}}{{\emph{{{escape_latex(title)}}}}} \\")
         for line in lines:
             name, *cells = map(_latex_cell, line.cells)
-            body.append(" & ".join([rf"\textbf{{{name}}}" if line.emphasised else name, *cells]) + r" \\")
+            body.append(
+                " & ".join([rf"\textbf{{{name}}}" if line.emphasised else name, *cells]) + r" \\"
+            )
     rows = "\n".join([*body, r"\bottomrule"])
     caption = escape_latex(f"{table.title[0].upper()}{table.title[1:]}. {' '.join(table.notes)}")
     return rf"""\begin{{table*}}[t]

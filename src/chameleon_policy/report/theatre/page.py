@@ -22,6 +22,7 @@ from chameleon_policy.report.theatre.encoding import encode_episode
 SCRIPTS = ("pictures.js", "attention.js", "timeline.js", "what_if.js", "theatre.js", "controls.js")
 """In the order in which they build on each other; on the page they are one module."""
 
+
 @dataclass(frozen=True, eq=False)
 class RunReport:
     """What the page shows of one run, next to its episodes in the theatre."""
