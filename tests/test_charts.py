@@ -54,7 +54,9 @@ def contrast(one: str, other: str) -> float:
 
     def light(colour: str) -> float:
         channels = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
-        linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+        linear = np.where(
+            channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4
+        )
         return float(linear @ [0.2126, 0.7152, 0.0722]) + 0.05
 
     return max(light(one) / light(other), light(other) / light(one))
@@ -77,7 +79,9 @@ def test_rates_with_their_intervals() -> None:
     (level,) = [line for line in axes.lines if line.is_dashed()]
     assert list(level.get_ydata()) == [0.5, 0.5]
     assert axes.get_xscale() == "log"
-    assert {"a & b", "DSR <1>", "a guess", "steps", "1", "10", "100", "50%"} <= set(texts(svg(chart)))
+    assert {"a & b", "DSR <1>", "a guess", "steps", "1", "10", "100", "50%"} <= set(
+        texts(svg(chart))
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,9 @@ def test_the_range_trained_on_is_shaded_as_far_as_the_chart_reaches(
     chart = interval_chart(
         {"DSR": POINTS}, title="t", x_label="x", logarithmic=True, trained_on=trained_on
     )
-    spans = [(patch.get_x(), patch.get_x() + patch.get_width()) for patch in only_axes(chart).patches]  # type: ignore[attr-defined]
+    spans = [
+        (patch.get_x(), patch.get_x() + patch.get_width()) for patch in only_axes(chart).patches
+    ]  # type: ignore[attr-defined]
     assert spans == ([] if shaded is None else [pytest.approx(shaded)])
     assert ("trained on" in texts(svg(chart))) == (shaded is not None)
 
@@ -179,7 +185,11 @@ def test_charts_of_one_page_share_no_names_but_of_equal_things() -> None:
         svg(interval_chart({"a": POINTS[:count]}, title="t", x_label="x")) for count in (2, 3)
     ]
     named = [
-        {each.attrib["id"]: ElementTree.tostring(each) for each in root.iter() if "id" in each.attrib}
+        {
+            each.attrib["id"]: ElementTree.tostring(each)
+            for each in root.iter()
+            if "id" in each.attrib
+        }
         for root in map(ElementTree.fromstring, drawings)
     ]
     assert all(named[0][name] == named[1][name] for name in named[0].keys() & named[1].keys())

@@ -39,7 +39,7 @@ def test_the_comparison_in_the_readme() -> None:
     table = comparisons(bench_rows())[0]
     expected = []
     for line in (line for section in table.sections.values() for line in section):
-        cell = dict(zip(map(str, table.columns), line.cells, strict=True))
+        cell = dict(zip(map(str, table.headings), line.cells, strict=True))
         paper = list(dict.fromkeys(cell[f"Paper {name}"].value for name in ("DSR", "MSR", "SR")))
         against = list(
             dict.fromkeys(cell[f"Against Chameleon {name}"].value for name in ("SR, points", "p"))
@@ -96,7 +96,7 @@ def test_the_comparison_in_the_readme() -> None:
         f"{percent(best.difference)} points of SR above Chameleon (p < 0.001" in text
         and best.p < 0.001
     )
-    column = list(map(str, table.columns)).index("Average SR")
+    column = list(map(str, table.headings)).index("Average SR")
     assert max(average, key=lambda name: int(str(average[name].cells[column]).split()[0])) == "LSTM"
     traces = paired(reference, episodes(row for row in rows if row["method"] == "brief"))
     assert (

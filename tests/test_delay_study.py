@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks import delay_study
-from chameleon_policy.report.charts import interval_chart
 
 
 def test_every_point_is_an_evaluation_at_that_difficulty(tmp_path: Path) -> None:
@@ -94,35 +93,3 @@ def test_the_range_trained_on(
 def test_a_policy_that_does_not_say_what_it_was_trained_on(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give --longer-retention"):
         delay_study.main(Path("camo-small"), "shell-game", tmp_path / "delay.json")
-
-
-def test_rates_lie_where_they_belong() -> None:
-    points = [(1.0, 0.5, 0.25, 0.75), (10.0, 1.0, 0.5, 1.0), (100.0, 0.0, 0.0, 0.25)]
-    svg = interval_chart(
-        {"DSR <1>": points},
-        title="a & b",
-        x_label="steps",
-        logarithmic=True,
-        levels={"a guess": 0.5},
-    )
-    root = ElementTree.fromstring(svg)
-    space = "{http://www.w3.org/2000/svg}"
-    circles = [
-        (float(each.attrib["cx"]), float(each.attrib["cy"])) for each in root.iter(f"{space}circle")
-    ]
-    columns, rows = zip(*circles, strict=True)
-    # a factor of ten each
-    assert columns[1] - columns[0] == pytest.approx(columns[2] - columns[1], abs=0.2)
-    assert rows[0] == pytest.approx((rows[1] + rows[2]) / 2, abs=0.2)
-    dashed = next(each for each in root.iter(f"{space}line") if "stroke-dasharray" in each.attrib)
-    assert float(dashed.attrib["y1"]) == pytest.approx(rows[0], abs=0.2)
-    texts = [each.text for each in root.iter(f"{space}text")]
-    assert {"a & b", "DSR <1>", "a guess", "1", "10", "100", "50%"} <= set(texts)
-    assert not list(root.iter(f"{space}rect"))
-    for shaded, bands in (((1, 10), 1), ((0.1, 0.5), 0), ((200, 300), 0)):
-        svg = interval_chart(
-            {"DSR": points}, title="t", x_label="x", logarithmic=True, shaded=shaded
-        )
-        assert len(list(ElementTree.fromstring(svg).iter(f"{space}rect"))) == bands
-    with pytest.raises(ValueError, match="nothing to draw"):
-        interval_chart({}, title="empty", x_label="x")

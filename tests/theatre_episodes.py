@@ -14,7 +14,7 @@ from chameleon_policy.probes.theatre_episode import (
     TokenLayout,
 )
 from chameleon_policy.rates import Rate
-from chameleon_policy.report.theatre.run import RunReport
+from chameleon_policy.report.theatre.page import RunReport
 
 SPACING, LEVELS = 20, 13
 """A step is a colour: three digits of base 13, far enough apart that compression cannot confuse
