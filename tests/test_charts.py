@@ -131,7 +131,7 @@ def test_learning_curves_are_averaged_to_what_can_be_seen() -> None:
     found = curves(chart)
     assert found["long"] == [[3.0 * n + 2, 6.0 * n + 4] for n in range(300)]
     assert found["short"] == [[1, 2], [2, 4]] and found["none"] == []
-    assert {"long", "short", "Action loss (log scale)"} <= set(texts(svg(chart)))
+    assert {"long", "short", "Action loss, log scale"} <= set(texts(svg(chart)))
     assert "long" not in texts(svg(learning_curves({"long": logged}, legend=False)[0]))
 
 

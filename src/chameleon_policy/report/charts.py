@@ -20,7 +20,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 from matplotlib.transforms import offset_copy
 
 from chameleon_policy.rates import Rate
@@ -72,8 +72,8 @@ OVERLAP = 2.2
 """Points between lines whose error bars would cover each other."""
 
 CURVES = {
-    "action": "Action loss (log scale)",
-    "decision_loss": "Decision loss: just before the answer is needed (log scale)",
+    "action": "Action loss, log scale",
+    "decision_loss": "Decision loss, log scale",
 }
 """Metric -> title of its learning curve."""
 CURVE_POINTS = 300
@@ -160,9 +160,9 @@ def line_chart(
         x, y = zip(*line, strict=True) if line else ((), ())
         axes.plot(x, y, color=LINES[number % len(LINES)], linewidth=1.4, label=name)
     if logarithmic:
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, 0.8 * low), max(high, 1.25 * high))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.minorticks_off()
     if legend:
         _add_legend(axes, list(shown))
     return figure
