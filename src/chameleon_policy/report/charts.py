@@ -34,6 +34,7 @@ STYLE: dict[Any, Any] = {
     "font.sans-serif": "DejaVu Sans",
     "font.size": 8.5,
     "text.color": INK,
+    "text.parse_math": False,
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
@@ -67,10 +68,12 @@ STYLE: dict[Any, Any] = {
 SIZE = (5.85, 3.15)
 """Inches; 96 CSS pixels each."""
 LEGEND_LETTERS = 74
-"""Letters of a legend that fit side by side."""
+"""Letters of a legend that fit in one row."""
 OVERLAP = 2.2
 """Points between lines whose error bars would cover each other."""
 
+VIEWS = (-115.0, 155.0)
+"""Sides from which trajectories are drawn, in degrees around the vertical axis."""
 CURVES = {
     "action": "Action loss, log scale",
     "decision_loss": "Decision loss, log scale",
@@ -112,16 +115,7 @@ def interval_chart(
     figure, axes = _new_figure(title)
     _rate_axis(axes)
     axes.set_xlabel(x_label)
-    if logarithmic:
-        axes.set_xscale("log")
-        margin = (xs[-1] / xs[0]) ** 0.05 if len(xs) > 1 else 2.0
-        axes.set_xlim(xs[0] / margin, xs[-1] * margin)
-    else:
-        margin = 0.05 * (xs[-1] - xs[0]) or 1.0
-        axes.set_xlim(xs[0] - margin, xs[-1] + margin)
-    shown = xs if ticks is None else [tick for tick in ticks if xs[0] <= tick <= xs[-1]]
-    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
-    axes.minorticks_off()
+    _x_axis(axes, xs, xs if ticks is None else ticks, logarithmic=logarithmic)
     shading = []
     if trained_on is not None and trained_on[0] <= xs[-1] and trained_on[1] >= xs[0]:
         low, high = (min(max(end, xs[0]), xs[-1]) for end in trained_on)
@@ -171,15 +165,20 @@ def line_chart(
 def learning_curves(
     metrics: Mapping[str, Sequence[Mapping[str, Any]]], *, legend: bool = True
 ) -> list[Figure]:
-    """Draw a chart of each loss that was logged, with a line for every run (name -> lines of
-    metrics.jsonl).
+    """Draw a chart of each loss, with a line for every run.
+
+    `metrics` has the lines of metrics.jsonl of each run by its name; a loss that no run has logged
+    has no chart.
     """
     charts = []
     for metric, title in CURVES.items():
         lines = {name: _curve(logged, metric) for name, logged in metrics.items()}
         if any(y > 0 for line in lines.values() for _, y in line):
-            named = {"title": title, "x_label": "optimizer step"}
-            charts.append(line_chart(lines, logarithmic=True, legend=legend, **named))
+            charts.append(
+                line_chart(
+                    lines, title=title, x_label="optimizer step", logarithmic=True, legend=legend
+                )
+            )
     return charts
 
 
@@ -198,17 +197,16 @@ def rate_bars(
     title: str,
     marks: tuple[str, Sequence[float]],
 ) -> Figure:
-    """Draw a bar with its interval for every group of each series, and dashed marks across the
-    groups.
+    """Draw bars with intervals: for every group one of each series, and a dashed mark.
 
     `marks` are a name for the legend and a rate for each group.
     """
     figure, axes = _new_figure(title)
     _rate_axis(axes)
-    places = np.arange(len(groups))
+    positions = np.arange(len(groups))
     width = 0.72 / len(rates)
     for number, (name, found) in enumerate(rates.items()):
-        middle = places + (number - (len(rates) - 1) / 2) * width
+        middle = positions + (number - (len(rates) - 1) / 2) * width
         values = np.array([rate.value for rate in found])
         low, high = ([rate.low for rate in found], [rate.high for rate in found])
         colour = LINES[number % len(LINES)]
@@ -217,9 +215,15 @@ def rate_bars(
         axes.vlines(middle, low, high, colors=INK, linewidths=1.2)
     name, values = marks[0], np.array(marks[1])
     axes.hlines(
-        values, places - 0.42, places + 0.42, colors=INK, linestyles="dashed", label=name, zorder=3
+        values,
+        positions - 0.42,
+        positions + 0.42,
+        colors=INK,
+        linestyles="dashed",
+        label=name,
+        zorder=3,
     )
-    axes.set_xticks(places, groups)
+    axes.set_xticks(positions, groups)
     _add_legend(axes, [*rates, name])
     return figure
 
@@ -232,18 +236,18 @@ def trajectory_chart(
     *,
     title: str,
     note: str,
-    views: Sequence[float] = (-115.0, 155.0),
 ) -> Figure:
-    """Draw trajectories (N, T, 3) that end with a dot, coloured by label, once for each of the
-    `views` (degrees around the vertical axis).
+    """Draw trajectories (N, T, 3) that end with a dot, coloured by label.
+
+    The same cloud is drawn from two sides; see VIEWS.
     """
     figure = Figure(figsize=(6.4, 3.8), label=title)
     figure.set_layout_engine("none")
     figure.text(0.015, 0.955, title, fontsize=10.5, fontweight="bold", va="center")
     figure.text(0.015, 0.03, note, va="center")
     low, high = points.min((0, 1)), points.max((0, 1))
-    for number, azimuth in enumerate(views):
-        box = (number / len(views), 0.05, 1 / len(views), 0.84)
+    for number, azimuth in enumerate(VIEWS):
+        box = (number / len(VIEWS), 0.05, 1 / len(VIEWS), 0.84)
         axes: Any = figure.add_axes(box, projection="3d", proj_type="ortho", azim=azimuth, elev=-20)
         axes.set_axis_off()
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
@@ -291,10 +295,23 @@ def _rate_axis(axes: Axes) -> None:
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
 
 
+def _x_axis(axes: Axes, xs: Sequence[float], ticks: Sequence[float], *, logarithmic: bool) -> None:
+    first, last = xs[0], xs[-1]
+    if logarithmic:
+        axes.set_xscale("log")
+        factor = (last / first) ** 0.05 if last > first else 2.0
+        axes.set_xlim(first / factor, last * factor)
+    else:
+        margin = 0.05 * (last - first) or 1.0
+        axes.set_xlim(first - margin, last + margin)
+    shown = [tick for tick in ticks if first <= tick <= last]
+    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
+    axes.minorticks_off()
+
+
 def _level(axes: Axes, name: str, rate: float) -> None:
-    axes.axhline(rate, color=INK, linewidth=0.9, linestyle=(0, (4, 4)), gid=name)
-    beside = axes.get_yaxis_transform()
-    axes.text(1.01, rate, name, transform=beside, verticalalignment="center")
+    axes.axhline(rate, color=INK, linewidth=0.9, linestyle=(0, (4, 4)))
+    axes.text(1.01, rate, name, transform=axes.get_yaxis_transform(), va="center")
 
 
 def _interval_line(
@@ -305,10 +322,10 @@ def _interval_line(
         axes.plot(x, rate, color=colour, linewidth=1.5, label=name)
         axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
         return
-    place = offset_copy(axes.transData, axes.get_figure(root=True), x=shift, units="points")
+    shifted = offset_copy(axes.transData, axes.get_figure(root=True), x=shift, units="points")
     (drawn,) = axes.plot(x, rate, color=colour, linewidth=1.5, marker="o", markersize=4, label=name)
-    drawn.set(transform=place, clip_on=False)
-    axes.vlines(x, low, high, colors=colour, linewidths=1.1, transform=place)
+    drawn.set(transform=shifted, clip_on=False)
+    axes.vlines(x, low, high, colors=colour, linewidths=1.1, transform=shifted)
 
 
 def _add_legend(axes: Axes, names: Sequence[str]) -> None:
@@ -320,5 +337,6 @@ def _add_legend(axes: Axes, names: Sequence[str]) -> None:
         columns = max(1, LEGEND_LETTERS // max(widths))
     rows = math.ceil(len(names) / columns)
     axes.set_title(axes.get_title(loc="left"), pad=10 + 12.5 * rows)
+    names = [name for name in names if name in handles]
     shown = [handles[name] for name in names]
     axes.legend(shown, names, loc="lower left", bbox_to_anchor=(0, 1.03), ncols=columns)

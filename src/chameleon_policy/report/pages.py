@@ -1,6 +1,4 @@
-"""Pages that open from disk without a network: one look for all, from the templates next to this
-file.
-"""
+"""Self-contained pages from the templates in this folder, which share one base and one style."""
 
 from __future__ import annotations
 

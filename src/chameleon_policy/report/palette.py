@@ -54,9 +54,7 @@ def css_variables(*, dark: bool) -> dict[str, str]:
 
 
 def with_page_colours(svg: str) -> str:
-    """Replace the colours of an SVG image by the CSS variables of the page that it becomes part
-    of.
-    """
+    """Replace the colours of an SVG image by the CSS variables of the page around it."""
     for name, colour in PALETTE.items():
         svg = svg.replace(colour.image, f"var(--{name})")
     return svg

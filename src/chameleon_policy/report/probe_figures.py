@@ -81,8 +81,9 @@ def over_time(finding: Finding) -> Figure:
 
 
 def before_decision(findings: Sequence[Finding]) -> Figure:
-    """Draw how well the next choice is read, over time relative to its decision: from h of all
-    runs, and from the traces of the first.
+    """Draw how well the next choice is read, over time relative to its decision.
+
+    It is read from h of all runs, and from the traces of the first.
     """
     first = findings[0]["prospectiveness"]
     names = _names(findings)
@@ -102,9 +103,7 @@ def before_decision(findings: Sequence[Finding]) -> Figure:
 
 
 def edited_memories(findings: Sequence[Finding], rule: Literal["decoded", "attended"]) -> Figure:
-    """Draw the paper's four interventions: bars for each finding, and the paper's numbers as
-    marks.
-    """
+    """Draw the paper's four interventions: bars for each finding, the paper's numbers as marks."""
     rates = {}
     for name, finding in zip(_names(findings), findings, strict=True):
         rows = {row["name"]: row for row in finding["addressability"]["rows"]}
@@ -119,8 +118,9 @@ def edited_memories(findings: Sequence[Finding], rule: Literal["decoded", "atten
 
 
 def embed(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return h before the first decision of every episode in three dimensions (N, BEFORE, 3), and
-    the answers (N).
+    """Embed h before the first decision of every episode in three dimensions with UMAP.
+
+    Returns the points (N, BEFORE, 3) and the answers (N).
     """
     try:
         from umap import UMAP
@@ -146,9 +146,7 @@ def embed(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def trajectories(points: np.ndarray, answers: np.ndarray, task: str) -> Figure:
-    """Draw embedded working states (N, BEFORE, 3); they end with a dot, one step before the
-    decision.
-    """
+    """Draw embedded working states (N, BEFORE, 3); a dot is one step before the decision."""
     return trajectory_chart(
         points,
         answers.tolist(),

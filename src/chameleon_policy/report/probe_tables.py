@@ -25,8 +25,9 @@ def tables(findings: Sequence[Finding]) -> list[Table]:
 
 
 def leads(findings: Sequence[Finding]) -> dict[tuple[str, str], int | None]:
-    """Return (another run, task) -> by how many steps earlier the next choice can be read from the
-    first run's h.
+    """Return how many steps earlier the next choice can be read from the first run's h.
+
+    The keys are the other runs and tasks.
     """
     first = {
         each["task"]: ready_at(each)["working"]
@@ -41,9 +42,7 @@ def leads(findings: Sequence[Finding]) -> dict[tuple[str, str], int | None]:
 
 
 def ready_at(finding: Finding) -> dict[str, int | None]:
-    """Return when the next choice can be read from h and from the traces, in steps relative to the
-    decision.
-    """
+    """Return from which step, relative to the decision, h and traces tell the next choice."""
     found = finding["prospectiveness"]
     return {name: ready(found[name], found["threshold"]) for name in ("working", "traces")}
 
@@ -108,7 +107,8 @@ def _addressability(findings: Sequence[Finding]) -> Table:
 def _prospectiveness(findings: Sequence[Finding]) -> Table:
     threshold = findings[0]["prospectiveness"]["threshold"]
     table = _new(
-        f"Prospectiveness: the step from which on the next choice is read in {threshold:.0%}, decision at 0",
+        f"Prospectiveness: the step from which on the next choice is read in {threshold:.0%}, "
+        "decision at 0",
         "run",
         "task",
         "from h",
@@ -116,7 +116,10 @@ def _prospectiveness(findings: Sequence[Finding]) -> Table:
         "at the decision, %",
         "first run earlier by",
     )
-    table.caption = f"The paper: Chameleon is earlier than without Control-JEPA by {' and '.join(map(str, paper.LEADS))} steps."
+    table.caption = (
+        "The paper: Chameleon is earlier than without Control-JEPA by "
+        f"{' and '.join(map(str, paper.LEADS))} steps."
+    )
     earlier = leads(findings)
     for finding in findings:
         found = finding["prospectiveness"]

@@ -1,5 +1,6 @@
-"""`chameleon report`: play held-out episodes of Camo with runs, and write one page on their scores
-and memories.
+"""`chameleon report`: play held-out episodes of Camo, and write one page on the policies.
+
+The page shows their scores, how they learned, clips, and the memory theatre.
 """
 
 from __future__ import annotations
@@ -101,12 +102,15 @@ def report_runs(
         scores[name] = {task: summary.as_dict() for task, summary in reports[-1].scores.items()}
     machine = hardware()
     facts = [
-        f"Made by `{command}` at revision `{git_revision()}` on {machine.get('gpu', machine['cpu'])}.",
-        f"{report.episodes} held-out episodes of each task, seeds {seeds[0]} to {seeds[-1]}, {report.steps} Euler steps a "
-        "chunk. In brackets the 95 % Wilson interval.",
-        f"Beliefs are read by linear probes from the working state h; they were fitted to {report.fitted} expert "
-        "demonstrations that the policy was not trained on. What a probe can read, the policy need not use.",
-        "Relevant traces are the quarter of the last layer's tokens from which a linear probe reads the next choice best.",
+        f"Made by `{command}` at revision `{git_revision()}` "
+        f"on {machine.get('gpu', machine['cpu'])}.",
+        f"{report.episodes} held-out episodes of each task, seeds {seeds[0]} to {seeds[-1]}, "
+        f"{report.steps} Euler steps a chunk. In brackets the 95 % Wilson interval.",
+        "Beliefs are read by linear probes from the working state h; they were fitted to "
+        f"{report.fitted} expert demonstrations that the policy was not trained on. What a probe "
+        "can read, the policy need not use.",
+        "Relevant traces are the quarter of the last layer's tokens from which a linear probe "
+        "reads the next choice best.",
     ]
     out.mkdir(parents=True, exist_ok=True)
     page = out / "index.html"
@@ -197,8 +201,6 @@ def _clips(played: Played, folder: Path) -> list[Clip]:
 def _clip(settings: CamoSettings, rollout: Rollout, folder: Path) -> Clip:
     path = folder / f"{settings.task}-{rollout.played.seed}.mp4"
     save_clip(replay(settings, rollout, CLIP_SIZE), path)
-    score = rollout.played.score
-    return Clip(
-        path,
-        f"{settings.task}, seed {rollout.played.seed}: {in_words(rollout.played.z)}. {score.reason.capitalize()}.",
-    )
+    seed, answer = rollout.played.seed, in_words(rollout.played.z)
+    reason = rollout.played.score.reason.capitalize()
+    return Clip(path, f"{settings.task}, seed {seed}: {answer}. {reason}.")

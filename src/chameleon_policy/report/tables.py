@@ -27,8 +27,9 @@ BUDGET_ROWS = {
 
 
 def evaluation_table(evaluation: Evaluation, name: str) -> Table:
-    """Return MSR, DSR and SR with their 95 % intervals: over all episodes, for each answer, and for
-    each value of each difficulty setting.
+    """Return a table of MSR, DSR and SR with their 95 % intervals.
+
+    It has a row for all episodes, one for each answer, and one for each value of each difficulty.
     """
     summary = evaluation.summary
     told = " and told the answer" if evaluation.settings.kind == "told" else ""
@@ -54,8 +55,9 @@ def _add(table: Table, label: str, summary: Summary) -> None:
 
 
 def budget_table(budget: Budget, *, beside_paper: bool) -> Table:
-    """Return a row for each component; `beside_paper` adds the paper's numbers and whether ours
-    round to them.
+    """Return a table with a row for each component.
+
+    `beside_paper` adds the paper's numbers, and whether ours round to them.
     """
     table = Table(title="Parameter budget")
     table.add_column("component")

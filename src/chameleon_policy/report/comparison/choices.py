@@ -1,5 +1,6 @@
-"""Choices part by part, for tasks whose answers have several parts: the first choice, the later
-ones, and wrong episodes in which only the order is wrong.
+"""Choices part by part, for tasks whose answers have several parts.
+
+A table shows the first choice, the later ones, and wrong episodes in which only the order is wrong.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ def choices_comparison(
         for section, methods in sections.items()
     }
     notes = (
-        f"In per cent, with 95 % Wilson intervals, over the episodes of {task} whose manipulation counts.",
+        f"In per cent, with 95 % Wilson intervals, over the episodes of {task} whose manipulation "
+        "counts.",
         "A later choice is counted where all choices before it were right: its errors are its own.",
-        "Only the order: all parts of the answer were chosen, but not one after another as they were shown.",
+        "Only the order: all parts of the answer were chosen, but not one after another as they "
+        "were shown.",
     )
     return Comparison(f"{title}: {task}, choice by choice", headings, lines, notes)
 

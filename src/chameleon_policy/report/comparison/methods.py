@@ -1,4 +1,4 @@
-"""The comparison of methods: a table for every setting that rows were made with, and the paper's."""
+"""The comparison of methods: a table for each setting of the rows, and the paper's table."""
 
 from __future__ import annotations
 
@@ -141,8 +141,9 @@ class Layout:
 
 
 def comparisons(rows: Iterable[Row]) -> list[Comparison]:
-    """Return the tables of every setting, those without the answer first, and the paper's own at
-    the end.
+    """Return the tables of every setting and, as the last one, the paper's.
+
+    Settings in which the answer is given come after the others.
     """
     settings: dict[Setting, list[Row]] = {}
     for row in rows:
@@ -253,20 +254,24 @@ def _notes(layout: Layout, rows: Sequence[Row]) -> tuple[str, ...]:
     """Explain the columns."""
     played = _span(sorted({row["episodes"] for row in rows}))
     notes = [
-        f"In per cent. {played} held-out episodes of each task and training; the episodes of several trainings are pooled.",
-        "MSR: the manipulation counts, whatever was chosen. DSR: of those, the choice is right (- where none counts). "
-        "SR: both.",
-        "In brackets 95 % intervals over episodes, not over trainings: Wilson's for a task, MOVER's for an average.",
+        f"In per cent. {played} held-out episodes of each task and training; the episodes of "
+        "several trainings are pooled.",
+        "MSR: the manipulation counts, whatever was chosen. DSR: of those, the choice is right "
+        "(- where none counts). SR: both.",
+        "In brackets 95 % intervals over episodes, not over trainings: Wilson's for a task, "
+        "MOVER's for an average.",
     ]
     if layout.averages:
         notes.append(
-            "Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands beside both."
+            "Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands "
+            "beside both."
         )
     if layout.against:
         notes.append(
-            "Against Chameleon: difference in SR and two-sided exact McNemar p over the episodes that both have played "
-            "(same task, same seed of training, same evaluation seed). p is about these trainings: other seeds of training "
-            "may differ by more than episodes do. It is not corrected for the number of methods."
+            "Against Chameleon: difference in SR and two-sided exact McNemar p over the episodes "
+            "that both have played (same task, same seed of training, same evaluation seed). p is "
+            "about these trainings: other seeds of training may differ by more than episodes do. "
+            "It is not corrected for the number of methods."
         )
     else:
         notes.append("Every policy sees the answer: what it fails at here is not its memory.")

@@ -53,8 +53,9 @@ class Paired:
 
 
 def words(answers: Iterable[int | Sequence[int] | None]) -> str:
-    """Return answers or choices as a row keeps them: `2 0 -`, or `201 - 110` where they have
-    several parts.
+    """Return answers or choices as a row keeps them.
+
+    For example `2 0 -`, or `201 - 110` where they have several parts.
     """
     return " ".join(
         NO_CHOICE

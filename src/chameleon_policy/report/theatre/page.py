@@ -1,6 +1,4 @@
-"""The page of `chameleon report`: the memory theatre, then scores, curves, clips, figures and how it
-was made.
-"""
+"""The page of `chameleon report`: the memory theatre, scores, learning curves, clips, figures."""
 
 from __future__ import annotations
 
