@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -212,3 +214,12 @@ def test_colours_are_legible() -> None:
             assert contrast(shown, card) >= (4.5 if name in ("ink", "faint") else 3), name
             assert contrast(colour.image, ("#ffffff", "#0d1117")[mode]) >= 3, name
             assert contrast(colour.image, card) >= 3, name
+
+
+@pytest.mark.parametrize("command", ["demo", "probe", "report"])
+def test_without_matplotlib_a_command_says_what_to_install(command: str) -> None:
+    code = "import sys; sys.modules['matplotlib'] = None; from chameleon_policy.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "this command needs matplotlib" in done.stderr
+    assert "pip install 'chameleon-policy[camo,report,train]'" in done.stderr
