@@ -34,9 +34,8 @@ from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seed
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.provenance import write_result
-from chameleon_policy.rates import Rate
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.report.comparison.outcomes import words
-from chameleon_policy.report.tables import interval
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
 COMMAND = "python -m benchmarks.brief_working_state"

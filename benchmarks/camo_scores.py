@@ -21,9 +21,8 @@ from benchmarks.tables import replaced
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.experiments.reproduce import HELD_OUT, PUBLISHED, RATES, SCORES
 from chameleon_policy.policy.saving import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
-from chameleon_policy.rates import Rate
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.report.charts import Point, interval_chart, svg
-from chameleon_policy.report.tables import interval
 from chameleon_policy.train.held_out import probe_of
 
 ROOT = PUBLISHED.parents[2]

@@ -25,9 +25,8 @@ from chameleon_policy.evaluate.loading import (
     training_of,
 )
 from chameleon_policy.provenance import write_result
-from chameleon_policy.rates import Rate
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.report.charts import interval_chart, point_of, svg
-from chameleon_policy.report.tables import interval
 
 COMMAND = "python -m benchmarks.delay_study"
 RETENTION = (3, 10, 30, 100, 300)

@@ -24,9 +24,8 @@ from benchmarks.camo_scores import ROOT
 from chameleon_policy.camo import TASKS
 from chameleon_policy.experiments.reproduce import RATES
 from chameleon_policy.provenance import write_result
-from chameleon_policy.rates import Rate
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.report.charts import interval_chart, point_of, svg
-from chameleon_policy.report.tables import interval
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 COMMAND = "python -m benchmarks.told_answer"

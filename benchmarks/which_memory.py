@@ -30,8 +30,8 @@ from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seed
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ChameleonPolicy, Features, MemoryState, Observation
 from chameleon_policy.provenance import write_result
+from chameleon_policy.rates import interval
 from chameleon_policy.report.comparison.outcomes import words
-from chameleon_policy.report.tables import interval
 
 COMMAND = "python -m benchmarks.which_memory"
 EMPTIED: dict[str, tuple[str, ...]] = {

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from bench_rows import ALL, row
-from chameleon_policy.rates import Rate, average, mcnemar
+from chameleon_policy.rates import Rate, average, interval, mcnemar
 from chameleon_policy.report.comparison import choices
 from chameleon_policy.report.comparison.cells import Comparison
 from chameleon_policy.report.comparison.methods import comparisons
@@ -26,7 +26,6 @@ from chameleon_policy.report.comparison.rendering import (
     page,
 )
 from chameleon_policy.report.paper import TABLE_1
-from chameleon_policy.report.tables import interval
 
 
 def cells(table: Comparison, name: str) -> dict[str, str]:

@@ -12,13 +12,12 @@ from rich.console import Console
 from benchmarks import parameters
 from benchmarks.which_memory import EMPTIED
 from chameleon_policy.baselines import METHODS
-from chameleon_policy.rates import Rate
+from chameleon_policy.rates import Rate, interval, percent
 from chameleon_policy.report.comparison.choices import pairs
 from chameleon_policy.report.comparison.methods import comparisons
 from chameleon_policy.report.comparison.outcomes import episodes, paired
 from chameleon_policy.report.comparison.rendering import draw_tables
 from chameleon_policy.report.paper import NAMES, SECTIONS, TABLE_1
-from chameleon_policy.report.tables import interval, percent
 from documents import README, ROOT, result, table_below
 
 

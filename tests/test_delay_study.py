@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks import delay_study
 
+RESULTS = Path(__file__).parents[1] / "docs/results"
+
 
 def test_every_point_is_an_evaluation_at_that_difficulty(tmp_path: Path) -> None:
     out = tmp_path / "delay.json"
@@ -93,3 +95,11 @@ def test_the_range_trained_on(
 def test_a_policy_that_does_not_say_what_it_was_trained_on(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give --longer-retention"):
         delay_study.main(Path("camo-small"), "shell-game", tmp_path / "delay.json")
+
+
+def test_committed_figures_are_drawn_from_the_committed_result() -> None:
+    result = json.loads((RESULTS / "delay-shell-game.json").read_text())["result"]
+    for dial, trained in result["trained_on"].items():
+        drawn = delay_study.figure("shell-game", dial, result[dial], trained)
+        path = RESULTS / f"delay-shell-game-{dial.replace('_', '-')}.svg"
+        assert path.read_text() == drawn, f"python -m benchmarks.delay_study draws {path.name}"

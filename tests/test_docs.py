@@ -18,8 +18,7 @@ from benchmarks import camo_scores, parameters
 from chameleon_policy import Budget
 from chameleon_policy.camo import TASKS
 from chameleon_policy.policy.saving import SHIPPED
-from chameleon_policy.rates import Rate
-from chameleon_policy.report.tables import interval, percent
+from chameleon_policy.rates import Rate, interval, percent
 from documents import README, ROOT, result, table_below
 
 

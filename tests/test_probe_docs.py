@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 from chameleon_policy.probes.addressability import by_rule
-from chameleon_policy.rates import Rate
+from chameleon_policy.rates import Rate, interval, percent
 from chameleon_policy.report import paper
 from chameleon_policy.report.charts import svg
 from chameleon_policy.report.probe_figures import charts
 from chameleon_policy.report.probe_tables import leads, ready_at
-from chameleon_policy.report.tables import interval, percent
 from documents import README, ROOT, result, table_below
 
 PAGE = (ROOT / "docs/probes.md").read_text()

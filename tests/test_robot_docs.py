@@ -11,8 +11,7 @@ import pytest
 from benchmarks.serving import CLIENTS
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.camo import TASKS
-from chameleon_policy.rates import Rate
-from chameleon_policy.report.tables import interval, percent
+from chameleon_policy.rates import Rate, interval, percent
 from documents import README, ROOT, result, table_below
 
 MACHINES = {"serving-cpu.json": "2 CPU cores", "serving-h200.json": "H200"}

@@ -91,3 +91,8 @@ def test_mistakes(evaluations: Path, name: str, content: str | None, message: st
 def test_nothing_to_join(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="got none"):
         told_answer.folders(tmp_path)
+
+
+def test_the_committed_figure_is_drawn_from_the_committed_result() -> None:
+    minutes = json.loads(told_answer.RESULT.read_text())["result"]["minutes"]
+    assert told_answer.FIGURE.read_text() == told_answer.figure(minutes)

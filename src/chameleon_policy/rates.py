@@ -75,3 +75,15 @@ def mcnemar(lost: int, gained: int) -> float:
     ways = sum(math.comb(number, few) for few in range(min(lost, gained) + 1))
     share: float = 2 * ways / (1 << number)
     return min(1.0, share)
+
+
+def interval(rate: Rate) -> str:
+    """Format a rate and its 95 % interval in per cent, without decimals."""
+    if math.isnan(rate.value):
+        return "-"
+    return f"{percent(rate.value)} [{percent(rate.low)}, {percent(rate.high)}]"
+
+
+def percent(share: float) -> int:
+    """Round a share to whole per cent; halves go up: 185 of 200 are 93 %."""
+    return math.floor(round(100 * share, 6) + 0.5)  # 100 * 0.285 is a little less than 28.5

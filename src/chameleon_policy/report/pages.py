@@ -12,8 +12,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from chameleon_policy.rates import interval
 from chameleon_policy.report.palette import css_variables
-from chameleon_policy.report.tables import interval
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from typing import Any
 from rich.table import Table
 
 from chameleon_policy.probes.prospectiveness import lead, ready
-from chameleon_policy.rates import Rate
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.report import paper
-from chameleon_policy.report.tables import interval
 
 Finding = Mapping[str, Any]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from chameleon_policy.policy.budget import PAPER_MILLIONS, Budget
-from chameleon_policy.rates import Rate
+from chameleon_policy.rates import interval
 
 if TYPE_CHECKING:  # `chameleon params` does without the simulator
     from chameleon_policy.camo import Summary
@@ -84,15 +83,3 @@ def budget_table(budget: Budget, *, beside_paper: bool) -> Table:
 def agrees(key: str, count: int) -> bool:
     """Return whether the count, rounded to the paper's one decimal, is the paper's number."""
     return f"{count / 1e6:.1f}" == f"{PAPER_MILLIONS[key]:.1f}"
-
-
-def interval(rate: Rate) -> str:
-    """Return a rate and its 95 % interval as text, in per cent."""
-    if math.isnan(rate.value):
-        return "-"
-    return f"{percent(rate.value)} [{percent(rate.low)}, {percent(rate.high)}]"
-
-
-def percent(share: float) -> int:
-    """Return a share in per cent, with halves rounded up: 185 of 200 are 93 %."""
-    return math.floor(round(100 * share, 6) + 0.5)  # 100 * 0.285 is a little less than 28.5

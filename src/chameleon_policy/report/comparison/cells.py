@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from chameleon_policy.rates import Rate
-from chameleon_policy.report.tables import interval
+from chameleon_policy.rates import Rate, interval
 
 NOT_RUN = "not run"
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Self
 
 from chameleon_policy.camo import TASKS, task_named
+from chameleon_policy.rates import percent
 from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Comparison, Heading, Line
 from chameleon_policy.report.comparison.choices import choices_comparison
 from chameleon_policy.report.comparison.outcomes import (
@@ -29,7 +30,6 @@ from chameleon_policy.report.paper import (
     SHARED,
     TABLE_1,
 )
-from chameleon_policy.report.tables import percent
 
 FACTS = (Heading("Method"), Heading("Parameters, M"), Heading("Seeds"))
 AVERAGED = ("dsr", "msr", "sr")
