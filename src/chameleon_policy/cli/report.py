@@ -59,5 +59,5 @@ def main(
     )
     if rerun is not None:
         save_recording(episodes, rerun)
-        print(f"Look at it in Rerun: rerun {rerun}")
+        print(f"Open it in Rerun: rerun {rerun}")
     print(f"Open it in a browser: {page.resolve().as_uri()}")
