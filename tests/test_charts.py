@@ -218,7 +218,9 @@ def test_colours_are_legible() -> None:
 
 @pytest.mark.parametrize("command", ["demo", "probe", "report"])
 def test_without_matplotlib_a_command_says_what_to_install(command: str) -> None:
-    code = "import sys; sys.modules['matplotlib'] = None; from chameleon_policy.cli import main; main()"
+    code = (
+        "import sys; sys.modules['matplotlib'] = None;from chameleon_policy.cli import main; main()"
+    )
     done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True)
     assert done.returncode == 2
     assert "this command needs matplotlib" in done.stderr

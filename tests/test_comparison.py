@@ -1,4 +1,4 @@
-"""Tables that compare methods: their statistics, what stands in them, and how they are drawn."""
+"""Tables that compare methods: their statistics, their cells, and the formats they come in."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from chameleon_policy.report.paper import TABLE_1
 
 
 def cells(table: Comparison, name: str) -> dict[str, str]:
-    """What stands in a method's line, by column."""
+    """Return the cells of a method's line by the headings of their columns."""
     lines = [
         line
         for section in table.sections.values()
@@ -331,5 +331,8 @@ def test_the_page_has_every_cell() -> None:
 
 
 def test_a_page_of_tables_needs_no_matplotlib() -> None:
-    code = "import chameleon_policy.report.comparison.rendering, sys; assert 'matplotlib' not in sys.modules"
+    code = (
+        "import chameleon_policy.report.comparison.rendering, sys;"
+        "assert 'matplotlib' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
