@@ -30,10 +30,9 @@ from chameleon_policy import (
 from chameleon_policy.baselines import METHODS, load_policy
 from chameleon_policy.export import check, exporting
 from chameleon_policy.export.check import as_arrays, check_export
-from chameleon_policy.export.exporting import ExportReport, export_policy
+from chameleon_policy.export.exporting import ExportReport, export_policy, export_table
 from chameleon_policy.export.manifest import MANIFEST, Manifest, read_manifest
 from chameleon_policy.export.runtime import ExportedPolicy
-from chameleon_policy.export.table import export_table
 from chameleon_policy.policy.config import from_json
 from chameleon_policy.policy.normalizer import Range
 from documents import ROOT

@@ -8,8 +8,7 @@ import tyro
 from rich.console import Console
 
 from chameleon_policy.device import Device
-from chameleon_policy.export.exporting import export_policy
-from chameleon_policy.export.table import export_table
+from chameleon_policy.export.exporting import export_policy, export_table
 
 
 def main(
