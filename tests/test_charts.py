@@ -122,6 +122,8 @@ def test_a_line_chart_of_odd_ranges(values: list[float]) -> None:
     line = [(float(x), y) for x, y in enumerate(values)]
     chart = line_chart({"a": line}, title="t", x_label="x", logarithmic=True)
     assert curves(chart) == {"a": [[x, y] for x, y in line if y > 0]}
+    drawn = texts(svg(chart))
+    assert 2 <= sum(tick.get_text() in drawn for tick in only_axes(chart).get_yticklabels()) <= 12
     low, high = only_axes(chart).get_ylim()
     assert 0 < low < min(y for y in values if y > 0) <= max(values) < high
     assert not re.search(r"\b(nan|inf)\b", svg(chart))
@@ -205,6 +207,7 @@ def test_an_inline_chart_takes_the_colours_of_its_page() -> None:
         re.findall(r"var\([\w-]+\)", inline_svg(chart))
     )
     assert not re.search(r"(fill|stroke): #", inline_svg(chart))
+    assert "<style" not in inline_svg(chart)  # it would reach the whole page
 
 
 def test_colours_are_legible() -> None:

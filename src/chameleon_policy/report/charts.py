@@ -67,8 +67,8 @@ STYLE: dict[Any, Any] = {
 }
 SIZE = (5.85, 3.15)
 """Inches; 96 CSS pixels each."""
-LEGEND_LETTERS = 74
-"""Letters of a legend that fit in one row."""
+LEGEND_LETTERS = 12.6
+"""Letters of a legend that fit into an inch."""
 OVERLAP = 2.2
 """Points between lines whose error bars would cover each other."""
 
@@ -127,7 +127,7 @@ def interval_chart(
         columns = [list(column) for column in zip(*line, strict=True)] or [[]] * 4
         shift = 0.0 if bands else OVERLAP * (number - (len(lines) - 1) / 2)
         _interval_line(axes, name, columns, LINES[number % len(LINES)], shift, bands=bands)
-    _add_legend(axes, [*lines, *shading])
+    _add_legend(figure, axes, [*lines, *shading])
     return figure
 
 
@@ -148,17 +148,13 @@ def line_chart(
         raise ValueError(f"{title}: there is nothing to draw")
     figure, axes = _new_figure(title, size=(4.8, 2.7))
     axes.set_xlabel(x_label)
-    if logarithmic:
-        axes.set_yscale("log")
     for number, (name, line) in enumerate(shown.items()):
         x, y = zip(*line, strict=True) if line else ((), ())
         axes.plot(x, y, color=LINES[number % len(LINES)], linewidth=1.4, label=name)
     if logarithmic:
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.minorticks_off()
+        _logarithmic_y_axis(axes)
     if legend:
-        _add_legend(axes, list(shown))
+        _add_legend(figure, axes, list(shown))
     return figure
 
 
@@ -224,7 +220,7 @@ def rate_bars(
         zorder=3,
     )
     axes.set_xticks(positions, groups)
-    _add_legend(axes, [*rates, name])
+    _add_legend(figure, axes, [*rates, name])
     return figure
 
 
@@ -269,18 +265,25 @@ def svg(figure: Figure) -> str:
     file = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(file, format="svg", metadata=nothing)
-    text = file.getvalue()
-    text = text[text.index("<svg") :].replace("'DejaVu Sans'", "system-ui")
-    # Names of elements that nothing refers to; several charts of one page would share them.
-    text = re.sub(r' id="[\w.]+_\d+"', "", text)
-    text = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", text)
+    text = re.sub(r"<[^>]+>", _tidy_tag, file.getvalue())
+    # In a page, a style sheet would reach beyond the chart; inherited attributes do not.
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", text, count=1, flags=re.DOTALL)
+    lines = 'stroke-linejoin="round" stroke-linecap="butt"'
     title = escape(figure.get_label())
-    return text.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
+    root = f'<svg role="img" aria-label="{title}" {lines} '
+    return text[text.index("<svg ") :].replace("<svg ", root, 1)
 
 
 def inline_svg(figure: Figure) -> Markup:
     """Return the figure as an element of a page, whose light and dark colours it takes."""
     return Markup(with_page_colours(svg(figure)))
+
+
+def _tidy_tag(tag: re.Match[str]) -> str:
+    text = tag[0].replace("'DejaVu Sans'", "system-ui")
+    # Names that nothing refers to; several charts of one page would share them.
+    text = re.sub(r' id="[\w.]+_\d+"', "", text)
+    return re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", text)
 
 
 def _new_figure(title: str, size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
@@ -309,6 +312,17 @@ def _x_axis(axes: Axes, xs: Sequence[float], ticks: Sequence[float], *, logarith
     axes.minorticks_off()
 
 
+def _logarithmic_y_axis(axes: Axes) -> None:
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    middle = math.sqrt(low * high)
+    # Wide enough for two ticks.
+    low, high = axes.set_ylim(min(low, middle / 2.3), max(high, 2.3 * middle))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.minorticks_off()
+
+
 def _level(axes: Axes, name: str, rate: float) -> None:
     axes.axhline(rate, color=INK, linewidth=0.9, linestyle=(0, (4, 4)))
     axes.text(1.01, rate, name, transform=axes.get_yaxis_transform(), va="center")
@@ -328,13 +342,13 @@ def _interval_line(
     axes.vlines(x, low, high, colors=colour, linewidths=1.1, transform=shifted)
 
 
-def _add_legend(axes: Axes, names: Sequence[str]) -> None:
+def _add_legend(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
     """Put the legend between title and chart, in as many rows as it needs."""
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     widths = [len(name) + 6 for name in names]
-    columns = len(names)
-    if sum(widths) > LEGEND_LETTERS:
-        columns = max(1, LEGEND_LETTERS // max(widths))
+    columns, fit = len(names), int(LEGEND_LETTERS * figure.get_figwidth())
+    if sum(widths) > fit:
+        columns = max(1, fit // max(widths))
     rows = math.ceil(len(names) / columns)
     axes.set_title(axes.get_title(loc="left"), pad=10 + 12.5 * rows)
     names = [name for name in names if name in handles]
