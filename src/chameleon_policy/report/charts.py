@@ -247,13 +247,20 @@ def trajectory_chart(
         axes: Any = figure.add_axes(box, projection="3d", proj_type="ortho", azim=azimuth, elev=-20)
         axes.set_axis_off()
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
-        axes.set_box_aspect(high - low, zoom=1.45)
+        axes.set_box_aspect(high - low, zoom=1.22)
         for label in sorted(set(labels)):
             found = points[np.asarray(labels) == label]
             colour = LINES[label % len(LINES)]
             for trajectory in found:
-                axes.plot(*trajectory.T, color=colour, linewidth=0.8, alpha=0.45)
-            axes.plot(*found[:, -1].T, "o", color=colour, markersize=3.5, label=names[label])
+                axes.plot(*trajectory.T, color=colour, linewidth=0.8, alpha=0.45, clip_on=False)
+            axes.plot(
+                *found[:, -1].T,
+                "o",
+                color=colour,
+                markersize=3.5,
+                label=names[label],
+                clip_on=False,
+            )
     handles = axes.get_legend_handles_labels()
     figure.legend(*handles, loc="upper left", bbox_to_anchor=(0.01, 0.915), handlelength=1, ncols=3)
     return figure
