@@ -22,7 +22,7 @@ from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.experiments.reproduce import HELD_OUT, PUBLISHED, SCORES
 from chameleon_policy.policy.saving import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
 from chameleon_policy.rates import Rate
-from chameleon_policy.report.interval_chart import Point, interval_chart
+from chameleon_policy.report.charts import Point, interval_chart, svg
 from chameleon_policy.train.held_out import probe_metric
 
 ROOT = PUBLISHED.parents[2]
@@ -88,12 +88,13 @@ def figure(track: Mapping[str, Any]) -> str:
         task: [_point(look, probe_metric(task_named(task).instruction)) for look in track["looks"]]
         for task in track["tasks"]
     }
-    return interval_chart(
+    chart = interval_chart(
         lines,
         title=f"What a probe reads from the memory, {track['demonstrations']} demonstrations",
         x_label="minutes of training on a GPU",
         levels={"a guess": 1 / 3},
     )
+    return svg(chart)
 
 
 def _point(look: Mapping[str, float], name: str) -> Point:

@@ -1,6 +1,4 @@
-"""Choices are read off the events, and an episode that ends with one is the same episode up to
-there.
-"""
+"""Choices are read from the events; an episode that ends with one is the same up to there."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ def test_one_choice_for_every_decision() -> None:
 
 
 def played(env: CamoEnv, seed: int) -> list[np.ndarray]:
-    """What an expert does in an episode."""
+    """Return the actions of an expert in an episode."""
     env.reset(seed=seed)
     expert, actions, over = make_expert(env), [], False
     while not over:

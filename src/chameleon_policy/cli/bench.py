@@ -15,7 +15,7 @@ from chameleon_policy.device import Device
 from chameleon_policy.experiments.bench.plan import Bench
 from chameleon_policy.experiments.bench.rows import Results
 from chameleon_policy.experiments.bench.run import Workshop, run_bench
-from chameleon_policy.report.comparison.files import draw_tables
+from chameleon_policy.report.comparison.rendering import draw_tables
 
 
 def main(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,9 @@ from chameleon_policy.evaluate.videos import replay
 from chameleon_policy.experiments.pipeline import play, train_once
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.provenance import write_result
-from chameleon_policy.report.demo_page import Clip, Contender, Showing, demo_page
-from chameleon_policy.report.evaluation_table import evaluation_table
+from chameleon_policy.report.demo_page import Contender, Showing, demo_page
+from chameleon_policy.report.pages import Clip
+from chameleon_policy.report.tables import evaluation_table
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.recipes import RECIPES
 
@@ -124,10 +124,10 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
     write_result(out / "scores.json", result, command=command, seeds=max(seeds, few, key=len))
     facts = [
         f"{config.demonstrations} expert demonstrations, state observations (five object slots), training seeds only.",
-        f"<code>nano</code> from scratch: {config.minutes:g} minutes for Chameleon, {config.twin_minutes:g} for the twin.",
+        f"`nano` from scratch: {config.minutes:g} minutes for Chameleon, {config.twin_minutes:g} for the twin.",
         f"{config.episodes} rollouts each on held-out seeds, {SAMPLING_STEPS} Euler steps a chunk.",
         f"The policy that comes with the package: {config.shipped_episodes} rollouts of each task.",
-        f"This sitting took {minutes:.1f} minutes. Every episode's score: <code>{escape(str(out / 'scores.json'))}</code>.",
+        f"This sitting took {minutes:.1f} minutes. Every episode's score: `{out / 'scores.json'}`.",
     ]
     page = out / "index.html"
     page.write_text(demo_page(TASK, task_named(TASK).instruction, contenders, facts, showings))

@@ -27,8 +27,7 @@ from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
 from chameleon_policy.experiments.pipeline import play, train_once
 from chameleon_policy.policy.presets import PresetName
 from chameleon_policy.provenance import write_result
-from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.train.checkpoint import POLICY, RUN_SETTINGS
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.recipes import RECIPES

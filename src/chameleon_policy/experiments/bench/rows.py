@@ -18,7 +18,7 @@ from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
 from chameleon_policy.experiments.bench.plan import Job
 from chameleon_policy.locking import only_process
 from chameleon_policy.provenance import PROCESS_START, git_revision, hardware, software
-from chameleon_policy.report.comparison.statistics import FAILED, SUCCESS, WRONG, words
+from chameleon_policy.report.comparison.outcomes import FAILED, SUCCESS, WRONG, words
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.held_out import probe_metric
 from chameleon_policy.train.metrics import METRICS, read_metrics
