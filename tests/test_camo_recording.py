@@ -21,10 +21,10 @@ import pytest
 from PIL import Image
 
 from chameleon_policy.camo import CamoEnv
-from chameleon_policy.camo.demonstration import demonstrate
-from chameleon_policy.camo.recording import Recording, record
-from chameleon_policy.camo.seeds import TRAINING_SEEDS
+from chameleon_policy.camo.recording import Recording, demonstrate
 from chameleon_policy.data import RecordedDataset
+from chameleon_policy.recorder import record
+from chameleon_policy.seeds import TRAINING_SEEDS
 
 COMMAND = [sys.executable, "-m", "chameleon_policy.cli"]
 STATE = Recording(task="clean-plate", episodes=5, seed=3, observation="state", retention_steps=2)

@@ -13,7 +13,8 @@ from camo_episodes import TASK_NAMES
 from chameleon_policy.camo import CamoEnv, Score, score, summarise, task_named
 from chameleon_policy.camo.events import Event
 from chameleon_policy.camo.experts import make_expert
-from chameleon_policy.camo.seeds import (
+from chameleon_policy.rates import Rate
+from chameleon_policy.seeds import (
     EVALUATION_SEEDS,
     TRAINING_SEEDS,
     evaluation_seed,
@@ -21,7 +22,6 @@ from chameleon_policy.camo.seeds import (
     refuse_training_seeds,
     stream,
 )
-from chameleon_policy.rates import Rate
 
 
 def log(*entries: str) -> list[Event]:

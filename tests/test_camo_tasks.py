@@ -11,10 +11,10 @@ from gymnasium.utils.env_checker import check_env
 
 from camo_episodes import TASK_NAMES, WAIT, play, wait_until_decision
 from chameleon_policy.camo import CamoEnv, summarise, task_named
-from chameleon_policy.camo.demonstration import demonstrate
 from chameleon_policy.camo.env import SLOT_NAMES
 from chameleon_policy.camo.experts import EXPERTS, make_expert
-from chameleon_policy.camo.seeds import TRAINING_SEEDS, evaluation_seed
+from chameleon_policy.camo.recording import demonstrate
+from chameleon_policy.seeds import TRAINING_SEEDS, evaluation_seed
 
 pytestmark = pytest.mark.parametrize("name", TASK_NAMES)
 

@@ -12,10 +12,11 @@ import pytest
 from camo_episodes import TASK_NAMES
 from chameleon_policy.camo import CamoEnv
 from chameleon_policy.camo.controller import ACTION_NAMES, pose_to_action, read_action
+from chameleon_policy.camo.dataset_variants import SIGNS, check_mirror
 from chameleon_policy.camo.geometry import Pose, rotation_about
-from chameleon_policy.camo.mirrored import SIGNS, check_mirror
-from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.recording import Recording
 from chameleon_policy.data.episodes import load_episodes, open_episodes
+from chameleon_policy.recorder import record
 from chameleon_policy.train.appearance import Appearance, Mirror
 from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import EpisodeStore, features_of

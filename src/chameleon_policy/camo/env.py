@@ -30,12 +30,12 @@ from chameleon_policy.camo.nuisance import LEVELS, Level, Nuisance
 from chameleon_policy.camo.robot import add_robot
 from chameleon_policy.camo.scene import LARGEST_IMAGE, new_scene
 from chameleon_policy.camo.scoring import Score, score
-from chameleon_policy.camo.seeds import TRAINING_SEEDS, stream
-from chameleon_policy.camo.tasks import Answer, Span, make_task
+from chameleon_policy.camo.tasks import Span, make_task
 from chameleon_policy.camo.tasks.task import check_span
 from chameleon_policy.camo.world import CONTROL_HZ, World
+from chameleon_policy.seeds import TRAINING_SEEDS, stream
+from chameleon_policy.suite import Answer, EpisodeResult, Mode
 
-Mode = Literal["rgb", "state"]
 Phase = Literal["evidence", "retention", "decision", "execution"]
 SLOT_NAMES = ("present", "x", "y", "z", "axis_x", "axis_y", "axis_z")
 """Numbers of an object slot: whether it is seen, its position, its own z axis (a hand: the
@@ -216,6 +216,13 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
     def score(self) -> Score:
         """M, D and the reason, as far as the episode has come."""
         return score(self.task, self.events, self.z)
+
+    def result(self) -> EpisodeResult:
+        """Return the result of the episode so far."""
+        choices = self.task.choices(self.events)
+        return EpisodeResult(
+            self.seed, self.z, self.score(), dict(self.difficulty), self.step_index, choices
+        )
 
     def proprioception(self) -> npt.NDArray[np.float32]:
         """The measured tool pose and gripper, in the numbers of an action."""

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from chameleon_policy.camo.events import Event, happened
 from chameleon_policy.rates import Rate
+from chameleon_policy.suite import Answer
 
 if TYPE_CHECKING:
-    from chameleon_policy.camo.tasks.task import Answer, Task
+    from chameleon_policy.camo.tasks.task import Task
 
 WRONG_CHOICE = "wrong choice"
 SUCCESS = "success"
@@ -73,6 +74,11 @@ class Summary:
     reasons: dict[str, int]
 
     @property
+    def rates(self) -> dict[str, Rate]:
+        """MSR, DSR and SR by name."""
+        return {"msr": self.msr, "dsr": self.dsr, "sr": self.sr}
+
+    @property
     def adjusted_dsr(self) -> float:
         """(DSR - p) / (1 - p): 0 at chance, 1 when always right."""
         return (self.dsr.value - self.chance) / (1 - self.chance)
@@ -81,9 +87,7 @@ class Summary:
         """For JSON."""
         adjusted = self.adjusted_dsr
         return {
-            "msr": self.msr.as_dict(),
-            "dsr": self.dsr.as_dict(),
-            "sr": self.sr.as_dict(),
+            **{name: rate.as_dict() for name, rate in self.rates.items()},
             "chance": self.chance,
             "adjusted_dsr": None if math.isnan(adjusted) else adjusted,
             "reasons": self.reasons,

@@ -11,7 +11,7 @@ from rich.console import Console
 from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials, typed
 from chameleon_policy.console import progress_bar
 from chameleon_policy.device import Device, gpu_memory
-from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of, training_of
 from chameleon_policy.evaluate.videos import save_failures
 from chameleon_policy.provenance import write_result

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import tyro
 
-from chameleon_policy.camo.env import Mode
-from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.recording import Recording
 from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials
 from chameleon_policy.console import progress_bar
+from chameleon_policy.recorder import record
+from chameleon_policy.suite import Mode
 
 
 def main(

@@ -15,7 +15,7 @@ from chameleon_client import Client, ServerError
 from chameleon_policy import exit_codes
 from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials, typed
 from chameleon_policy.console import progress_bar
-from chameleon_policy.evaluate.camo import FIRST_SEED
+from chameleon_policy.evaluate.evaluation import FIRST_SEED
 from chameleon_policy.provenance import write_result
 from chameleon_policy.report.evaluation_table import evaluation_table
 from chameleon_policy.robot.limits import Limits

@@ -14,25 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from chameleon_policy.camo.env import CamoEnv
-from chameleon_policy.camo.scoring import Score
-from chameleon_policy.camo.tasks import Answer
-from chameleon_policy.evaluate.settings import CamoSettings
-
-
-@dataclass(frozen=True)
-class Played:
-    """An episode that is over."""
-
-    seed: int
-    z: Answer
-    score: Score
-    difficulty: dict[str, int]
-    length: int
-    choices: tuple[int | None, ...] = ()
-    """The candidate that was taken after each decision that came, also where the manipulation does
-    not count.
-    """
+from chameleon_policy.suite import Answer, Environment, EnvironmentSettings, EpisodeResult
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +24,7 @@ class Tick:
     observation: dict[str, Any]
     decision: bool
     """Whether a decision is due now: a chunk that was planned before it is dropped."""
-    played: Played | None
+    played: EpisodeResult | None
     """The result, when the episode is over."""
 
 
@@ -55,7 +37,7 @@ Order = Mapping[int, Begin | np.ndarray]
 class EnvPool:
     """`slots` environments in `workers` processes; with no workers they live in this process."""
 
-    def __init__(self, settings: CamoSettings, slots: int, workers: int) -> None:
+    def __init__(self, settings: EnvironmentSettings, slots: int, workers: int) -> None:
         if slots < 1 or workers < 0:
             raise ValueError(
                 f"expected at least one environment and no negative number of workers, got {slots} and {workers}"
@@ -123,9 +105,9 @@ class EnvPool:
 class _Environments:
     """The environments of one process, made when they are first used."""
 
-    def __init__(self, settings: CamoSettings) -> None:
+    def __init__(self, settings: EnvironmentSettings) -> None:
         self._settings = settings
-        self._envs: dict[int, CamoEnv] = {}
+        self._envs: dict[int, Environment] = {}
 
     def advance(self, order: Order) -> dict[int, Tick]:
         return {slot: self._advance(slot, what) for slot, what in order.items()}
@@ -141,23 +123,19 @@ class _Environments:
         self._envs = {}
 
 
-def environment_tick(env: CamoEnv, what: Begin | np.ndarray) -> Tick:
+def environment_tick(env: Environment, what: Begin | np.ndarray) -> Tick:
     """Begin an episode, or take a control step."""
     if isinstance(what, np.ndarray):
         observation, _, terminated, truncated, info = env.step(what)
         over = terminated or truncated
     else:
         seed, z = what
-        (observation, info), over = env.reset(seed=seed, options={"z": z}), False
-    return Tick(observation, info["decision"], _played(env) if over else None)
+        options = None if z is None else {"z": z}
+        (observation, info), over = env.reset(seed=seed, options=options), False
+    return Tick(observation, bool(info.get("decision")), env.result() if over else None)
 
 
-def _played(env: CamoEnv) -> Played:
-    choices = env.task.choices(env.events)
-    return Played(env.seed, env.z, env.score(), dict(env.difficulty), env.step_index, choices)
-
-
-def _serve(pipe: Connection, settings: CamoSettings) -> None:
+def _serve(pipe: Connection, settings: EnvironmentSettings) -> None:
     # for the parent, which may want to save; then its end of the pipe closes
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

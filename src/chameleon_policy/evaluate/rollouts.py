@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chameleon_policy.camo.tasks import Answer
-from chameleon_policy.evaluate.pool import EnvPool, Played, Tick
+from chameleon_policy.evaluate.pool import EnvPool, Tick
 from chameleon_policy.policy import Features, Observation
+from chameleon_policy.suite import Answer, EpisodeResult
 
 
 class Policy(Protocol):
@@ -55,7 +55,7 @@ class Policy(Protocol):
 class Rollout:
     """An episode that a policy played."""
 
-    played: Played
+    played: EpisodeResult
     actions: np.ndarray
     """What it did, (T, A): with the seed, enough to see it again."""
 

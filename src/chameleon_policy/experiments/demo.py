@@ -16,15 +16,15 @@ from typing import Any
 
 from rich.console import Console
 
-from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.camo.play import save_clip
-from chameleon_policy.camo.recording import Recording, record_once
+from chameleon_policy.camo import TASKS, Summary, task_named
+from chameleon_policy.camo.recording import Recording
 from chameleon_policy.console import Bar
-from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluation_seeds
-from chameleon_policy.evaluate.videos import replay
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluation_seeds
+from chameleon_policy.evaluate.videos import save_rollout
 from chameleon_policy.experiments.pipeline import play, train_once
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.provenance import write_result
+from chameleon_policy.recorder import record_once
 from chameleon_policy.report.demo_page import Clip, Contender, Showing, demo_page
 from chameleon_policy.report.evaluation_table import evaluation_table
 from chameleon_policy.train.metrics import METRICS, read_metrics
@@ -94,7 +94,7 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
     contenders = [
         Contender(
             NAMES[method],
-            evaluation.summary,
+            _summary(evaluation),
             metrics[method],
             _clips(evaluation, out / "clips" / method),
         )
@@ -135,6 +135,12 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
     return page
 
 
+def _summary(evaluation: Evaluation) -> Summary:
+    summary = evaluation.summary
+    assert isinstance(summary, Summary)
+    return summary
+
+
 def _showing(task: str, evaluation: Evaluation, folder: Path) -> Showing:
     """What the page says of a task: how many episodes were right, and the first episode, whatever
     came of it.
@@ -142,7 +148,7 @@ def _showing(task: str, evaluation: Evaluation, folder: Path) -> Showing:
     folder.mkdir(parents=True, exist_ok=True)
     first = evaluation.rollouts[0]
     path = folder / f"{task}.mp4"
-    save_clip(replay(evaluation.settings, first, CLIP_SIZE), path)
+    save_rollout(evaluation.settings, first, path, CLIP_SIZE)
     clip = Clip(
         path,
         f"Seed {first.played.seed}, z = {first.played.z}. {first.played.score.reason.capitalize()}.",
@@ -163,7 +169,7 @@ def _clips(evaluation: Evaluation, folder: Path) -> list[Clip]:
     for rollout in (first, *others[:1]):
         played = rollout.played
         path = folder / f"{played.seed}.mp4"
-        save_clip(replay(evaluation.settings, rollout, CLIP_SIZE), path)
+        save_rollout(evaluation.settings, rollout, path, CLIP_SIZE)
         clips.append(
             Clip(
                 path,

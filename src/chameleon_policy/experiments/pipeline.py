@@ -13,7 +13,7 @@ from rich.console import Console
 
 from chameleon_policy.console import Bar
 from chameleon_policy.device import Device
-from chameleon_policy.evaluate.camo import Evaluation, evaluate
+from chameleon_policy.evaluate.evaluation import Evaluation, evaluate
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.exit_codes import STOPPED
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train

@@ -19,15 +19,16 @@ from rich.table import Table
 
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.camo.recording import Recording, record_once
+from chameleon_policy.camo.recording import Recording
 from chameleon_policy.console import Bar
 from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.device import Device, check_device
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.experiments.pipeline import play, train_once
 from chameleon_policy.policy.presets import PresetName
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate
+from chameleon_policy.recorder import record_once
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.checkpoint import SETTINGS as RUN_SETTINGS

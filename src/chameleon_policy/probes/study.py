@@ -20,14 +20,13 @@ import numpy as np
 import torch
 
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.camo.recording import SETTINGS
 from chameleon_policy.camo.scoring import summarise
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.console import Bar
 from chameleon_policy.device import Device
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
 from chameleon_policy.evaluate.rollouts import Policy
-from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.policy.ssm import SSMState
 from chameleon_policy.probes.addressability import INTERVENTIONS, addressability, readable
@@ -36,6 +35,7 @@ from chameleon_policy.probes.prospectiveness import prospectiveness
 from chameleon_policy.probes.representations import Episode, gather
 from chameleon_policy.probes.separability import separability
 from chameleon_policy.provenance import write_result
+from chameleon_policy.recorder import find_recording
 
 SURGERY = "seasonings"
 """Where the paper edits memories: three decisions that look the same."""
@@ -96,8 +96,8 @@ def trained_on(run: Path | str) -> tuple[str, ...]:
     """The tasks whose recordings a run was trained on, where they are still there."""
     training = training_of(run)
     paths = [] if training is None else str(training["data"]["path"]).split()
-    recordings = [Path(path) / SETTINGS for path in paths]
-    return tuple(json.loads(path.read_text())["task"] for path in recordings if path.is_file())
+    recordings = [find_recording(Path(path)) for path in paths]
+    return tuple(json.loads(path.read_text())["task"] for path in recordings if path is not None)
 
 
 def tasks_of(
@@ -118,6 +118,7 @@ def tasks_of(
                 raise
             refusals.append(str(error))
             continue
+        assert isinstance(settings, CamoSettings)
         found[task] = _with_traces(run, policy), settings
         if settings.kind == "told":
             raise ValueError(

@@ -8,19 +8,19 @@ import math
 
 from rich.table import Table
 
-from chameleon_policy.camo import Summary
-from chameleon_policy.evaluate.camo import Evaluation
+from chameleon_policy.evaluate.evaluation import Evaluation
 from chameleon_policy.rates import Rate
+from chameleon_policy.suite import ScoreSummary
 
 
 def evaluation_table(evaluation: Evaluation, name: str) -> Table:
-    """MSR, DSR and SR with their 95 % intervals in brackets."""
+    """Rates with their 95 % intervals in brackets: MSR, DSR and SR, or those that the task has."""
     summary = evaluation.summary
-    told = " and told the answer" if evaluation.settings.kind == "told" else ""
-    episodes = f"{len(evaluation.rollouts)} episodes (a guess has DSR {summary.chance:.0%})"
-    title = f"{name} on {evaluation.settings.task}{told}, {episodes}"
+    title = f"{name} on {evaluation.settings.title}, {len(evaluation.rollouts)} episodes"
+    if summary.chance is not None:
+        title += f" (a guess has DSR {summary.chance:.0%})"
     table = Table(title=title)
-    for column in ("", "episodes", "MSR %", "DSR %", "SR %"):
+    for column in ("", "episodes", *(f"{rate.upper()} %" for rate in summary.rates)):
         table.add_column(column, justify="right" if column else "left")
     _add(table, "all", summary)
     table.add_section()
@@ -33,9 +33,8 @@ def evaluation_table(evaluation: Evaluation, name: str) -> Table:
     return table
 
 
-def _add(table: Table, label: str, summary: Summary) -> None:
-    rates = (summary.msr, summary.dsr, summary.sr)
-    table.add_row(label, str(summary.msr.count), *(interval(rate) for rate in rates))
+def _add(table: Table, label: str, summary: ScoreSummary) -> None:
+    table.add_row(label, str(summary.sr.count), *map(interval, summary.rates.values()))
 
 
 def interval(rate: Rate) -> str:

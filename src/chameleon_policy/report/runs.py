@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from chameleon_policy.camo import summarise, task_named
-from chameleon_policy.camo.play import save_clip
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.console import Bar
 from chameleon_policy.device import Device
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.rollouts import Rollout
-from chameleon_policy.evaluate.settings import CamoSettings
-from chameleon_policy.evaluate.videos import replay
+from chameleon_policy.evaluate.videos import save_rollout
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.probes.addressability import readable
 from chameleon_policy.probes.continuation import Played, play, play_twins
@@ -197,7 +196,7 @@ def _clips(played: Played, folder: Path) -> list[Clip]:
 
 def _clip(settings: CamoSettings, rollout: Rollout, folder: Path) -> Clip:
     path = folder / f"{settings.task}-{rollout.played.seed}.mp4"
-    save_clip(replay(settings, rollout, CLIP_SIZE), path)
+    save_rollout(settings, rollout, path, CLIP_SIZE)
     score = rollout.played.score
     return Clip(
         path,

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from chameleon_client import Client, Metadata
+from chameleon_policy.camo.settings import CamoSettings, observation_for
 from chameleon_policy.camo.world import CONTROL_HZ
-from chameleon_policy.evaluate.camo import Evaluation
+from chameleon_policy.evaluate.evaluation import Evaluation
+from chameleon_policy.evaluate.loading import spaces_of
 from chameleon_policy.evaluate.rollouts import Rollout
-from chameleon_policy.evaluate.settings import CamoSettings, observation_of
 from chameleon_policy.policy import Features, ObjectSlots, View
 from chameleon_policy.robot.camo_sim import CamoSim
 from chameleon_policy.robot.latency import Timings, summarise_timings
@@ -62,7 +63,8 @@ def camo_settings(metadata: Metadata, task: str, **dials: Any) -> CamoSettings:
     """The environment that shows what the served policy expects to see, or a ValueError if it plays
     something else.
     """
-    settings = CamoSettings(task=task, **observation_of(features_of(metadata), task), **dials)
+    spaces = spaces_of(features_of(metadata))
+    settings = CamoSettings(task=task, **observation_for(spaces, task), **dials)
     if settings.kind != "policy":
         raise ValueError(
             f"{metadata.policy} is told the answer, which no robot is; play it with chameleon eval"

@@ -221,9 +221,9 @@ def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
     """The datasets; only here and in `_mirror` does training know the benchmark."""
     episodes = open_datasets(paths, config.keys)
     if config.tell_answer:
-        from chameleon_policy.camo.told import ToldEpisodes
+        from chameleon_policy.camo.dataset_variants import AnswerShownEpisodes
 
-        episodes = ToldEpisodes(episodes)
+        episodes = AnswerShownEpisodes(episodes)
     return episodes
 
 
@@ -234,7 +234,7 @@ def _mirror(config: RunConfig, episodes: Episodes) -> Mirror | None:
         raise ValueError(
             "an answer that is told is not told in a mirror: with --tell-answer, give --no-mirror"
         )
-    from chameleon_policy.camo.mirrored import SIGNS, check_mirror
+    from chameleon_policy.camo.dataset_variants import SIGNS, check_mirror
 
     check_mirror(episodes)
     return Mirror(state=SIGNS, action=SIGNS)

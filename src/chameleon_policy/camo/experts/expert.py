@@ -18,8 +18,8 @@ from chameleon_policy.camo.controller import pose_to_action
 from chameleon_policy.camo.env import CamoEnv, describe_answers
 from chameleon_policy.camo.geometry import Array, Pose, rotation_about, rotation_vector
 from chameleon_policy.camo.robot import DECISION_POSE, DOWNWARD
-from chameleon_policy.camo.seeds import stream
 from chameleon_policy.camo.tasks import Answer
+from chameleon_policy.seeds import stream
 
 OPEN, CLOSED = 1.0, 0.0
 TURN = 0.22

@@ -16,7 +16,6 @@ from chameleon_policy.camo.hand import AWAY, FLAT_GRIP, Script, add_hand, vary_g
 from chameleon_policy.camo.scene import PLATE_INNER, PLATE_RADIUS, SPONGE, add_plate, add_sponge
 from chameleon_policy.camo.scoring import Verdict
 from chameleon_policy.camo.tasks.task import (
-    Answer,
     Span,
     Task,
     check_span,
@@ -25,6 +24,7 @@ from chameleon_policy.camo.tasks.task import (
     standing,
 )
 from chameleon_policy.camo.world import World
+from chameleon_policy.suite import Answer
 
 WIPED = 0.6
 """Share of the inner disc that the sponge must have been over, in contact."""

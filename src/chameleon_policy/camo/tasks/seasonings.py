@@ -19,8 +19,9 @@ from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Script, add_hand, var
 from chameleon_policy.camo.robot import DECISION_POSE
 from chameleon_policy.camo.scene import BOWL_RADIUS, SHAKER_HEIGHT, SPICES, add_bowl, add_shaker
 from chameleon_policy.camo.scoring import Verdict
-from chameleon_policy.camo.tasks.task import Answer, Task, failure, in_a_row, standing
+from chameleon_policy.camo.tasks.task import Task, failure, in_a_row, standing
 from chameleon_policy.camo.world import World
+from chameleon_policy.suite import Answer
 
 STROKES, STROKE = 2, 0.02
 """A shake: this many strokes down of at least this length (m), with the lid over the bowl."""

@@ -22,8 +22,9 @@ from chameleon_policy.camo.hand import (
 )
 from chameleon_policy.camo.scene import BALL_RADIUS, CUP_HEIGHT, CUP_RIM, add_ball, add_cup
 from chameleon_policy.camo.scoring import Verdict
-from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure, in_a_row
+from chameleon_policy.camo.tasks.task import Span, Task, check_span, failure, in_a_row
 from chameleon_policy.camo.world import World
+from chameleon_policy.suite import Answer
 
 LIFT = 0.10
 """A cup counts as lifted from this height on (m)."""

@@ -14,11 +14,10 @@ import numpy as np
 from chameleon_policy.camo.events import Event, Kind, happened, names
 from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Choreography, Script
-from chameleon_policy.camo.scoring import Verdict
+from chameleon_policy.camo.scoring import Score, Summary, Verdict, summarise
 from chameleon_policy.camo.world import World
+from chameleon_policy.suite import Answer
 
-Answer = int | tuple[int, ...]
-"""z. Places count from left to right in the third view, from 0."""
 Span = int | tuple[int, int]
 """A fixed number, or a range (both ends included) to draw one from for every episode."""
 
@@ -83,6 +82,15 @@ class Task(ABC):
     def objects(self) -> tuple[str, ...]:
         """Everything on the table."""
         return (*self.candidates, *self.others)
+
+    @classmethod
+    def slots(cls) -> int:
+        """Return the number of object slots: objects and hands."""
+        return len(cls.candidates) + len(cls.others) + len(cls.hands)
+
+    def summarise(self, scores: Sequence[Score]) -> Summary:
+        """Return MSR, DSR and SR of many episodes."""
+        return summarise(scores, self.chance)
 
     @abstractmethod
     def build(self, spec: mujoco.MjSpec) -> None:

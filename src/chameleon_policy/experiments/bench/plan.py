@@ -14,11 +14,11 @@ import tyro
 
 from chameleon_policy.baselines import METHODS, method_named
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.camo.env import Mode
 from chameleon_policy.camo.recording import Recording
 from chameleon_policy.device import Device
 from chameleon_policy.experiments.reproduce import HELD_OUT
 from chameleon_policy.policy.presets import PresetName, preset
+from chameleon_policy.suite import Mode
 
 HELD_OUT_RECORDING = 1000
 """Added to a training's seed, the number of the recording that is held out."""

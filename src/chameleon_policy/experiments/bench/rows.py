@@ -14,7 +14,7 @@ from typing import Any
 
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.camo import task_named
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.experiments.bench.plan import Job
 from chameleon_policy.locking import only_process
 from chameleon_policy.provenance import PROCESS_START, git_revision, hardware, software

@@ -16,7 +16,6 @@ from typing import Protocol
 
 from rich.console import Console
 
-from chameleon_policy.camo.recording import record_once
 from chameleon_policy.console import Bar
 from chameleon_policy.device import Device, check_device
 from chameleon_policy.exit_codes import ALREADY_TRAINED, STOPPED
@@ -26,6 +25,7 @@ from chameleon_policy.experiments.bench.processes import NoRoomError, Processes,
 from chameleon_policy.experiments.bench.rows import Results, Row, row_of
 from chameleon_policy.policy.saving import NORMALIZER
 from chameleon_policy.rates import Rate
+from chameleon_policy.recorder import record_once
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.metrics import METRICS, read_metrics

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.provenance import write_result
 from chameleon_policy.report.probes.figures import before_the_decision, edited_memories, over_time
 from chameleon_policy.report.probes.table import tables

@@ -1,4 +1,4 @@
-"""Seeds: one number makes a whole episode, and training and evaluation never share one."""
+"""Seeds: one number makes a whole episode; training and evaluation never share one."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ SEEDS_PER_RECORDING = 100_000
 LARGEST_RECORDING_SEED = len(TRAINING_SEEDS) // SEEDS_PER_RECORDING - 1
 
 STREAMS = ("answer", "layout", "script", "nuisance", "expert", "noise", "balance")
-"""Independent sources of randomness in an episode. Only `answer` decides z: all else is the same
-for every z of a seed.
+"""Independent sources of randomness in an episode. Only `answer` decides z: everything else is the
+same for every z of a seed.
 """
 
 
 def stream(seed: int, name: str, *numbers: int) -> np.random.Generator:
-    """The generator for one purpose in the episode (or recording) of this seed; `numbers` tell
-    several of a kind apart.
+    """Return the generator of one stream in the episode (or recording) of this seed; `numbers`
+    distinguish several of a kind.
     """
     return np.random.default_rng(np.random.SeedSequence([seed, STREAMS.index(name), *numbers]))
 
 
 def recording_seed(recording: int, episode: int, attempt: int, episodes: int) -> int:
-    """The training seed of a demonstration; a failed attempt is replaced by one with a fresh seed
-    of the same recording.
-    """
+    """Return the training seed of a demonstration; every attempt has another one."""
     if not 0 <= recording <= LARGEST_RECORDING_SEED:
         raise ValueError(
             f"the seed of a recording must be between 0 and {LARGEST_RECORDING_SEED}, got {recording}"
@@ -42,7 +40,7 @@ def recording_seed(recording: int, episode: int, attempt: int, episodes: int) ->
 
 
 def evaluation_seed(index: int) -> int:
-    """The seed of the evaluation episode with this number."""
+    """Return the seed of the evaluation episode with this index."""
     if not 0 <= index < len(EVALUATION_SEEDS):
         raise ValueError(
             f"evaluation episodes are numbered from 0 to {len(EVALUATION_SEEDS) - 1}, got {index}"
@@ -51,9 +49,7 @@ def evaluation_seed(index: int) -> int:
 
 
 def refuse_training_seeds(seeds: Iterable[int]) -> None:
-    """ValueError if an evaluation is about to use a seed that demonstrations may have been made
-    from.
-    """
+    """Raise a ValueError for a seed that demonstrations may have been recorded from."""
     wrong = [seed for seed in seeds if seed not in EVALUATION_SEEDS]
     if wrong:
         raise ValueError(
