@@ -33,7 +33,7 @@ def needs(extras: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Dials:
-    """Set the looks and the difficulty of a Camo task."""
+    """Appearance and difficulty of a Camo task."""
 
     nuisance: Literal["none", "mild", "strong"] = "none"
     """Variation of light, colours and cameras."""
@@ -47,17 +47,17 @@ class Dials:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The same as arguments of an environment or a recording; a task's own dials in
-        `difficulty`.
+        """The dials that differ from their defaults, as settings of an environment or a recording;
+        a task's own dials are in `difficulty`.
         """
-        turned = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
-        return {
-            "nuisance": self.nuisance,
-            "retention_steps": span("retention_steps", self.retention_steps),
-            "difficulty": {
-                name: span(name, text) for name, text in turned.items() if text is not None
-            },
-        }
+        own = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
+        settings: dict[str, Any] = {}
+        if self.nuisance != Dials.nuisance:
+            settings["nuisance"] = self.nuisance
+        if self.retention_steps != Dials.retention_steps:
+            settings["retention_steps"] = span("retention_steps", self.retention_steps)
+        difficulty = {name: span(name, text) for name, text in own.items() if text is not None}
+        return settings | ({"difficulty": difficulty} if difficulty else {})
 
 
 FlatDials = Annotated[Dials, tyro.conf.OmitArgPrefixes]

@@ -39,7 +39,7 @@ def main(
     if seed < 0:
         raise ValueError(f"--seed must be at least 0, got {seed}")
     settings = dials.settings
-    env = CamoEnv(task, observation="state", **settings.pop("difficulty"), **settings)
+    env = CamoEnv(task, observation="state", **settings.pop("difficulty", {}), **settings)
     answer = parse_answer(env.task, z)
     sheet = check_output(out, size)
     with Console(stderr=True).status(f"playing {task} ...") as status:
