@@ -19,13 +19,15 @@ import tyro
 
 from benchmarks.tables import replaced
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.experiments.reproduce import HELD_OUT, PUBLISHED, RATES, SCORES
+from chameleon_policy.experiments.pipeline import HELD_OUT
+from chameleon_policy.experiments.reproduce import RATES, SCORES, published_file
 from chameleon_policy.policy.saving import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.interval_chart import Point, interval_chart
 from chameleon_policy.train.held_out import probe_of
 
+PUBLISHED = published_file("camo")
 ROOT = PUBLISHED.parents[2]
 FOLDER = SHIPPED / "camo-small"
 PAGES = (ROOT / "README.md", FOLDER / "README.md")

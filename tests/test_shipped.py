@@ -16,7 +16,7 @@ from chameleon_policy.camo.recording import Recording
 from chameleon_policy.data.episodes import load_episodes, open_episodes
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
-from chameleon_policy.experiments.reproduce import HELD_OUT
+from chameleon_policy.experiments.pipeline import HELD_OUT
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.rates import Rate
 from chameleon_policy.recorder import record

@@ -286,3 +286,8 @@ def find_task(name: str) -> tuple[Suite, str]:
     before, slash, task = name.partition("/")
     suite = suite_named(before if slash else DEFAULT_SUITE)
     return suite, suite.task(task if slash else name).name
+
+
+def full_name(suite: str, task: str) -> str:
+    """Return the name by which `find_task` finds a task."""
+    return task if suite == DEFAULT_SUITE else f"{suite}/{task}"

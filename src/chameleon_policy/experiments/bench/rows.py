@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from chameleon_policy.baselines import load_policy
-from chameleon_policy.camo import task_named
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
-from chameleon_policy.experiments.bench.plan import Job
+from chameleon_policy.experiments.bench.jobs import BenchJob
 from chameleon_policy.locking import only_process
 from chameleon_policy.provenance import PROCESS_START, git_revision, hardware, software
 from chameleon_policy.report.comparison.statistics import FAILED, SUCCESS, WRONG, words
+from chameleon_policy.suite import suite_named
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.held_out import probe_of
 from chameleon_policy.train.metrics import METRICS, read_metrics
@@ -38,7 +38,9 @@ IDENTITY = (
     "episodes",
 )
 """Two rows that agree in these are the same experiment."""
-SHOWN = (*IDENTITY, "msr", "dsr", "sr", "first_seed", "outcomes", "parameters")
+RATES = ("msr", "dsr", "sr", "chance", "reasons")
+"""Scores of a row; only tasks with a decision have all of them."""
+SHOWN = (*IDENTITY, "sr", "first_seed", "outcomes", "parameters")
 """What every row must have."""
 
 
@@ -123,7 +125,7 @@ class Results:
         return document
 
 
-def row_of(job: Job, task: str, out: Path, command: str, evaluation_seconds: float) -> Row:
+def row_of(job: BenchJob, task: str, out: Path, command: str, evaluation_seconds: float) -> Row:
     """The row of an evaluation that has just been written: its scores, and what the policy is and
     has cost.
     """
@@ -136,16 +138,16 @@ def row_of(job: Job, task: str, out: Path, command: str, evaluation_seconds: flo
     played = sorted(scores["rollouts"], key=lambda rollout: rollout["seed"])
     return {
         **job.identity(task),
-        **{name: scores[name] for name in ("msr", "dsr", "sr", "chance", "reasons")},
+        **{name: scores[name] for name in RATES if name in scores},
         "first_seed": played[0]["seed"],
         "outcomes": "".join(map(_letter, played)),
         "answers": words(rollout["z"] for rollout in played),
-        "choices": words(rollout["choice"] for rollout in played),
+        "choices": words(rollout.get("choice") for rollout in played),
         "sampling_steps": scores["steps"],
         "executed": policy.executed if scores["executed"] is None else scores["executed"],
         "parameters": sum(weight.numel() for weight in policy.state_dict().values()),
         "minutes": seconds / 60,
-        "probe": _probe(lines, job.tasks, task),
+        "probe": _probe(lines, job, task),
         "git_revision": document["git_revision"],
         "hardware": document["hardware"],
         "command": command,
@@ -154,15 +156,17 @@ def row_of(job: Job, task: str, out: Path, command: str, evaluation_seconds: flo
 
 
 def _letter(rollout: Mapping[str, Any]) -> str:
+    """Return the letter of an episode; only tasks with a decision have wrong choices."""
+    if "decision" not in rollout:
+        return SUCCESS if rollout["success"] else FAILED
     if not rollout["manipulation"]:
         return FAILED
     return SUCCESS if rollout["decision"] else WRONG
 
 
-def _probe(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str], task: str) -> float | None:
-    """How much of the task's answers the last look could read from the memory; None where nothing
-    was read.
-    """
-    name = "held_out_probe" if len(tasks) == 1 else probe_of(task_named(task).instruction)
+def _probe(lines: Sequence[Mapping[str, Any]], job: BenchJob, task: str) -> float | None:
+    """Return the accuracy of the last probe of the task's answers; None where there was none."""
+    instruction = suite_named(job.bench.suite).task(task).instruction
+    name = "held_out_probe" if len(job.tasks) == 1 else probe_of(instruction)
     found: list[float] = [line[name] for line in lines if name in line]
     return found[-1] if found else None
