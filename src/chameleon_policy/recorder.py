@@ -1,9 +1,8 @@
-"""Recording of demonstrations into a LeRobot v3 dataset, in several processes, resumable at any
-moment.
+"""Recording of demonstrations into a LeRobot v3 dataset, in several processes, resumable.
 
 out/                    the dataset
     SUITE/recording.json     settings of the recording, compared on resumption
-    SUITE/episodes.parquet   annotation of every episode: its seed, and what the suite knows of it
+    SUITE/episodes.parquet   annotation of every episode: its seed, and what the suite knows
     SUITE/unfinished/        episodes recorded so far; deleted when the dataset is complete
 """
 
@@ -41,8 +40,9 @@ fault.
 
 
 def find_recording(dataset: Path) -> Path | None:
-    """Return the settings of the recording that a dataset is, in a folder named like its suite;
-    None for any other dataset.
+    """Return the settings file of a dataset's recording, in a folder named like its suite.
+
+    None for a dataset that is no recording of a suite.
     """
     paths = [dataset / suite / SETTINGS for suite in SUITES]
     return next((path for path in paths if path.is_file()), None)
@@ -89,7 +89,8 @@ def record_once(recording: RecordingSettings, folder: Path, bar: Bar, workers: i
         then = json.loads((folder / recording.suite / SETTINGS).read_text())
         if then != recording.as_dict():
             raise ValueError(
-                f"{folder} holds other demonstrations ({then}); give the same options, or another --out"
+                f"{folder} holds other demonstrations ({then}); "
+                "give the same options, or another --out"
             )
         return
     with bar(
@@ -105,14 +106,15 @@ def _prepare(recording: RecordingSettings, out: Path) -> Path:
         # left by a process that was killed at the very end
         shutil.rmtree(parts, ignore_errors=True)
         raise FileExistsError(
-            f"{out} already holds a complete dataset. Look at it with `chameleon data inspect {out}`, choose another --out, "
-            "or delete the folder yourself"
+            f"{out} already holds a complete dataset. Look at it with `chameleon data inspect "
+            f"{out}`, choose another --out, or delete the folder yourself"
         )
     if settings.exists():
         _check_same(recording, settings, out)
     elif out.exists() and (not out.is_dir() or any(path.is_file() for path in out.rglob("*"))):
         raise FileExistsError(
-            f"{out} exists and is not an unfinished recording; choose another --out, or empty it yourself"
+            f"{out} exists and is not an unfinished recording; "
+            "choose another --out, or empty it yourself"
         )
     try:
         parts.mkdir(parents=True, exist_ok=True)
@@ -141,8 +143,8 @@ def _check_same(recording: RecordingSettings, settings: Path, out: Path) -> None
     ]
     if changed:
         raise FileExistsError(
-            f"{out} holds an unfinished recording with other settings ({'; '.join(changed)}). Give the same settings to "
-            "go on with it, or choose another --out"
+            f"{out} holds an unfinished recording with other settings ({'; '.join(changed)}). "
+            "Give the same settings to go on with it, or choose another --out"
         )
 
 
@@ -174,7 +176,8 @@ def _in_processes(
                 yield future.result()
     except BrokenProcessPool as error:
         raise ValueError(
-            "a recording process died (killed, or out of memory?); the same command goes on where it stopped"
+            "a recording process died (killed, or out of memory?); "
+            "the same command goes on where it stopped"
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -203,8 +206,9 @@ class Recorder:
         self._env, self._schema = recording.make_env(), recording.schema()
 
     def record_episode(self, episode: int) -> int:
-        """Write one successful demonstration; a failed one is replaced by another from a fresh
-        seed.
+        """Write one successful demonstration; return its index.
+
+        A failed attempt is replaced by another from a fresh seed.
         """
         recording = self._recording
         for attempt in range(ATTEMPTS):
@@ -214,8 +218,8 @@ class Recorder:
                 break
         else:
             raise ValueError(
-                f"the expert failed {ATTEMPTS} times at episode {episode} ({demonstration.score.reason}): lower --noise, or "
-                "record with easier settings"
+                f"the expert failed {ATTEMPTS} times at episode {episode} "
+                f"({demonstration.score.reason}): lower --noise, or record with easier settings"
             )
         # The annotation first: where a part exists, its annotation does too.
         facts = {"episode_index": episode, "attempts": attempt + 1, **demonstration.annotation}

@@ -18,8 +18,9 @@ same for every z of a seed.
 
 
 def stream(seed: int, name: str, *numbers: int) -> np.random.Generator:
-    """Return the generator of one stream in the episode (or recording) of this seed; `numbers`
-    distinguish several of a kind.
+    """Return the generator of one stream in the episode (or recording) of this seed.
+
+    `numbers` distinguish several of a kind.
     """
     return np.random.default_rng(np.random.SeedSequence([seed, STREAMS.index(name), *numbers]))
 
@@ -28,13 +29,15 @@ def recording_seed(recording: int, episode: int, attempt: int, episodes: int) ->
     """Return the training seed of a demonstration; every attempt has another one."""
     if not 0 <= recording <= LARGEST_RECORDING_SEED:
         raise ValueError(
-            f"the seed of a recording must be between 0 and {LARGEST_RECORDING_SEED}, got {recording}"
+            f"the seed of a recording must be between 0 and {LARGEST_RECORDING_SEED}, "
+            f"got {recording}"
         )
     offset = attempt * episodes + episode
     if offset >= SEEDS_PER_RECORDING:
         raise ValueError(
-            f"a recording has {SEEDS_PER_RECORDING} seeds; {episodes} episodes with {attempt + 1} attempts need more. "
-            "Record fewer episodes, or several recordings with different --seed"
+            f"a recording has {SEEDS_PER_RECORDING} seeds; {episodes} episodes with "
+            f"{attempt + 1} attempts need more. Record fewer episodes, or several recordings with "
+            "different --seed"
         )
     return TRAINING_SEEDS.start + recording * SEEDS_PER_RECORDING + offset
 
@@ -53,6 +56,7 @@ def refuse_training_seeds(seeds: Iterable[int]) -> None:
     wrong = [seed for seed in seeds if seed not in EVALUATION_SEEDS]
     if wrong:
         raise ValueError(
-            f"these are not evaluation seeds: {wrong[:5]}{' ...' if len(wrong) > 5 else ''}. Evaluate on seeds from "
-            f"{EVALUATION_SEEDS.start} on (evaluation_seed(0), evaluation_seed(1), ...)"
+            f"these are not evaluation seeds: {wrong[:5]}{' ...' if len(wrong) > 5 else ''}. "
+            f"Evaluate on seeds from {EVALUATION_SEEDS.start} on "
+            "(evaluation_seed(0), evaluation_seed(1), ...)"
         )

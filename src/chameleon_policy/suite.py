@@ -1,5 +1,4 @@
-"""Benchmark suites: the protocol by which recording, evaluation and experiments know one, and the
-registry.
+"""Benchmark suites: the protocol by which recording, evaluation and experiments know one.
 
 A suite is registered by one line in `SUITES`. It needs neither torch nor, until it is loaded, a
 simulator.
@@ -232,8 +231,9 @@ class Suite(Protocol):
         """Return an environment that shows an expert's next action as its proprioception."""
 
     def recorded_settings(self, recorded: Mapping[str, Any], spaces: Spaces) -> EnvironmentSettings:
-        """Return the environment of a recording, from what `RecordingSettings.as_dict` wrote, for a
-        policy with these spaces.
+        """Return the environment of a recording, for a policy with these spaces.
+
+        `recorded` is what `RecordingSettings.as_dict` wrote.
         """
 
     def recording(self, task: str, **options: Any) -> RecordingSettings:

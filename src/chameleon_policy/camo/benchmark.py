@@ -32,9 +32,7 @@ class CamoSuite:
         return CamoSettings(task=task, observation="state", kind=kind, **options)
 
     def recorded_settings(self, recorded: Mapping[str, Any], spaces: Spaces) -> CamoSettings:
-        """Return the environment of a recording, from its settings in JSON's types, for a policy
-        with these spaces.
-        """
+        """Return the environment of a recording, for a policy with these spaces."""
         settings = CamoSettings(**{name: recorded[name] for name in RECORDED})
         return replace(settings, **observation_for(spaces, settings.task))
 

@@ -72,9 +72,11 @@ def check_mirror(recording: Episodes) -> None:
     instead = "give --no-mirror"
     if not recording.views or recording.object_slots or recording.state_size != len(ACTION_NAMES):
         raise ValueError(
-            f"{recording.source}: only recordings of Camo with pictures have a mirror image; {instead}"
+            f"{recording.source}: only recordings of Camo with pictures have a mirror image; "
+            f"{instead}"
         )
     if not all(recording._decisions(index)[1] for index in range(len(recording))):
         raise ValueError(
-            f"{recording.source} is no recording of Camo: what its numbers become in a mirror is not known; {instead}"
+            f"{recording.source} is no recording of Camo: what its numbers become in a mirror is "
+            f"not known; {instead}"
         )

@@ -1,10 +1,10 @@
 """The Gymnasium environment of every Camo task.
 
-An episode: evidence (a hand shows z), retention (nothing happens), decision (t_d: hands gone, arm
-at the decision pose), execution. The arm obeys from the first step on, but until t_d it stays
-within three centimetres of the decision pose with its gripper open. At a decision arm and objects
-are put exactly where they belong: for one seed, frames and proprioception are then the same for
-every z and every policy, to the last bit. What was seen must be remembered: the arm is no notepad.
+An episode has four phases: evidence (a hand shows z), retention (nothing happens), decision (t_d:
+hands gone, arm at the decision pose), execution. The arm obeys from the first step on, but until
+t_d it stays within three centimetres of the decision pose with its gripper open. At a decision, arm
+and objects are reset to exact poses: for one seed, frames and proprioception are then the same for
+every z and every policy, to the last bit. The policy cannot use the arm as a notepad.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from chameleon_policy.suite import Answer, EpisodeResult, Mode
 
 Phase = Literal["evidence", "retention", "decision", "execution"]
 SLOT_NAMES = ("present", "x", "y", "z", "axis_x", "axis_y", "axis_z")
-"""Numbers of an object slot: whether it is seen, its position, its own z axis (a hand: the
+"""Numbers of an object slot: whether it is visible, its position, its z axis (of a hand: the
 direction of its forearm).
 """
 REACH = 1.5
 
 
 class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
-    """One task. Difficulty (`swaps`, `distractor_hovers`) is passed on to the task that has it."""
+    """Environment of one task; difficulty (`swaps`, `distractor_hovers`) goes to the task."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}  # noqa: RUF012 (Gymnasium's convention)
 
@@ -74,7 +74,8 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             or not 16 <= image_size <= LARGEST_IMAGE
         ):
             raise ValueError(
-                f"image_size must be a whole number between 16 and {LARGEST_IMAGE}, got {image_size!r}"
+                f"image_size must be a whole number between 16 and {LARGEST_IMAGE}, "
+                f"got {image_size!r}"
             )
         self._retention_range = check_span("retention_steps", retention_steps, 0, 100_000)
         self.task = make_task(task, difficulty)
@@ -89,7 +90,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         add_robot(spec)
         self.task.build(spec)
         self.world = World(spec, self.task.objects)
-        self._looks = Nuisance(self.world.model)
+        self._appearance = Nuisance(self.world.model)
         self._cameras: dict[int, Cameras] = {}
         if self.mode == "rgb":
             # a missing OpenGL library is better found now than in the first reset
@@ -107,21 +108,21 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A new episode. The seed makes all of it; `options={"z": ...}` chooses the answer and
-        changes nothing else.
+        """Begin an episode.
+
+        The seed decides all of it; `options={"z": ...}` sets the answer and changes nothing else.
         """
         if seed is not None and (not isinstance(seed, (int, np.integer)) or seed < 0):
             raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
         super().reset(seed=seed)
-        # Without a seed, episodes come from the training range: nobody trains on evaluation seeds
-        # by accident.
+        # Without a seed, episodes come from the training range, never from evaluation seeds.
         self.seed = (
             TRAINING_SEEDS[int(self.np_random.integers(len(TRAINING_SEEDS)))]
             if seed is None
             else int(seed)
         )
         self.z = self._answer((options or {}).get("z"))
-        self._looks.apply(self.nuisance, stream(self.seed, "nuisance"))
+        self._appearance.apply(self.nuisance, stream(self.seed, "nuisance"))
         self.world.free()
         self.world.reset(self.task.layout(stream(self.seed, "layout")))
         homes = self.world.settle()
@@ -146,8 +147,9 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
     def step(
         self, action: npt.ArrayLike
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """One control step (1/7.5 s) towards an absolute tool pose; `controller.py` has the ten
-        numbers and their limits.
+        """Take one control step (1/7.5 s) towards an absolute tool pose.
+
+        `controller.py` has the ten numbers and their limits.
         """
         if self._over:
             raise gym.error.ResetNeeded(
@@ -175,12 +177,13 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         info = self._info(clamped=command.clamped or self.world.kinematics.falls_short)
         return self._observation(), float(info["is_success"]), terminated, truncated, info
 
-    # Looking
+    # Images
     # ----------------------------------------------------------------------------------------------------------
 
     def frames(self, size: int | None = None) -> dict[str, Frame]:
-        """What the cameras see now, in either observation mode; `size` other than the environment's
-        costs a renderer.
+        """Return the current image of each camera, in either observation mode.
+
+        A `size` other than the environment's costs another renderer.
         """
         hands = any(self.world.hand(name).position[0] < AWAY[0] for name in self.task.hands)
         return self._cameras_of(size or self.image_size).draw(self.world.data, hands=hands)
@@ -191,7 +194,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         return self._cameras[size]
 
     def render(self) -> Frame:
-        """Both views side by side."""
+        """Return both views side by side."""
         frames = self.frames()
         return np.concatenate([frames[view] for view in VIEWS], axis=1)
 
@@ -203,18 +206,18 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
 
     @property
     def phase(self) -> Phase:
-        """Where in the episode the current observation lies."""
+        """Phase of the current observation."""
         if self.decisions:
             return "decision" if self.decisions[-1] == self.step_index else "execution"
         return "evidence" if self.step_index < self.evidence_steps else "retention"
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Everything that happened so far."""
+        """Events so far."""
         return self.task.events
 
     def score(self) -> Score:
-        """M, D and the reason, as far as the episode has come."""
+        """Return M, D and the reason so far."""
         return score(self.task, self.events, self.z)
 
     def result(self) -> EpisodeResult:
@@ -225,16 +228,14 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         )
 
     def proprioception(self) -> npt.NDArray[np.float32]:
-        """The measured tool pose and gripper, in the numbers of an action."""
+        """Return the measured tool pose and gripper, in the numbers of an action (10,)."""
         return pose_to_action(self.world.tool(), self.world.gripper()).astype(np.float32)
 
     # The course of an episode
     # --------------------------------------------------------------------------------------
 
     def _follow_script(self) -> None:
-        """Put hands and objects where the script has them; the decision is due when retention is
-        over.
-        """
+        """Put hands and objects at their poses of the script; begin the decision when it is due."""
         deciding = self.step_index >= self.decision_step
         if deciding:
             self.world.restore(self._start)
@@ -254,8 +255,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         before = len(self.events)
         self.task.observe(self.world, self.step_index)
         if any(event.kind == "decision" for event in self.events[before:]):
-            # The scene is in order again: from nearly the same to exactly the same, so that only
-            # memory can tell.
+            # from nearly to exactly the same scene: only memory can distinguish the decisions
             self.world.restore(self._start)
             self.decisions.append(self.step_index)
 
@@ -280,8 +280,9 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         return {"objects": self._slots(), "proprioception": self.proprioception()}
 
     def _slots(self) -> npt.NDArray[np.float32]:
-        """One row per object: candidates from left to right, then other objects, then hands; what
-        cannot be seen is zero.
+        """Return one row per object: candidates from left to right, other objects, hands.
+
+        Rows of hidden objects are zero.
         """
         hidden = self.task.hidden(self.world)
         slots = []
@@ -316,7 +317,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         )
 
     def _info(self, *, clamped: bool) -> dict[str, Any]:
-        """Privileged: nothing in here may reach a policy."""
+        """Return privileged facts: no policy may see them."""
         result = self.score() if self._over else None
         return {
             "phase": self.phase,
@@ -338,6 +339,6 @@ def _slot(pose: Pose, axis: int) -> npt.NDArray[np.float64]:
 
 
 def describe_answers(answers: tuple[Answer, ...]) -> str:
-    """The answers of a task in a few words."""
+    """Return the answers of a task in a few words."""
     shown = ", ".join(map(str, answers[:3]))
     return f"{shown}{f' ... {answers[-1]} ({len(answers)} in all)' if len(answers) > 3 else ''}"

@@ -1,4 +1,4 @@
-"""What a recording of Camo holds, and one demonstration of it."""
+"""Settings of a recording of Camo, and single demonstrations."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ LARGEST_NOISE = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """Settings of a recording. Equal settings give equal datasets, whatever the number of
-    processes.
+    """Settings of a recording.
+
+    Equal settings give equal datasets, whatever the number of processes.
     """
 
     suite: ClassVar[str] = "camo"
@@ -56,7 +57,8 @@ class Recording:
         make_task(self.task, self.difficulty)
         if self.observation == "rgb" and self.image_size % 2:
             raise ValueError(
-                f"image_size must be even (videos store colour at half the resolution), got {self.image_size}"
+                "image_size must be even (videos store colour at half the resolution), "
+                f"got {self.image_size}"
             )
         recording_seed(self.seed, self.episodes - 1, 0, self.episodes)
         self.make_env().close()  # a wrong parameter is refused here, before anything is written
@@ -71,8 +73,9 @@ class Recording:
         return CamoSettings(**{name: getattr(self, name) for name in RECORDED}).make_env()
 
     def answer(self, episode: int) -> Answer:
-        """Return z of an episode: every block of as many episodes as there are answers holds each
-        of them once, in random order.
+        """Return z of the episode with this index.
+
+        Every block of as many episodes as there are answers has each of them once, in random order.
         """
         answers = task_named(self.task).answers
         block, index = divmod(episode, len(answers))

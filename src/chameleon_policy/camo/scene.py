@@ -1,9 +1,8 @@
-"""The vocabulary of scenes: a table, light, the third-person camera, and the objects that tasks put
-on the table.
+"""The parts of scenes: table, light, the third-person camera, and the objects of the tasks.
 
-Every object is a free body named by its task. What is seen (turned meshes, no contact) and what is
-touched (a few primitives, no colour) are separate geoms: thin walls standing on a table would cost
-a hundred contacts.
+Every object is a free body named by its task. The visible geoms (turned meshes, no contact) and the
+touched ones (a few primitives, no colour) are separate: thin walls standing on a table would cost a
+hundred contacts.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SPHERE, MESH, PLANE = (
     mujoco.mjtGeom.mjGEOM_PLANE,
 )
 INVISIBLE_GROUP = 3
-"""Geoms of this group are simulated and not drawn."""
+"""Group of geoms that are simulated and not drawn."""
 
 TIMESTEP = 1 / 480
 LARGEST_IMAGE = 1024
@@ -44,15 +43,13 @@ CUP_RED = (0.78, 0.22, 0.17, 1)
 BALL_YELLOW = (0.98, 0.80, 0.12, 1)
 SPONGE_YELLOW, SPONGE_GREEN = (0.96, 0.82, 0.35, 1), (0.25, 0.52, 0.34, 1)
 SPICES = ((0.95, 0.95, 0.96, 1), (0.20, 0.19, 0.19, 1), (0.77, 0.27, 0.12, 1))
-"""Salt, pepper, paprika: colours of what is in the shakers, from left to right in the third
-view.
-"""
+"""Colours of salt, pepper and paprika, from left to right in the third view."""
 GLASS, LID = (0.66, 0.76, 0.80, 1), (0.55, 0.57, 0.60, 1)
 STONEWARE = (0.36, 0.47, 0.50, 1)
 
 
 def new_scene(name: str) -> mujoco.MjSpec:
-    """Physics options, picture quality, table, light and the third camera; no robot, no objects."""
+    """Return a scene with physics options, table, light and the third camera, without a robot."""
     spec = mujoco.MjSpec()
     spec.modelname = name
     spec.compiler.degree = False
@@ -60,7 +57,7 @@ def new_scene(name: str) -> mujoco.MjSpec:
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
     spec.option.impratio = 10
-    spec.option.noslip_iterations = 2  # what is gripped must not creep out of the fingers
+    spec.option.noslip_iterations = 2  # gripped objects must not creep out of the fingers
     quality = spec.visual.quality
     # Shadows and multisampling cost more than everything else together in a software renderer.
     quality.shadowsize, quality.offsamples, quality.numslices, quality.numstacks = 0, 0, 16, 4
@@ -106,8 +103,8 @@ def new_scene(name: str) -> mujoco.MjSpec:
         rgba=WOOD,
     )
     board.material = _wood(spec)
-    # Things stand on a plane, not on the board that is seen: contact with a plane is faster than
-    # with a box. The larger of two frictions counts, so objects decide for themselves.
+    # Objects stand on a plane, not on the visible board: contact with a plane is faster than with a
+    # box. The larger of two frictions counts, so that objects have their own.
     world.add_geom(
         name="table",
         type=PLANE,
@@ -139,7 +136,7 @@ def new_scene(name: str) -> mujoco.MjSpec:
 
 
 def _look_at(position: Array, target: Array) -> Array:
-    """A camera's frame: it looks along its -z, with y up in the picture."""
+    """Return the axes (3, 3) of a camera, which looks along its -z, with y up in the image."""
     back = (position - target) / np.linalg.norm(position - target)
     right = np.cross((0.0, 0.0, 1.0), back)
     right /= np.linalg.norm(right)
@@ -147,7 +144,7 @@ def _look_at(position: Array, target: Array) -> Array:
 
 
 def _wood(spec: mujoco.MjSpec) -> str:
-    """Planks with a faint grain, drawn from a fixed seed."""
+    """Add a material of planks with a faint grain, drawn from a fixed seed; return its name."""
     size, planks = 128, 4
     rng = np.random.default_rng(7)
     rows = np.arange(size)
@@ -202,11 +199,10 @@ def _touched(
 def _stand_on_feet(
     body: mujoco.MjsBody, radius: float, heights: tuple[float, ...], friction: float = 0.25
 ) -> None:
-    """Small spheres that alone touch the table, at the bottom and, for a toppled object, further
-    up.
+    """Add small spheres as the only contact with the table, at the bottom and at further heights.
 
-    They slide easily: what is pushed by a finger at half its height should slide rather than fall
-    over.
+    The upper ones support a toppled object. They slide easily, so that an object pushed at half its
+    height slides rather than falls over.
     """
     foot = 0.004
     for height in heights:
@@ -227,8 +223,9 @@ def _stand_on_feet(
 
 
 def add_cup(spec: mujoco.MjSpec, name: str) -> None:
-    """A cup turned upside down; its origin is the centre of the rim. The walls are hollow: a ball
-    fits under it.
+    """Add an upside-down cup, whose origin is the centre of the rim.
+
+    Its walls are hollow: a ball fits under it.
     """
     if spec.mesh("cup") is None:
         bead = 0.003
@@ -274,7 +271,7 @@ def add_cup(spec: mujoco.MjSpec, name: str) -> None:
 
 
 def add_ball(spec: mujoco.MjSpec, name: str) -> None:
-    """A ball that fits under a cup; its origin is its centre."""
+    """Add a ball that fits under a cup; its origin is its centre."""
     body = _object(spec, name, 0.02, 0.0, (0.0002, 0.0002, 0.0002))
     body.add_geom(
         type=SPHERE,
@@ -290,7 +287,7 @@ def add_ball(spec: mujoco.MjSpec, name: str) -> None:
 
 
 def add_plate(spec: mujoco.MjSpec, name: str) -> None:
-    """A dinner plate; its origin is the centre of its foot."""
+    """Add a dinner plate; its origin is the centre of its foot."""
     if spec.mesh("plate") is None:
         add_turned_mesh(
             spec,
@@ -329,11 +326,9 @@ def add_plate(spec: mujoco.MjSpec, name: str) -> None:
 
 
 def add_sponge(spec: mujoco.MjSpec, name: str) -> None:
-    """A cleaning block with a thick soft pad that gives way by centimetres; its origin is the
-    middle of its underside.
+    """Add a sponge with a thick soft pad; its origin is the middle of its underside.
 
-    The softness makes wiping a matter of where rather than of millimetres: wherever in the foam it
-    is held, it reaches.
+    The pad gives way by centimetres: the sponge reaches the plate wherever in the foam it is held.
     """
     length, width, height = SPONGE
     body = _object(spec, name, 0.04, height / 2, (0.0005, 0.0008, 0.001))
@@ -365,8 +360,7 @@ def add_sponge(spec: mujoco.MjSpec, name: str) -> None:
         armature=0.01,
     )
     # Priority makes the pad's own low friction count: a wet sponge glides over a plate instead of
-    # dragging it along. It does not touch the fingers, which would pinch it when it is pressed up
-    # between them.
+    # dragging it along. The pad does not touch the fingers, which would pinch it.
     touched = _touched(
         pad,
         BOX,
@@ -383,7 +377,7 @@ def add_sponge(spec: mujoco.MjSpec, name: str) -> None:
 
 
 def add_shaker(spec: mujoco.MjSpec, name: str, spice: Colour) -> None:
-    """A glass shaker with a metal lid; its origin is the centre of its bottom."""
+    """Add a glass shaker with a metal lid; its origin is the centre of its bottom."""
     radius, height = SHAKER_RADIUS, SHAKER_HEIGHT
     if spec.mesh("shaker") is None:
         add_turned_mesh(spec, "shaker", [(0, 0), (radius, 0), (radius, 0.006)])
@@ -414,7 +408,7 @@ def add_shaker(spec: mujoco.MjSpec, name: str, spice: Colour) -> None:
 
 
 def add_bowl(spec: mujoco.MjSpec, name: str) -> None:
-    """A mixing bowl; its origin is the centre of its foot."""
+    """Add a mixing bowl; its origin is the centre of its foot."""
     if spec.mesh("bowl") is None:
         add_turned_mesh(
             spec,

@@ -88,23 +88,24 @@ class CamoSettings:
 
 
 def observation_for(spaces: Spaces, task: str) -> dict[str, Any]:
-    """Return the settings of the observations for a policy with these spaces; ValueError if it was
-    made for something else.
+    """Return the settings of the observations for a policy with these spaces.
+
+    ValueError if the policy was made for something else.
     """
     numbers = len(ACTION_NAMES)
     told = spaces.proprioception == numbers + CHOICES
     if spaces.action != numbers or not (told or spaces.proprioception == numbers):
         raise ValueError(
-            f"Camo has {numbers} numbers of proprioception and {numbers} of action; this policy has {spaces.proprioception} and "
-            f"{spaces.action}: it was trained for another robot"
+            f"Camo has {numbers} numbers of proprioception and {numbers} of action; this policy "
+            f"has {spaces.proprioception} and {spaces.action}: it was trained for another robot"
         )
     kind: Kind = "told" if told else "policy"
     if spaces.objects is not None:
         slots = task_named(task).slots()
         if spaces.views or spaces.objects != (slots, len(SLOT_NAMES)):
             raise ValueError(
-                f"{task} has {slots} object slots of {len(SLOT_NAMES)} numbers; this policy has {spaces.objects[0]} of "
-                f"{spaces.objects[1]}: it was trained on another task"
+                f"{task} has {slots} object slots of {len(SLOT_NAMES)} numbers; this policy has "
+                f"{spaces.objects[0]} of {spaces.objects[1]}: it was trained on another task"
             )
         return {"observation": "state", "kind": kind}
     return {"observation": "rgb", "image_size": _image_size(spaces.views), "kind": kind}

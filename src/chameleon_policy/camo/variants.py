@@ -1,5 +1,6 @@
-"""Variants of the environment, for evaluations that are no benchmark: with the answer shown, with
-an expert to obey, or cut off after a choice.
+"""Variants of the environment: with the answer shown, with an expert to obey, or for one choice.
+
+They test policies, memories and the evaluation itself; they are no benchmark.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class OneChoiceEnv(CamoEnv):
         super().__init__(*arguments, **options)
         if not 0 <= until_choice < self.task.decisions:
             raise ValueError(
-                f"{self.task.name} has {self.task.decisions} decisions, there is no decision {until_choice}"
+                f"{self.task.name} has {self.task.decisions} decisions, "
+                f"there is no decision {until_choice}"
             )
         self._until_choice = until_choice
         self._first: dict[str, Any] | None = None

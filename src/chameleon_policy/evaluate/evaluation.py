@@ -96,8 +96,9 @@ def evaluate(
     training_seeds: bool = False,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Evaluation:
-    """Play an episode for every seed; training seeds are an error unless `training_seeds` is
-    set.
+    """Play an episode for every seed.
+
+    Training seeds are an error unless `training_seeds` is set.
     """
     if not seeds:
         raise ValueError("expected at least one episode, got none")

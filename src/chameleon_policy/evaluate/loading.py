@@ -52,8 +52,9 @@ def spaces_of(features: Features) -> Spaces:
 def load_for_evaluation(
     run: Path | str, task: str, device: Device = "auto", **options: Any
 ) -> tuple[Policy, EnvironmentSettings]:
-    """Load the policy of a run (or a saved policy, or an expert), and find the environment that
-    shows what it expects to see; `options` are settings of that environment.
+    """Load a run's policy (or a saved policy, or an expert) and the environment that fits it.
+
+    `options` are settings of that environment.
     """
     suite, task = find_task(task)
     for kind in EXPERTS:

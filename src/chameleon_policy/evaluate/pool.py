@@ -1,6 +1,4 @@
-"""Environments in worker processes, stepped together: one message to each worker and back per
-control step.
-"""
+"""Environments in worker processes, stepped together: one message to each per control step."""
 
 from __future__ import annotations
 
@@ -19,28 +17,29 @@ from chameleon_policy.suite import Answer, Environment, EnvironmentSettings, Epi
 
 @dataclass(frozen=True, eq=False)
 class Tick:
-    """What an environment shows after a control step."""
+    """Observation and result of an environment after a control step."""
 
     observation: dict[str, Any]
     decision: bool
-    """Whether a decision is due now: a chunk that was planned before it is dropped."""
+    """Whether a decision is due: a chunk planned before it is dropped."""
     played: EpisodeResult | None
-    """The result, when the episode is over."""
+    """Result of a finished episode."""
 
 
 Begin = tuple[int, Answer | None]
-"""A seed to begin an episode with, and its answer; None: the seed decides it."""
+"""Seed of an episode, and its answer; None: the seed decides it."""
 Order = Mapping[int, Begin | np.ndarray]
-"""Slot -> what to begin with, or an action."""
+"""Slot -> the episode to begin, or an action."""
 
 
 class EnvPool:
-    """`slots` environments in `workers` processes; with no workers they live in this process."""
+    """Pool of `slots` environments in `workers` processes; without workers, in this process."""
 
     def __init__(self, settings: EnvironmentSettings, slots: int, workers: int) -> None:
         if slots < 1 or workers < 0:
             raise ValueError(
-                f"expected at least one environment and no negative number of workers, got {slots} and {workers}"
+                "expected at least one environment and no negative number of workers, "
+                f"got {slots} and {workers}"
             )
         settings.make_env().close()  # a wrong dial is refused here, with its own message
         self.slots, self._settings = slots, settings
@@ -68,14 +67,12 @@ class EnvPool:
         self.close()
 
     def advance(self, order: Order) -> dict[int, Tick]:
-        """Begin episodes and take control steps; returns what every slot in the order shows
-        then.
-        """
+        """Begin episodes and take control steps; return the tick of every slot in the order."""
         if not self._pipes:
             return self._here.advance(order)
         shares: list[dict[int, Begin | np.ndarray]] = [{} for _ in self._pipes]
-        for slot, what in order.items():
-            shares[slot % len(shares)][slot] = what
+        for slot, entry in order.items():
+            shares[slot % len(shares)][slot] = entry
         busy = [(pipe, share) for pipe, share in zip(self._pipes, shares, strict=True) if share]
         ticks: dict[int, Tick] = {}
         try:
@@ -96,26 +93,26 @@ class EnvPool:
         """End the processes and free the environments."""
         self._here.close()
         for pipe in self._pipes:
-            pipe.close()  # the worker reads the end of its pipe and leaves
+            pipe.close()  # the worker reads the end of its pipe and exits
         for process in self._processes:
             process.join(timeout=10)
         self._pipes, self._processes = [], []
 
 
 class _Environments:
-    """The environments of one process, made when they are first used."""
+    """Environments of one process, made when they are first used."""
 
     def __init__(self, settings: EnvironmentSettings) -> None:
         self._settings = settings
         self._envs: dict[int, Environment] = {}
 
     def advance(self, order: Order) -> dict[int, Tick]:
-        return {slot: self._advance(slot, what) for slot, what in order.items()}
+        return {slot: self._advance(slot, entry) for slot, entry in order.items()}
 
-    def _advance(self, slot: int, what: Begin | np.ndarray) -> Tick:
+    def _advance(self, slot: int, entry: Begin | np.ndarray) -> Tick:
         if slot not in self._envs:
             self._envs[slot] = self._settings.make_env()
-        return environment_tick(self._envs[slot], what)
+        return environment_tick(self._envs[slot], entry)
 
     def close(self) -> None:
         for env in self._envs.values():
@@ -123,20 +120,20 @@ class _Environments:
         self._envs = {}
 
 
-def environment_tick(env: Environment, what: Begin | np.ndarray) -> Tick:
+def environment_tick(env: Environment, entry: Begin | np.ndarray) -> Tick:
     """Begin an episode, or take a control step."""
-    if isinstance(what, np.ndarray):
-        observation, _, terminated, truncated, info = env.step(what)
+    if isinstance(entry, np.ndarray):
+        observation, _, terminated, truncated, info = env.step(entry)
         over = terminated or truncated
     else:
-        seed, z = what
+        seed, z = entry
         options = None if z is None else {"z": z}
         (observation, info), over = env.reset(seed=seed, options=options), False
     return Tick(observation, bool(info.get("decision")), env.result() if over else None)
 
 
 def _serve(pipe: Connection, settings: EnvironmentSettings) -> None:
-    # for the parent, which may want to save; then its end of the pipe closes
+    # signals are for the parent, which may want to save, and then closes its end of the pipe
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     environments = _Environments(settings)
@@ -149,6 +146,6 @@ def _serve(pipe: Connection, settings: EnvironmentSettings) -> None:
             pipe.send(environments.advance(order))
         except BrokenPipeError:
             break
-        except Exception as error:  # it is for the parent to raise
+        except Exception as error:  # raised by the parent
             pipe.send(error)
     environments.close()

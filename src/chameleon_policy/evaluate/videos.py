@@ -1,6 +1,4 @@
-"""Videos of rollouts, drawn afterwards: seed and actions of an episode are enough to play it
-again.
-"""
+"""Videos of rollouts, drawn afterwards by playing seed and actions of an episode again."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ SAMPLING_STEPS = 8
 def watch_training_seeds(
     datasets: Sequence[Path], episodes: int, workers: int, policy: VisuomotorPolicy
 ) -> Watch:
-    """Return a function that scores a policy on the first episodes of recordings, in the
-    environments they were recorded in.
+    """Return a function that scores a policy on the first episodes of recordings.
 
-    With several recordings the names of the metrics end in those of their folders.
+    The environments are those of the recordings. With several recordings the names of the metrics
+    end in those of their folders.
     """
     environments = [environment_of(dataset, spaces_of(policy.features)) for dataset in datasets]
     seeds = [_seeds(dataset)[:episodes] for dataset in datasets]
@@ -60,8 +60,9 @@ def environment_of(dataset: Path, spaces: Spaces) -> EnvironmentSettings:
     path = find_recording(dataset)
     if path is None:
         raise ValueError(
-            f"{dataset} is no recording of {' or '.join(SUITES)} ({SETTINGS} is missing): there is no environment to watch it "
-            "in. Leave out --watch-times, or look at --held-out demonstrations only: --watch-episodes 0"
+            f"{dataset} is no recording of {' or '.join(SUITES)} ({SETTINGS} is missing): there is "
+            "no environment to watch it in. Leave out --watch-times, or evaluate on --held-out "
+            "demonstrations only: --watch-episodes 0"
         )
     suite = suite_named(path.parent.name)
     try:

@@ -1,5 +1,6 @@
-"""From nothing to scores: record demonstrations once, train, evaluate on held-out episodes, write
-the results. `pipeline` has the steps; the experiments are its configurations.
+"""From nothing to scores: record demonstrations once, train, evaluate, write the results.
+
+`pipeline` has the steps; the experiments are its configurations.
 
 demo        one task and a memoryless twin, in minutes, on a page
 reproduce   one policy by the recipe, compared with the published scores

@@ -1,8 +1,8 @@
-"""`chameleon demo`: a policy with memory and its twin without, trained on the same demonstrations,
-both scored in closed loop, on one page.
+"""`chameleon demo`: a policy with memory and its twin without, scored on one page.
 
-Everything is made on a CPU, and nothing is downloaded. What is already in the folder is kept. At
-the end the policy that comes with the package plays all tasks of Camo from images.
+Both learn from the same demonstrations. Everything is made on a CPU, and nothing is downloaded.
+What is already in the folder is kept. At the end the policy that comes with the package plays all
+tasks of Camo from images.
 """
 
 from __future__ import annotations
@@ -147,8 +147,9 @@ def _showings(evaluations: dict[str, Evaluation], folder: Path) -> list[Showing]
 def _contender(
     name: str, evaluation: Evaluation, metrics: list[dict[str, Any]], folder: Path
 ) -> Contender:
-    """Return a policy's part of the page, with two clips: scorable episodes first, and different
-    answers if possible.
+    """Return a policy's part of the page, with two clips.
+
+    Scorable episodes come first, and different answers if possible.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first, *rest = sorted(

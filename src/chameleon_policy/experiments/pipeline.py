@@ -89,8 +89,9 @@ def recipe_for(suite: str, observation: Mode) -> RecipeName:
 
 
 def choose_tasks(suite: str, tasks: Sequence[str]) -> tuple[str, ...]:
-    """Return the tasks, or all of the suite if there are none; ValueError for an unknown or
-    repeated one.
+    """Return the tasks, or all of the suite if there are none.
+
+    ValueError for an unknown or repeated one.
     """
     known = suite_named(suite)
     check_unique("task", tasks)

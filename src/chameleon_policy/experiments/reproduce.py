@@ -1,5 +1,4 @@
-"""`chameleon reproduce`: one policy for the chosen tasks, trained by the recipe from recorded
-demonstrations, and its scores compared with the published ones.
+"""`chameleon reproduce`: a policy trained by the recipe, compared with the published scores.
 
 What is already in the folder is kept, so that the same command continues after an interruption.
 """
@@ -76,8 +75,9 @@ class Reproduction:
 
 
 def reproduce(config: Reproduction, workspace: Workspace) -> dict[str, Any]:
-    """Record, train, evaluate and compare; return the scores, which are also written to
-    scores.json.
+    """Record, train, evaluate and compare.
+
+    Return the scores, which are also written to scores.json.
     """
     suite, out = suite_named(config.suite), workspace.out
     # Whatever can be refused is made before the long work.

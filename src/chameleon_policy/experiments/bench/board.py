@@ -22,8 +22,9 @@ from chameleon_policy.train.metrics import METRICS, read_metrics
 
 
 class Board:
-    """Progress bars on a terminal; in a log file, a line at the beginning and the end of each
-    process.
+    """Progress bars on a terminal.
+
+    In a log file, a line at the beginning and the end of each process.
     """
 
     def __init__(self, console: Console, out: Path) -> None:

@@ -94,8 +94,9 @@ class Bench:
         ]
 
     def recordings(self, out: Path, jobs: Sequence[BenchJob]) -> dict[Path, RecordingSettings]:
-        """Return the demonstrations for training and held-out evaluation of these jobs, by folder;
-        every method gets the same.
+        """Return the demonstrations for training and held-out evaluation of these jobs, by folder.
+
+        Every method gets the same.
         """
         suite = suite_named(self.suite)
         settings: dict[str, Any] = {"observation": self.observation}
@@ -165,8 +166,9 @@ class BenchJob:
         return out / self.bench.preset / self.name
 
     def log(self, out: Path, task: str | None = None) -> Path:
-        """Return the log of the training, or of the evaluation on a task; it lies next to the run,
-        whose folder takes nothing else.
+        """Return the log of the training, or of the evaluation on a task.
+
+        It lies next to the run, whose folder takes nothing else.
         """
         return self._next_to_run(out, task, ".log")
 

@@ -1,6 +1,4 @@
-"""The results file of a bench: one row per policy and task, added when it is there; whole at every
-moment.
-"""
+"""The results file of a bench: one row per policy and task, complete at every moment."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ SHOWN = (*IDENTITY, "sr", "first_seed", "outcomes", "parameters")
 
 
 class Results:
-    """The rows in one JSON file; a file that is not there yet has none."""
+    """Rows in one JSON file; none if there is no file yet."""
 
     def __init__(self, path: Path) -> None:
         if path.is_dir():
@@ -61,19 +59,18 @@ class Results:
 
     @property
     def rows(self) -> list[Row]:
-        """As they are in the file now."""
+        """Rows of the file as it is now."""
         rows: list[Row] = self._read()["rows"]
         return rows
 
     def holds(self, identity: Mapping[str, Any]) -> bool:
-        """Whether this experiment has a row."""
+        """Return whether this experiment has a row."""
         return any(all(row[name] == identity[name] for name in IDENTITY) for row in self.rows)
 
     def append(self, row: Row, command: str) -> None:
-        """Add a row: the file has it whole, or is as it was before."""
+        """Add a row; an interrupted write leaves the file as it was."""
         with self._turn:
-            # Should the file have been moved away meanwhile, the rows of this bench are not lost
-            # with it.
+            # Rows outlive a file that was moved away meanwhile.
             rows = [*(self.rows if self.path.exists() else self._last["rows"]), row]
             document = {
                 "command": command,
@@ -81,7 +78,7 @@ class Results:
                 "hardware": hardware(),
                 "software": software(),
                 "git_revision": git_revision(),
-                # of all sittings
+                # of this process and the interrupted ones before it
                 "duration_s": round(self._spent_before + time.time() - PROCESS_START, 1),
                 "rows": rows,
             }
@@ -120,15 +117,14 @@ class Results:
                 raise ValueError(f"{self.path}: row {number} has no {', '.join(missing)}; {advice}")
             if len(row["outcomes"]) != row["episodes"]:
                 raise ValueError(
-                    f"{self.path}: row {number} has {row['episodes']} episodes and {len(row['outcomes'])} outcomes; {advice}"
+                    f"{self.path}: row {number} has {row['episodes']} episodes and "
+                    f"{len(row['outcomes'])} outcomes; {advice}"
                 )
         return document
 
 
 def row_of(job: BenchJob, task: str, out: Path, command: str, evaluation_seconds: float) -> Row:
-    """The row of an evaluation that has just been written: its scores, and what the policy is and
-    has cost.
-    """
+    """Return the row of an evaluation that has just been written: scores, policy and cost."""
     document = json.loads(job.scores(out, task).read_text())
     scores = document["result"]
     run = job.run(out)

@@ -1,5 +1,4 @@
-"""The schedule of a bench: several training processes side by side, evaluations in two further
-lanes, a row of results for each evaluation.
+"""The schedule of a bench: training and evaluation processes side by side.
 
 What is in the results or in the folder is kept, so that the same command continues after an
 interruption.
@@ -36,8 +35,9 @@ class BenchFailedError(ValueError):
 
 
 def run_bench(bench: Bench, workspace: Workspace, results: Results, side_by_side: int) -> None:
-    """Run what has no row yet. BenchFailedError if something failed, SystemExit if a signal asked
-    to stop.
+    """Run what has no row yet.
+
+    BenchFailedError if something failed, SystemExit if a signal asked to stop.
     """
     if side_by_side < 1:
         raise ValueError(f"--side-by-side must be at least 1, got {side_by_side}")
