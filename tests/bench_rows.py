@@ -12,7 +12,7 @@ ALL = ["clean-plate", "shell-game", "seasonings"]
 def row(
     method: str = "chameleon", task: str = "shell-game", outcomes: str = "sswf", **other: Any
 ) -> dict[str, Any]:
-    """A row as a bench writes it."""
+    """Return a row as a bench writes it."""
     score = statistics.rates(outcomes)
     settings = {
         "method": method,

@@ -41,7 +41,7 @@ SMALL = Bench(
 # The results file.
 
 
-def test_rows_are_found_again_and_settings_told_apart(tmp_path: Path) -> None:
+def test_rows_are_found_again_by_their_settings(tmp_path: Path) -> None:
     file = Results(tmp_path / "deep" / "table.json")
     assert file.rows == [] and not file.holds(row())
     file.append(row(), "chameleon bench camo")
@@ -209,7 +209,7 @@ def test_every_method_is_trained_and_plays_every_task(tmp_path: Path) -> None:
     )
 
 
-def test_what_has_a_row_is_neither_trained_nor_played_again(tmp_path: Path) -> None:
+def test_jobs_with_a_row_are_not_run_again(tmp_path: Path) -> None:
     first, second = SMALL.jobs()
     stub = Stub()
     work, results = schedule(tmp_path, stub)
@@ -243,7 +243,7 @@ def test_one_failure_does_not_lose_the_others(tmp_path: Path) -> None:
     assert "exit status 1" in said and "a bar / boom" in said
 
 
-def test_an_unforeseen_error_is_that_jobs_alone(tmp_path: Path) -> None:
+def test_an_unforeseen_error_does_not_stop_the_others(tmp_path: Path) -> None:
     work, results = schedule(tmp_path, Stub())
 
     def odd_row(job: BenchJob, task: str, *rest: Any) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def test_an_unforeseen_error_is_that_jobs_alone(tmp_path: Path) -> None:
     assert "KeyError: 'held_out'" in (tmp_path / "console").read_text()
 
 
-def test_what_an_earlier_sitting_said_excuses_nothing(tmp_path: Path) -> None:
+def test_only_the_last_output_of_a_log_is_reported(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     log.write_text("chameleon: no such file\n")
     before = log.stat().st_size
@@ -267,14 +267,14 @@ def test_what_an_earlier_sitting_said_excuses_nothing(tmp_path: Path) -> None:
     assert "no such file" in last_lines(log)
 
 
-def test_a_training_with_nothing_left_to_do_is_no_failure(tmp_path: Path) -> None:
+def test_a_finished_training_is_no_failure(tmp_path: Path) -> None:
     stub = Stub(failing=["--recipe camo "], status=ALREADY_TRAINED)
     work, results = schedule(tmp_path, stub)
     assert work.run(SMALL.jobs()) == []
     assert len(results.rows) == 4
 
 
-def test_what_found_no_room_on_the_gpu_is_done_again_alone_when_all_else_is_over(
+def test_processes_without_room_on_the_gpu_run_again_alone_at_the_end(
     tmp_path: Path,
 ) -> None:
     name = "{}-5steps-seed0-clean-plate-shell-game"
@@ -332,7 +332,9 @@ def test_a_full_gpu_has_an_exit_status(tmp_path: Path) -> None:
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
     ],
 )
-def test_a_full_gpu_has_many_words(error: RuntimeError, monkeypatch, capsys) -> None:
+def test_all_errors_of_a_full_gpu_have_its_exit_status(
+    error: RuntimeError, monkeypatch, capsys
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise error
 
@@ -344,7 +346,7 @@ def test_a_full_gpu_has_many_words(error: RuntimeError, monkeypatch, capsys) -> 
     assert "give a smaller --batch" in capsys.readouterr().err
 
 
-def test_what_has_the_gpu_to_itself_and_finds_no_room_has_failed(tmp_path: Path) -> None:
+def test_a_process_without_room_on_an_empty_gpu_has_failed(tmp_path: Path) -> None:
     stub = Stub(failing=["--method chameleon"], status=NO_ROOM, says="it is full")
     work, results = schedule(tmp_path, stub)
     assert work.run(SMALL.jobs()) == ["training chameleon-5steps-seed0-clean-plate-shell-game"]
@@ -352,7 +354,7 @@ def test_what_has_the_gpu_to_itself_and_finds_no_room_has_failed(tmp_path: Path)
     assert len(results.rows) == 2 and "it is full" in (tmp_path / "console").read_text()
 
 
-def test_trainings_run_side_by_side_and_evaluations_beside_them(tmp_path: Path) -> None:
+def test_training_and_evaluation_run_side_by_side(tmp_path: Path) -> None:
     many = Bench(
         suite="camo",
         methods=("chameleon", "no-memory"),
@@ -393,7 +395,7 @@ def test_processes_are_stopped(tmp_path: Path) -> None:
         processes.run(command, tmp_path / "log")
 
 
-def test_a_policy_from_before_the_end_is_not_taken_for_trained(tmp_path: Path) -> None:
+def test_a_policy_saved_before_the_end_is_not_trained(tmp_path: Path) -> None:
     job = SMALL.jobs()[0]
     run = job.run(tmp_path)
     (run / "policy").mkdir(parents=True)
@@ -438,7 +440,8 @@ def test_commands() -> None:
     words = " ".join(told[0].train_command(out, "cpu", 2))
     assert words.endswith("--tell-answer --no-mirror") and "--recipe camo-state" in words
     assert (
-        f"--steps {METHODS['chameleon'].few_steps} --json x/small/chameleon-7steps-seed3-on-shell-game.json"
+        f"--steps {METHODS['chameleon'].few_steps} "
+        "--json x/small/chameleon-7steps-seed3-on-shell-game.json"
         in " ".join(job.eval_command(out, "shell-game", "cpu", 2))
     )
     recordings = Bench(
@@ -507,7 +510,8 @@ def test_from_nothing_to_a_table_and_again(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(jobs, "HELD_OUT", 3)
-    words = "--task shell-game --observation state --preset nano --steps 3 --demonstrations 6 --episodes 2 --workers 1"
+    words = "--task shell-game --observation state --preset nano --steps 3 --demonstrations 6"
+    words += " --episodes 2 --workers 1"
     command = [*words.split(), "--device", "cpu", "--results", "table.json"]
     run(monkeypatch, *command, "--method", "chameleon", "--method", "no-memory")
     document = json.loads(Path("table.json").read_text())

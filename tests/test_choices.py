@@ -1,6 +1,4 @@
-"""Choices are read off the events, and an episode that ends with one is the same episode up to
-there.
-"""
+"""Choices are read from the events; an episode that ends with one is the same up to there."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ def test_one_choice_for_every_decision() -> None:
 
 
 def played(env: CamoEnv, seed: int) -> list[np.ndarray]:
-    """What an expert does in an episode."""
+    """Return the actions of an expert in an episode."""
     env.reset(seed=seed)
     expert, actions, over = make_expert(env), [], False
     while not over:
@@ -85,7 +83,7 @@ def test_an_episode_that_ends_with_a_choice(task: str) -> None:
     assert not np.array_equal(reset["objects"], first["objects"])
 
 
-def test_there_is_no_decision_of_that_number() -> None:
+def test_unknown_decisions_are_refused() -> None:
     with pytest.raises(ValueError, match="clean-plate has 1 decisions, there is no decision 1"):
         CamoSettings(task="clean-plate", observation="state", until_choice=1).make_env()
 

@@ -1,6 +1,4 @@
-"""In the mirror: the simulator itself says what a mirrored scene looks like and where a mirrored
-pose is.
-"""
+"""Mirrored episodes, compared with mirrored scenes and poses in the simulator."""
 
 from __future__ import annotations
 
@@ -91,7 +89,7 @@ def test_some_episodes_of_a_batch_are_shown_in_the_mirror(tmp_path: Path) -> Non
     )
 
 
-def test_states_have_none(tmp_path: Path) -> None:
+def test_states_have_no_mirror_image(tmp_path: Path) -> None:
     recording = record(
         Recording(task="clean-plate", episodes=1, observation="state"), tmp_path / "state"
     )

@@ -17,14 +17,15 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(reproduce, "HELD_OUT_EVALUATIONS", 2)
     monkeypatch.setattr(reproduce, "RESULTS", tmp_path)
     monkeypatch.chdir(tmp_path)
-    words = "reproduce camo --task clean-plate --task shell-game --minutes 0.02 --demonstrations 3 --preset nano"
-    words += " --image-size 32 --episodes 1"
+    words = "reproduce camo --task clean-plate --task shell-game --minutes 0.02 --demonstrations 3"
+    words += " --preset nano --image-size 32 --episodes 1"
     return ["chameleon", *words.split(), "--workers", "1", "--device", "cpu"]
 
 
 def test_frames_are_counted_as_they_are_shown(tmp_path: Path) -> None:
-    """Two tasks, one with episodes three times as long: as many frames of each are three episodes
-    to one.
+    """Count frames of two tasks, one with episodes three times as long.
+
+    With equal frames, there are three short episodes for a long one.
     """
     for task, length in (("clean-plate", 50), ("seasonings", 150)):
         info = tmp_path / "data" / task / "meta/info.json"

@@ -1,6 +1,4 @@
-"""A suite with one task, as small as the protocol allows: remember for a step which object was
-lit.
-"""
+"""A suite with one task, as small as the protocol allows: remember which object was lit."""
 
 from __future__ import annotations
 

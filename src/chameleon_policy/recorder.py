@@ -58,7 +58,7 @@ def record(
     """Record, or continue an interrupted recording, and assemble the dataset.
 
     Args:
-        recording: What to record.
+        recording: Settings of the recording.
         out: Folder of the dataset; new, empty, or holding an unfinished recording with the same
             settings.
         workers: Processes; episodes do not depend on their number.

@@ -28,7 +28,7 @@ DEFAULT_SUITE = "camo"
 """The suite of a task whose name stands alone; any other task is named suite/task."""
 
 Answer = int | tuple[int, ...]
-"""What an episode asks the policy to remember (z)."""
+"""The fact that an episode asks the policy to remember (z)."""
 Mode = Literal["rgb", "state"]
 """Observations: camera images, or object slots."""
 ExpertKind = Literal["oracle", "guess"]
@@ -122,7 +122,7 @@ class EnvironmentSettings(Protocol):
 
     @property
     def title(self) -> str:
-        """The task and what is special about the observations, for a heading."""
+        """The task and any peculiarity of the observations, for a heading."""
 
     def make_env(self) -> Any:
         """Return a new `Environment`."""
@@ -148,7 +148,7 @@ class Demonstration:
 
 
 class RecordingSettings(Protocol):
-    """What to record; equal settings give equal datasets, whatever the number of processes."""
+    """Settings of a recording; equal ones give equal datasets, for any number of processes."""
 
     @property
     def suite(self) -> str:
@@ -196,7 +196,7 @@ class SuiteTask(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Spaces:
-    """Sizes of what a policy observes and does."""
+    """Sizes of a policy's observations and actions."""
 
     proprioception: int
     action: int
@@ -237,7 +237,7 @@ class Suite(Protocol):
         """
 
     def recording(self, task: str, **options: Any) -> RecordingSettings:
-        """Return what to record, or raise a ValueError."""
+        """Return the settings of a recording, or raise a ValueError."""
 
 
 @dataclass(frozen=True)

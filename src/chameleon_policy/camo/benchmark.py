@@ -37,7 +37,7 @@ class CamoSuite:
         return replace(settings, **observation_for(spaces, settings.task))
 
     def recording(self, task: str, **options: Any) -> Recording:
-        """Return what to record, or raise a ValueError."""
+        """Return the settings of a recording, or raise a ValueError."""
         return Recording(task=task, **options)
 
 

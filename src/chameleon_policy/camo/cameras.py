@@ -86,7 +86,7 @@ class Cameras:
         self.close()
 
     def __del__(self) -> None:
-        # Of an environment that was not closed; when the program ends the library closes everything.
+        # For environments that were not closed; at the end of the program the library closes them.
         if getattr(self, "_context", None) is not None and not sys.is_finalizing():
             self.close()
 
@@ -96,8 +96,8 @@ def _open_context(size: int) -> Any:
     # With several environments the software renderer's own threads only slow one another down.
     os.environ.setdefault("LP_NUM_THREADS", "0")
     with contextlib.suppress(ImportError):
-        # Triton and the software renderer bring an LLVM each. If Triton is loaded after the renderer
-        # (by torch, at the first optimizer step), the process ends with a segmentation fault.
+        # Triton and the software renderer bring an LLVM each. Loading Triton after the renderer (by
+        # torch, at the first optimizer step) ends the process with a segmentation fault.
         importlib.import_module("triton")
     backend = os.environ.get("MUJOCO_GL", "").lower().strip() or _installed_backend()
     try:

@@ -78,14 +78,14 @@ def captioned(frame: Frame, left: str, right: str, colour: tuple[int, int, int] 
     height, width = frame.shape[:2]
     strip = max(18, height // 14)
     strip += (strip + height) % 2  # videos need even sizes
-    picture = Image.new("RGB", (width, height + strip), PAPER)
-    picture.paste(Image.fromarray(frame), (0, strip))
-    draw, font = ImageDraw.Draw(picture), _font(int(0.62 * strip))
+    image = Image.new("RGB", (width, height + strip), PAPER)
+    image.paste(Image.fromarray(frame), (0, strip))
+    draw, font = ImageDraw.Draw(image), _font(int(0.62 * strip))
     word = draw.textlength(left, font)
     draw.rectangle((0, 0, word + strip, strip), colour)
     draw.text((strip / 2, strip / 2), left, (255, 255, 255), font, anchor="lm")
     draw.text((width - strip / 2, strip / 2), right, INK, font, anchor="rm")
-    return np.asarray(picture)
+    return np.asarray(image)
 
 
 def shrink(frame: Frame, factor: int) -> Frame:

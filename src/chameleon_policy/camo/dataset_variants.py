@@ -16,7 +16,7 @@ from chameleon_policy.camo.controller import ACTION_NAMES
 from chameleon_policy.data.episodes import Episodes
 
 CHOICES = 3
-"""Plates, cups, shakers: every task has three."""
+"""Candidates of every task: plates, cups or shakers."""
 KEY = "answer"
 
 # M R M with M = diag(1, -1, 1), and M p: these change their sign.

@@ -102,9 +102,6 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         )
         self.observation_space = self._make_observation_space()
 
-    # Gymnasium's two verbs
-    # ------------------------------------------------------------------------------------------
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -177,9 +174,6 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         info = self._info(clamped=command.clamped or self.world.kinematics.falls_short)
         return self._observation(), float(info["is_success"]), terminated, truncated, info
 
-    # Images
-    # ----------------------------------------------------------------------------------------------------------
-
     def frames(self, size: int | None = None) -> dict[str, Frame]:
         """Return the current image of each camera, in either observation mode.
 
@@ -231,9 +225,6 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         """Return the measured tool pose and gripper, in the numbers of an action (10,)."""
         return pose_to_action(self.world.tool(), self.world.gripper()).astype(np.float32)
 
-    # The course of an episode
-    # --------------------------------------------------------------------------------------
-
     def _follow_script(self) -> None:
         """Put hands and objects at their poses of the script; begin the decision when it is due."""
         deciding = self.step_index >= self.decision_step
@@ -271,9 +262,6 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             )
         return answers[answers.index(plain)]
 
-    # Observations
-    # ----------------------------------------------------------------------------------------------------
-
     def _observation(self) -> dict[str, Any]:
         if self.mode == "rgb":
             return {"images": self.frames(), "proprioception": self.proprioception()}
@@ -306,8 +294,8 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             np.array([*[REACH] * 3, *[1.001] * 6, 1], np.float32),
         )
         if self.mode == "rgb":
-            picture = gym.spaces.Box(0, 255, (self.image_size, self.image_size, 3), np.uint8)
-            images = gym.spaces.Dict(dict.fromkeys(VIEWS, picture))
+            image = gym.spaces.Box(0, 255, (self.image_size, self.image_size, 3), np.uint8)
+            images = gym.spaces.Dict(dict.fromkeys(VIEWS, image))
             return gym.spaces.Dict({"images": images, "proprioception": proprioception})
         count = len(self.task.objects) + len(self.task.hands)
         low = np.tile(np.array([0, *[-REACH] * 3, *[-1.001] * 3], np.float32), (count, 1))

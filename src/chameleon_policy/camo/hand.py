@@ -22,14 +22,14 @@ ELLIPSOID = mujoco.mjtGeom.mjGEOM_ELLIPSOID
 AWAY = np.array([1.45, 0.0, 0.35])
 """Resting position of hands: behind the camera."""
 HAND_GROUP = 1
-"""Group of hands' geoms: cameras skip it, to save time, while no hand is near."""
+"""Group of hands' geoms; cameras save time by skipping it while no hand is near."""
 VISIBLE_X = 1.0
 """Cameras do not see a hand whose grip point has a larger x."""
 
 UPRIGHT_GRIP = np.eye(3)
 """Thumb and fingers around a standing object."""
 LEFT_GRIP, RIGHT_GRIP = rotation_about((0, 0, 1), -1.05), rotation_about((0, 0, 1), 1.05)
-"""The same with the forearm to the left or the right of the third view, so that it does not hide the
+"""The same with the forearm to the left or the right of the third view, not in front of the
 object.
 """
 FLAT_GRIP = rotation_about((1, 0, 0), -np.pi / 2)

@@ -132,7 +132,7 @@ def _moment(env: CamoEnv, size: int) -> Moment:
 
 def save_clip(moments: list[Moment], path: Path) -> None:
     """Save an H.264 video: both views side by side under a strip with phase and clock."""
-    pictures = [
+    images = [
         captioned(
             np.concatenate([moment.frames[view] for view in VIEWS], axis=1),
             moment.phase,
@@ -141,7 +141,7 @@ def save_clip(moments: list[Moment], path: Path) -> None:
         )
         for moment in moments
     ]
-    encode_video(path, np.stack(pictures), Fraction(CONTROL_HZ))
+    encode_video(path, np.stack(images), Fraction(CONTROL_HZ))
 
 
 def save_sheet(moments: list[Moment], env: CamoEnv, path: Path, columns: int = 10) -> None:

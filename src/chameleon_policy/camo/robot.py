@@ -144,8 +144,8 @@ def _add_gripper(spec: mujoco.MjSpec, flange: mujoco.MjsBody) -> None:
     _visual(mount, BOX, size=(0.012, 0.030, 0.012), pos=(0, 0, -0.018), rgba=DARK)
     # A camera looks along its -z with y up. This one looks out of the gripper, with the tool's x at
     # the top of the image.
-    look = rotation_about((0, 1, 0), -0.06) @ np.column_stack([(0, 1, 0), (1, 0, 0), (0, 0, -1)])
-    mount.add_camera(name="wrist", fovy=78, quat=quaternion(look))
+    axes = rotation_about((0, 1, 0), -0.06) @ np.column_stack([(0, 1, 0), (1, 0, 0), (0, 0, -1)])
+    mount.add_camera(name="wrist", fovy=78, quat=quaternion(axes))
 
 
 def _position_servo(
@@ -167,12 +167,12 @@ def _draw_links(links: dict[str, mujoco.MjsBody]) -> None:
 
     As on the real one, the upper arm is next to the shoulder.
     """
-    beside, between = 0.135, 0.015
+    shoulder, between = 0.135, 0.015
     _visual(links["shoulder_pan"], CYLINDER, size=(0.06, 0.075, 0), pos=(0, 0, 0.1), rgba=SHELL)
-    _tube(links["shoulder_lift"], (0, 0, -0.06), (0, 0, beside + 0.05), 0.058, SHELL)
-    _tube(links["shoulder_lift"], (0, 0, beside + 0.05), (0, 0, beside + 0.07), 0.055, CAP)
-    _tube(links["shoulder_lift"], (0, 0, beside), (-0.425, 0, beside), 0.045, SHELL)
-    _tube(links["elbow"], (0, 0, between - 0.05), (0, 0, beside + 0.045), 0.05, SHELL)
+    _tube(links["shoulder_lift"], (0, 0, -0.06), (0, 0, shoulder + 0.05), 0.058, SHELL)
+    _tube(links["shoulder_lift"], (0, 0, shoulder + 0.05), (0, 0, shoulder + 0.07), 0.055, CAP)
+    _tube(links["shoulder_lift"], (0, 0, shoulder), (-0.425, 0, shoulder), 0.045, SHELL)
+    _tube(links["elbow"], (0, 0, between - 0.05), (0, 0, shoulder + 0.045), 0.05, SHELL)
     _tube(links["elbow"], (0, 0, between - 0.07), (0, 0, between - 0.05), 0.047, CAP)
     _tube(links["elbow"], (0, 0, between), (-0.3922, 0, between), 0.036, SHELL)
     _tube(links["wrist_1"], (0, 0, -0.02), (0, 0, 0.16), 0.037, SHELL)

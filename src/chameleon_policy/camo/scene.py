@@ -152,11 +152,11 @@ def _wood(spec: mujoco.MjSpec) -> str:
     tone = tone + 0.02 * np.convolve(rng.standard_normal(size), np.ones(3) / 3, "same")
     tone[rows % (size // planks) == 0] -= 0.14
     grain = 0.012 * np.cumsum(rng.standard_normal((size, size)), axis=1) / np.sqrt(size)
-    picture = np.clip((tone[:, None] + grain)[..., None] * np.ones(3), 0, 1)
+    image = np.clip((tone[:, None] + grain)[..., None] * np.ones(3), 0, 1)
     texture = spec.add_texture(
         name="wood", type=mujoco.mjtTexture.mjTEXTURE_2D, width=size, height=size, nchannel=3
     )
-    texture.data = (255 * picture).astype(np.uint8).tobytes()
+    texture.data = (255 * image).astype(np.uint8).tobytes()
     material = spec.add_material(name="wood", texrepeat=(1, 1))
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "wood"
     return "wood"

@@ -41,7 +41,7 @@ class Score:
     """D; False where M is, since no choice was made."""
     choice: Answer | None
     reason: str
-    """`success`, `wrong choice`, or what went wrong with the manipulation."""
+    """`success`, `wrong choice`, or the mishap of the manipulation."""
 
     @property
     def success(self) -> bool:

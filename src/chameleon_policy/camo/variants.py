@@ -20,7 +20,7 @@ from chameleon_policy.suite import Answer
 class AnswerShownEnv(CamoEnv):
     """Environment whose proprioception ends with the answer of the next decision.
 
-    What a policy fails at here is not its memory.
+    Failures of a policy in it are not failures of its memory.
     """
 
     def _make_observation_space(self) -> gym.spaces.Dict:

@@ -40,15 +40,16 @@ class Dials:
     retention_steps: str = "3-10"
     """Control steps between evidence and decision: a number, or a range like 3-10."""
     swaps: str | None = None
-    """Shell game: how often cups change places, 0 to 6 (a number or a range; default 1-2)."""
+    """Shell game: how often cups are swapped, 0 to 6 (a number or a range; default 1-2)."""
     distractor_hovers: str | None = None
     """Clean plate: plates that the hand only hovers over, 0 to 2 (a number or a range; default
     0-2)."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The dials that differ from their defaults, as settings of an environment or a recording;
-        a task's own dials are in `difficulty`.
+        """Dials that differ from their defaults, as settings of an environment or a recording.
+
+        A task's own dials are in `difficulty`.
         """
         own = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
         settings: dict[str, Any] = {}

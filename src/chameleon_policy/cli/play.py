@@ -26,7 +26,7 @@ def main(
     size: int = 320,
     dials: FlatDials = DEFAULT_DIALS,
 ) -> None:
-    """Watch an expert play one episode: a video of both cameras, and a contact sheet beside it.
+    """Watch an expert play one episode: a video of both cameras, and a contact sheet next to it.
 
     Args:
         task: clean-plate, shell-game or seasonings.
@@ -34,7 +34,7 @@ def main(
         z: The answer, like 1, or 0,2,2 for seasonings (default: the seed decides).
         seed: Seed of the episode.
         size: Height and width of each view.
-        dials: Looks and difficulty.
+        dials: Appearance and difficulty.
     """
     if seed < 0:
         raise ValueError(f"--seed must be at least 0, got {seed}")

@@ -20,7 +20,7 @@ EXPERTS: tuple[ExpertKind, ...] = ("oracle", "guess")
 
 
 def training_of(run: Path | str) -> dict[str, Any] | None:
-    """Return how a run was trained and its last metrics; None for what is no run."""
+    """Return the training settings and last metrics of a run; None if the folder is no run."""
     path = Path(run) / SETTINGS
     if not path.is_file():
         return None
@@ -38,7 +38,7 @@ def sampling_steps_of(policy: Policy) -> int | None:
 
 
 def spaces_of(features: Features) -> Spaces:
-    """Return the sizes of what a policy observes and does."""
+    """Return the sizes of a policy's observations and actions."""
     return Spaces(
         proprioception=features.proprioception,
         action=features.action,

@@ -1,7 +1,7 @@
 """`chameleon demo`: a policy with memory and its twin without, scored on one page.
 
 Both learn from the same demonstrations. Everything is made on a CPU, and nothing is downloaded.
-What is already in the folder is kept. At the end the policy that comes with the package plays all
+Existing parts of the folder are kept. At the end the policy that comes with the package plays all
 tasks of Camo from images.
 """
 

@@ -1,6 +1,6 @@
 """The steps of every experiment: record once, train once, play, write.
 
-Each step keeps what is there already, so that the same command continues after an interruption.
+Each step keeps existing files, so that the same command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Workspace:
         check_device(self.device)
 
     def record(self, recordings: Mapping[Path, RecordingSettings]) -> None:
-        """Record what is not there yet."""
+        """Record demonstrations that are missing."""
         for folder, recording in recordings.items():
             record_once(recording, folder, self.bar, self.workers)
 

@@ -1,6 +1,6 @@
 """`chameleon reproduce`: a policy trained by the recipe, compared with the published scores.
 
-What is already in the folder is kept, so that the same command continues after an interruption.
+Existing parts of the folder are kept, so that the same command continues after an interruption.
 """
 
 from __future__ import annotations

@@ -224,9 +224,9 @@ def in_a_row(
     middle = (len(names) - 1) / 2
     return {
         name: standing(
-            *(centre + (0.0, (place - middle) * spacing) + rng.uniform(-disorder, disorder, 2))
+            *(centre + (0.0, (index - middle) * spacing) + rng.uniform(-disorder, disorder, 2))
         )
-        for place, name in enumerate(names)
+        for index, name in enumerate(names)
     }
 
 

@@ -1,4 +1,4 @@
-"""The jobs of a bench: what all methods share, and what each job trains and plays."""
+"""The jobs of a bench: their common settings, and the commands of each."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class BenchJob:
         return "-".join(parts)
 
     def identity(self, task: str) -> dict[str, Any]:
-        """Return what distinguishes a row of the results from all others."""
+        """Return the settings that distinguish a row of the results from all others."""
         bench = self.bench
         return {
             "method": self.method,

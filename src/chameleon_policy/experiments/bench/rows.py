@@ -39,7 +39,7 @@ IDENTITY = (
 RATES = ("msr", "dsr", "sr", "chance", "reasons")
 """Scores of a row; only tasks with a decision have all of them."""
 SHOWN = (*IDENTITY, "sr", "first_seed", "outcomes", "parameters")
-"""What every row must have."""
+"""Required fields of a row."""
 
 
 class Results:

@@ -1,7 +1,6 @@
 """The schedule of a bench: training and evaluation processes side by side.
 
-What is in the results or in the folder is kept, so that the same command continues after an
-interruption.
+Existing rows and runs are kept, so that the same command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class BenchFailedError(ValueError):
 
 
 def run_bench(bench: Bench, workspace: Workspace, results: Results, side_by_side: int) -> None:
-    """Run what has no row yet.
+    """Run the jobs that have no row yet.
 
     BenchFailedError if something failed, SystemExit if a signal asked to stop.
     """
@@ -84,7 +83,7 @@ class Work:
 
     @property
     def title(self) -> str:
-        """What is done, in words."""
+        """The process in words."""
         return (
             f"training {self.job.name}" if self.task is None else f"{self.job.name} on {self.task}"
         )
@@ -93,7 +92,7 @@ class Work:
 class Schedule:
     """Runner of jobs: each policy is evaluated as soon as it is trained.
 
-    What finds no room on the GPU runs again when all others are over, one after another.
+    Processes without room on the GPU run again when all others are over, one after another.
     """
 
     def __init__(
@@ -107,8 +106,8 @@ class Schedule:
     ) -> None:
         self._workspace, self._results, self._board = workspace, results, board
         self._processes, self._side_by_side, self._make_row = processes, side_by_side, make_row
-        self._trainings = ThreadPoolExecutor(side_by_side)
-        self._evaluations = ThreadPoolExecutor(EVALUATIONS)
+        self._training_lanes = ThreadPoolExecutor(side_by_side)
+        self._evaluation_lanes = ThreadPoolExecutor(EVALUATIONS)
         self._pending: dict[Future[None], Work] = {}
         self._crowded_out: list[Work] = []
         self._tried_again: set[Work] = set()
@@ -117,7 +116,7 @@ class Schedule:
     def run(
         self, jobs: Sequence[BenchJob], stopped: Callable[[], bool] = lambda: False
     ) -> list[str]:
-        """Run all jobs and return the titles of what failed; nothing runs any more afterwards."""
+        """Run all jobs; return the titles of those that failed. No process is left running."""
         try:
             for job in jobs:
                 self._begin(Work(job))
@@ -130,22 +129,22 @@ class Schedule:
                 for future in finished:
                     self._settle(future)
         finally:
-            for executor in (self._trainings, self._evaluations):
+            for executor in (self._training_lanes, self._evaluation_lanes):
                 executor.shutdown(wait=False, cancel_futures=True)
             self._processes.stop()
-            for executor in (self._trainings, self._evaluations):
+            for executor in (self._training_lanes, self._evaluation_lanes):
                 executor.shutdown()  # a row that is about to be written is written
         return self._failures
 
     def _begin(self, work: Work) -> None:
         if work.task is None:
-            future = self._trainings.submit(self._train, work)
+            future = self._training_lanes.submit(self._train, work)
         else:
-            future = self._evaluations.submit(self._evaluate, work, work.task)
+            future = self._evaluation_lanes.submit(self._evaluate, work, work.task)
         self._pending[future] = work
 
     def _settle(self, future: Future[None]) -> None:
-        """Take note of what became of a process."""
+        """Handle the end of a process."""
         work = self._pending.pop(future)
         try:
             future.result()
@@ -155,7 +154,7 @@ class Schedule:
             else:
                 self._crowded_out.append(work)
                 self._board.say(f"no room on the GPU for {work.title}: again when all else is over")
-        except Exception as error:  # whatever it is, the other jobs go on
+        except Exception as error:  # the other jobs continue after any error
             self._fail(work, error)
         else:
             if work.task is None:
