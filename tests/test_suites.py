@@ -22,6 +22,10 @@ from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.videos import save_failures
 from chameleon_policy.evaluate.watch import watch_training_seeds
+from chameleon_policy.experiments.bench.jobs import Bench
+from chameleon_policy.experiments.bench.rows import Results, row_of
+from chameleon_policy.experiments.bench.schedule import missing
+from chameleon_policy.experiments.pipeline import Workspace
 from chameleon_policy.recorder import record, record_once
 from chameleon_policy.suite import SUITES, find_task, suite_named
 from examples import nano
@@ -111,3 +115,31 @@ def test_the_commands_take_it(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("sys.argv", [*command.split(), "--observation", "state"])
     main()
     assert len(open_episodes(tmp_path / "data")) == 3
+
+
+def test_a_bench_trains_and_scores_on_it(tmp_path: Path, monkeypatch) -> None:
+    bench = Bench(
+        suite="toy",
+        methods=("chameleon",),
+        observation="state",
+        preset="nano",
+        steps=2,
+        demonstrations=4,
+        episodes=3,
+    )
+    (job,) = bench.jobs()
+    workspace = Workspace(out=tmp_path, command="chameleon bench toy", device="cpu", workers=1)
+    workspace.record(bench.recordings(tmp_path, [job]))
+    for command in (
+        job.train_command(tmp_path, "cpu", 1),
+        job.eval_command(tmp_path, "lit", "cpu", 0),
+    ):
+        monkeypatch.setattr("sys.argv", ["chameleon", *command[3:]])
+        main()
+    row = row_of(job, "lit", tmp_path, "chameleon bench toy", 0.0)
+    results = Results(tmp_path / "table.json")
+    results.append(row, "chameleon bench toy")
+    assert row["task"] == "lit" and len(row["outcomes"]) == 3 and set(row["outcomes"]) <= {"s", "f"}
+    assert "msr" not in row and missing(job, results) == []
+    evaluation = workspace.play(job.run(tmp_path), "toy/lit", evaluation_seeds(FIRST_SEED, 3))
+    assert evaluation.summary.sr.as_dict() == row["sr"]

@@ -63,29 +63,12 @@ def run_demo(config: DemoConfig, workspace: Workspace) -> Path:
     out, console = workspace.out, workspace.console
     seeds = evaluation_seeds(FIRST_SEED, config.episodes)
     few = evaluation_seeds(FIRST_SEED, config.shipped_episodes)
-    console.rule("1. Demonstrations")
-    suite, task = find_task(TASK)
-    recording = suite.recording(
-        task, episodes=config.demonstrations, seed=config.seed, observation="state"
-    )
-    workspace.record({out / "data": recording})
-    for number, (method, minutes) in enumerate(
-        {"chameleon": config.minutes, "no-memory": config.twin_minutes}.items()
-    ):
-        console.rule(f"{number + 2}. Training {NAMES[method]}")
-        run = RunConfig.by_recipe(
-            recipe_for(suite.name, "state"),
-            data=(out / "data",),
-            training={"minutes": minutes, "seed": config.seed},
-            method=method,
-            preset="nano",
-        )
-        workspace.train(run, out / method)
+    _record_and_train(config, workspace)
     console.rule("4. Closed loop")
     evaluations = {}
-    for method in NAMES:
+    for method, name in NAMES.items():
         evaluations[method] = workspace.play(out / method, TASK, seeds, steps=SAMPLING_STEPS)
-        console.print(evaluation_table(evaluations[method], NAMES[method]))
+        console.print(evaluation_table(evaluations[method], name))
     console.rule("5. The policy that comes with the package")
     shipped = {
         task: workspace.play(SHIPPED_POLICY, task, few, parallel=min(len(few), 36))
@@ -111,10 +94,30 @@ def run_demo(config: DemoConfig, workspace: Workspace) -> Path:
     result["shipped"] = {task: evaluation.as_dict() for task, evaluation in shipped.items()}
     workspace.write(result, seeds=max(seeds, few, key=len))
     page = out / "index.html"
-    instruction = suite.task(task).instruction
     facts = _facts(config, minutes, out / "scores.json")
-    page.write_text(demo_page(TASK, instruction, contenders, facts, showings))
+    page.write_text(demo_page(TASK, task_named(TASK).instruction, contenders, facts, showings))
     return page
+
+
+def _record_and_train(config: DemoConfig, workspace: Workspace) -> None:
+    out, console = workspace.out, workspace.console
+    suite, task = find_task(TASK)
+    console.rule("1. Demonstrations")
+    recording = suite.recording(
+        task, episodes=config.demonstrations, seed=config.seed, observation="state"
+    )
+    workspace.record({out / "data": recording})
+    budgets = {"chameleon": config.minutes, "no-memory": config.twin_minutes}
+    for number, (method, minutes) in enumerate(budgets.items(), start=2):
+        console.rule(f"{number}. Training {NAMES[method]}")
+        run = RunConfig.by_recipe(
+            recipe_for(suite.name, "state"),
+            data=(out / "data",),
+            training={"minutes": minutes, "seed": config.seed},
+            method=method,
+            preset="nano",
+        )
+        workspace.train(run, out / method)
 
 
 def _facts(config: DemoConfig, minutes: float, scores: Path) -> list[str]:
