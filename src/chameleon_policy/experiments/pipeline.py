@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
+import tyro
 from rich.console import Console
 
 from chameleon_policy.console import Bar, progress_bar
@@ -19,10 +20,14 @@ from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.exit_codes import STOPPED
 from chameleon_policy.provenance import write_result
 from chameleon_policy.recorder import record_once
-from chameleon_policy.suite import Mode, RecordingSettings, suite_named
+from chameleon_policy.suite import SUITES, Mode, RecordingSettings, suite_named
 from chameleon_policy.train.recipes import RecipeName
 from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
 
+SuiteName = Annotated[
+    str, tyro.conf.arg(constructor=tyro.extras.literal_type_from_choices(tuple(SUITES)))
+]
+"""One of `SUITES`, with these choices on the command line."""
 HELD_OUT = 60
 """Demonstrations of each task on which a policy is evaluated while it is trained."""
 

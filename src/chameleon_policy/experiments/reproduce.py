@@ -17,7 +17,13 @@ from rich.table import Table
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
-from chameleon_policy.experiments.pipeline import HELD_OUT, Workspace, choose_tasks, recipe_for
+from chameleon_policy.experiments.pipeline import (
+    HELD_OUT,
+    SuiteName,
+    Workspace,
+    choose_tasks,
+    recipe_for,
+)
 from chameleon_policy.policy.presets import PresetName
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
@@ -44,8 +50,8 @@ EULER_STEPS = 8
 class Reproduction:
     """The policy to reproduce and its evaluation."""
 
-    suite: tyro.conf.Positional[str]
-    """Suite of tasks: camo."""
+    suite: tyro.conf.Positional[SuiteName]
+    """Suite of tasks."""
     tasks: Annotated[tuple[str, ...], tyro.conf.arg(name="task"), tyro.conf.UseAppendAction] = ()
     """clean-plate, shell-game or seasonings; give it again for another, which the same policy
     learns (default: all three)."""

@@ -12,7 +12,13 @@ import tyro
 
 from chameleon_policy.baselines import METHODS, method_named
 from chameleon_policy.device import Device
-from chameleon_policy.experiments.pipeline import HELD_OUT, check_unique, choose_tasks, recipe_for
+from chameleon_policy.experiments.pipeline import (
+    HELD_OUT,
+    SuiteName,
+    check_unique,
+    choose_tasks,
+    recipe_for,
+)
 from chameleon_policy.policy.presets import PresetName, preset
 from chameleon_policy.suite import Mode, RecordingSettings, full_name, suite_named
 
@@ -29,8 +35,8 @@ CHAMELEON = (sys.executable, "-m", "chameleon_policy.cli")
 class Bench:
     """Methods x tasks x seeds, and how each policy is trained and scored."""
 
-    suite: tyro.conf.Positional[str]
-    """Suite of tasks: camo."""
+    suite: tyro.conf.Positional[SuiteName]
+    """Suite of tasks."""
     methods: Annotated[
         tuple[str, ...], tyro.conf.arg(name="method"), tyro.conf.UseAppendAction
     ] = ()
