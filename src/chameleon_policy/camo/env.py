@@ -60,23 +60,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         render_mode: str | None = None,
         **difficulty: Any,
     ) -> None:
-        if observation not in get_args(Mode):
-            raise ValueError(
-                f"observation must be one of {', '.join(get_args(Mode))}, got {observation!r}"
-            )
-        if nuisance not in LEVELS:
-            raise ValueError(f"nuisance must be one of {', '.join(LEVELS)}, got {nuisance!r}")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"render_mode must be rgb_array or None, got {render_mode!r}")
-        if (
-            not isinstance(image_size, int)
-            or isinstance(image_size, bool)
-            or not 16 <= image_size <= LARGEST_IMAGE
-        ):
-            raise ValueError(
-                f"image_size must be a whole number between 16 and {LARGEST_IMAGE}, "
-                f"got {image_size!r}"
-            )
+        _check(observation, nuisance, render_mode, image_size)
         self._retention_range = check_span("retention_steps", retention_steps, 0, 100_000)
         self.task = make_task(task, difficulty)
         self.mode, self.image_size, self.nuisance, self.render_mode = (
@@ -320,6 +304,26 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             "is_success": bool(result and result.success),
             "score": result,
         }
+
+
+def _check(observation: str, nuisance: str, render_mode: str | None, image_size: object) -> None:
+    """Raise a ValueError for an unknown choice or size."""
+    if observation not in get_args(Mode):
+        raise ValueError(
+            f"observation must be one of {', '.join(get_args(Mode))}, got {observation!r}"
+        )
+    if nuisance not in LEVELS:
+        raise ValueError(f"nuisance must be one of {', '.join(LEVELS)}, got {nuisance!r}")
+    if render_mode not in (None, *CamoEnv.metadata["render_modes"]):
+        raise ValueError(f"render_mode must be rgb_array or None, got {render_mode!r}")
+    if (
+        not isinstance(image_size, int)
+        or isinstance(image_size, bool)
+        or not 16 <= image_size <= LARGEST_IMAGE
+    ):
+        raise ValueError(
+            f"image_size must be a whole number between 16 and {LARGEST_IMAGE}, got {image_size!r}"
+        )
 
 
 def _slot(pose: Pose, axis: int) -> npt.NDArray[np.float64]:

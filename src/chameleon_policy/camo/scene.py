@@ -58,19 +58,27 @@ def new_scene(name: str) -> mujoco.MjSpec:
     spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
     spec.option.impratio = 10
     spec.option.noslip_iterations = 2  # gripped objects must not creep out of the fingers
-    quality = spec.visual.quality
+    spec.stat.extent, spec.stat.center = 1.0, (0.5, 0, 0)
+    _set_visuals(spec.visual)
+    _add_lights(spec.worldbody)
+    _add_room(spec)
+    return spec
+
+
+def _set_visuals(visual: mujoco.MjVisual) -> None:
+    quality = visual.quality
     # Shadows and multisampling cost more than everything else together in a software renderer.
     quality.shadowsize, quality.offsamples, quality.numslices, quality.numstacks = 0, 0, 16, 4
-    spec.visual.global_.offwidth = spec.visual.global_.offheight = LARGEST_IMAGE
-    spec.visual.map.znear, spec.visual.map.zfar = 0.01, 10
-    spec.visual.headlight.ambient, spec.visual.headlight.diffuse = (
+    visual.global_.offwidth = visual.global_.offheight = LARGEST_IMAGE
+    visual.map.znear, visual.map.zfar = 0.01, 10
+    visual.headlight.ambient, visual.headlight.diffuse = (
         (0.42, 0.42, 0.42),
         (0.12, 0.12, 0.12),
     )
-    spec.visual.headlight.specular = (0, 0, 0)
-    spec.stat.extent, spec.stat.center = 1.0, (0.5, 0, 0)
+    visual.headlight.specular = (0, 0, 0)
 
-    world = spec.worldbody
+
+def _add_lights(world: mujoco.MjsBody) -> None:
     world.add_light(
         name="window",
         type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL,
@@ -87,6 +95,11 @@ def new_scene(name: str) -> mujoco.MjSpec:
         specular=(0, 0, 0),
         castshadow=False,
     )
+
+
+def _add_room(spec: mujoco.MjSpec) -> None:
+    """Add the third camera, the table, a wall and a floor."""
+    world = spec.worldbody
     world.add_camera(
         name="third",
         pos=THIRD_POSITION,
@@ -132,7 +145,6 @@ def new_scene(name: str) -> mujoco.MjSpec:
         conaffinity=0,
         rgba=FLOOR,
     )
-    return spec
 
 
 def _look_at(position: Array, target: Array) -> Array:
