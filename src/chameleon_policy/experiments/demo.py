@@ -39,9 +39,9 @@ class DemoConfig:
     demonstrations: int = 150
     """Expert episodes to learn from."""
     minutes: float = 3.4
-    """Training of Chameleon."""
+    """Minutes of training of Chameleon."""
     twin_minutes: float = 1.2
-    """Training of the memoryless twin."""
+    """Minutes of training of the memoryless twin."""
     episodes: int = 36
     """Held-out episodes for each of the two."""
     shipped_episodes: int = 2

@@ -41,7 +41,7 @@ HELD_OUT_EVALUATIONS = 10
 RATES = ("msr", "dsr", "sr")
 SCORES = "scores.json"
 EULER_STEPS = 8
-"""Of a chunk. The paper has 50; the nano policy scores the same with 1 to 50
+"""Euler steps of a chunk. The paper has 50; the nano policy scores the same with 1 to 50
 (docs/results/euler-steps.json).
 """
 
@@ -56,7 +56,7 @@ class Reproduction:
     """clean-plate, shell-game or seasonings; give it again for another, which the same policy
     learns (default: all three)."""
     minutes: float = 20.0
-    """Training."""
+    """Minutes of training."""
     demonstrations: int = 120
     """Expert episodes of each task to learn from; the paper has 120."""
     preset: PresetName = "small"
@@ -175,7 +175,7 @@ def _scored_before(path: Path, training: dict[str, Any], episodes: int) -> dict[
 
 
 def _training(config: Reproduction, out: Path) -> dict[str, Any]:
-    """Return what the training of the policy took."""
+    """Return the settings and the cost of the training."""
     lines = read_metrics(out / "run" / METRICS)
     steps = [line for line in lines if "loss" in line]
     return {

@@ -75,7 +75,7 @@ class Task(ABC):
 
     @property
     def chance(self) -> float:
-        """p: the DSR of a guess."""
+        """DSR of a guess."""
         return 1 / len(self.answers)
 
     @property

@@ -23,11 +23,11 @@ from chameleon_policy.policy.presets import PresetName, preset
 from chameleon_policy.suite import Mode, RecordingSettings, full_name, suite_named
 
 HELD_OUT_RECORDING = 1000
-"""Added to the seed of a training: the number of the recording that is held out."""
+"""Added to the seed of a training; the sum is the seed of the held-out recording."""
 HELD_OUT_EVALUATIONS = 1
 """Evaluations on held-out demonstrations: one at the end of training."""
 PARALLEL = 36
-"""Episodes at the same time; another number would be another run."""
+"""Episodes at the same time; results depend on it."""
 CHAMELEON = (sys.executable, "-m", "chameleon_policy.cli")
 
 
