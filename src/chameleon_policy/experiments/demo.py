@@ -17,7 +17,7 @@ from chameleon_policy.camo import TASKS, Summary, task_named
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluation_seeds
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.videos import save_rollout
-from chameleon_policy.experiments.pipeline import Workspace, recipe_for
+from chameleon_policy.experiments.pipeline import SCORES, Workspace, recipe_for
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.report.demo_page import Clip, Contender, Showing, demo_page
 from chameleon_policy.report.evaluation_table import evaluation_table
@@ -94,7 +94,7 @@ def run_demo(config: DemoConfig, workspace: Workspace) -> Path:
     result["shipped"] = {task: evaluation.as_dict() for task, evaluation in shipped.items()}
     workspace.write(result, seeds=max(seeds, few, key=len))
     page = out / "index.html"
-    facts = _facts(config, minutes, out / "scores.json")
+    facts = _facts(config, minutes, out / SCORES)
     page.write_text(demo_page(TASK, task_named(TASK).instruction, contenders, facts, showings))
     return page
 

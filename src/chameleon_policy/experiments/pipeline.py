@@ -28,6 +28,7 @@ SuiteName = Annotated[
     str, tyro.conf.arg(constructor=tyro.extras.literal_type_from_choices(tuple(SUITES)))
 ]
 """One of `SUITES`, with these choices on the command line."""
+SCORES = "scores.json"
 HELD_OUT = 60
 """Demonstrations of each task on which a policy is evaluated while it is trained."""
 
@@ -81,7 +82,7 @@ class Workspace:
 
     def write(self, result: Mapping[str, Any], seeds: Sequence[int]) -> None:
         """Write the scores of the experiment, with their provenance."""
-        write_result(self.out / "scores.json", dict(result), command=self.command, seeds=seeds)
+        write_result(self.out / SCORES, dict(result), command=self.command, seeds=seeds)
 
     def say(self, text: str) -> None:
         """Print a line, as long as it is."""

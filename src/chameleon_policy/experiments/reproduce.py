@@ -19,6 +19,7 @@ from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.experiments.pipeline import (
     HELD_OUT,
+    SCORES,
     SuiteName,
     Workspace,
     choose_tasks,
@@ -39,7 +40,6 @@ RESULTS = Path(__file__).parents[3] / "docs/results"
 HELD_OUT_EVALUATIONS = 10
 """Evaluations on held-out demonstrations during training."""
 RATES = ("msr", "dsr", "sr")
-SCORES = "scores.json"
 EULER_STEPS = 8
 """Euler steps of a chunk. The paper has 50; the nano policy scores the same with 1 to 50
 (docs/results/euler-steps.json).
