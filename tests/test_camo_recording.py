@@ -327,7 +327,7 @@ def test_play_writes_a_video_and_a_sheet(tmp_path: Path) -> None:
         (["record", "shell-game", "--swaps", "\u00b2", "--out", "x"], "--swaps must be a number"),
         (["play", "shell-game", "--seed", "-1"], "--seed must be at least 0"),
         (["play", "shell-game", "--z", "4"], "no answer z = 4"),
-        (["play", "seasonings", "--z", "salt"], "places like 0,2,2"),
+        (["play", "seasonings", "--z", "salt"], "numbers like 0,2,2"),
         (["play", "shell-game", "--out", "clip.gif"], ".mp4"),
         (["play", "shell-game", "--size", "4000"], "between 32 and"),
         (["play", "shell-game", "--out", "/proc/nothing/clip.mp4"], "cannot write to"),
