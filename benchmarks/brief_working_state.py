@@ -26,13 +26,14 @@ from chameleon_policy.baselines.brief import BriefPolicy
 from chameleon_policy.baselines.no_control_index import NoControlIndexPolicy
 from chameleon_policy.baselines.similarity import SimilarityPolicy
 from chameleon_policy.baselines.vanilla_mamba import VanillaMambaPolicy
-from chameleon_policy.camo.recording import Recording, record_once
+from chameleon_policy.camo.recording import Recording
 from chameleon_policy.console import progress_bar
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate, interval
+from chameleon_policy.recorder import record_once
 from chameleon_policy.report.comparison.outcomes import words
 from chameleon_policy.train.recipes import RECIPES
 from chameleon_policy.train.training import AlreadyTrainedError, train

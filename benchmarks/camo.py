@@ -29,16 +29,16 @@ from rich.table import Table
 from benchmarks.timing import take_turns
 from chameleon_policy.camo import TASKS, CamoEnv, summarise
 from chameleon_policy.camo.cameras import VIEWS
-from chameleon_policy.camo.demonstration import demonstrate
 from chameleon_policy.camo.experts import make_expert
-from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.recording import Recording, demonstrate
 from chameleon_policy.camo.robot import add_robot
 from chameleon_policy.camo.scene import new_scene
 from chameleon_policy.camo.scoring import Score
-from chameleon_policy.camo.seeds import evaluation_seed
 from chameleon_policy.camo.tasks import task_named
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import interval
+from chameleon_policy.recorder import record
+from chameleon_policy.seeds import evaluation_seed
 
 SIZE = 128
 EPISODES = 3

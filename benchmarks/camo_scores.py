@@ -19,12 +19,14 @@ import tyro
 
 from benchmarks.tables.scores import camo_chameleon, tracks
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.experiments.reproduce import HELD_OUT, PUBLISHED, SCORES
+from chameleon_policy.experiments.pipeline import HELD_OUT
+from chameleon_policy.experiments.reproduce import SCORES, published_file
 from chameleon_policy.policy.saving import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.charts import Point, interval_chart, svg
 from chameleon_policy.train.held_out import probe_metric
 
+PUBLISHED = published_file("camo")
 ROOT = PUBLISHED.parents[2]
 FOLDER = SHIPPED / "camo-small"
 BESIDE = ("command", "seeds", "hardware", "software", "git_revision", "duration_s")

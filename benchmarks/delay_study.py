@@ -16,7 +16,7 @@ from typing import Any, Literal
 import tyro
 
 from chameleon_policy.camo import task_named
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import (
     EXPERTS,
     load_for_evaluation,

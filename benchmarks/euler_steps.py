@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks.performance.sizes import EULER_STEPS
 from chameleon_policy import ChameleonPolicy, Observation
 from chameleon_policy.data import load_episodes, open_episodes
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.provenance import write_result
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.which_memory import Emptied
 from chameleon_policy import ChameleonPolicy, MemoryState, Observation, SSMConfig, preset
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy.ssm import SelectiveSSM
 from chameleon_policy.provenance import write_result

@@ -17,8 +17,8 @@ from typing import Any
 
 import tyro
 
-from chameleon_policy.camo.seeds import evaluation_seed
 from chameleon_policy.provenance import write_result
+from chameleon_policy.seeds import evaluation_seed
 
 
 def row(policy: str, lerobot: Path, own: Path, version: str, command: str) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from typing import Any
 import tyro
 
 from chameleon_policy.camo import TASKS
-from chameleon_policy.camo.seeds import EVALUATION_SEEDS
 from chameleon_policy.provenance import write_result
+from chameleon_policy.seeds import EVALUATION_SEEDS
 
 POLICY, STEPS = "camo-small", 8
 CHAMELEON = (sys.executable, "-m", "chameleon_policy.cli")

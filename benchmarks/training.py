@@ -27,11 +27,12 @@ from rich.table import Table
 
 from benchmarks.timing import compare, measure
 from chameleon_policy import ChameleonPolicy, preset
-from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.recording import Recording
 from chameleon_policy.data import EpisodeArrays, Episodes, load_episodes, open_episodes
 from chameleon_policy.data.lerobot_episodes import LeRobotEpisodes
 from chameleon_policy.data.video import decode_video
 from chameleon_policy.provenance import write_result
+from chameleon_policy.recorder import record
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder, SubBatches
 from chameleon_policy.train.loop import Trainer

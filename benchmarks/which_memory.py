@@ -24,7 +24,7 @@ import tyro
 from torch import Tensor
 
 from chameleon_policy.camo import task_named
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ChameleonPolicy, Features, MemoryState, Observation
 from chameleon_policy.provenance import write_result

@@ -17,7 +17,7 @@ from chameleon_policy.baselines.diffusion_unet import DiffusionUNetPolicy, UNet
 from chameleon_policy.baselines.lstm import RecurrentPolicy
 from chameleon_policy.baselines.transformer import TransformerPolicy
 from chameleon_policy.baselines.window import frames_before
-from chameleon_policy.experiments.bench.plan import Bench
+from chameleon_policy.experiments.bench.jobs import Bench
 from chameleon_policy.policy.targets import Targets
 from examples import STATE_FEATURES, make_batch, make_observation, nano
 
@@ -140,7 +140,9 @@ class TestDiffusion:
         with pytest.raises(ImportError, match=r"pip install 'chameleon-policy\[baselines\]'"):
             DiffusionTransformerPolicy(nano(), STATE_FEATURES)
         with pytest.raises(ImportError, match="baselines"):
-            Bench(methods=("chameleon", "diffusion-unet"))  # before anything is recorded
+            Bench(
+                suite="camo", methods=("chameleon", "diffusion-unet")
+            )  # before anything is recorded
 
     @pytest.mark.parametrize("horizon", [1, 3, 4, 8, 10])
     def test_the_unet_takes_any_horizon_and_uses_its_condition(self, horizon: int) -> None:

@@ -20,23 +20,28 @@ from bench_rows import ALL, row
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.cli import main
 from chameleon_policy.exit_codes import ALREADY_TRAINED, NO_ROOM
-from chameleon_policy.experiments.bench import plan
+from chameleon_policy.experiments.bench import jobs
 from chameleon_policy.experiments.bench.board import Board
-from chameleon_policy.experiments.bench.plan import Bench, Job
+from chameleon_policy.experiments.bench.jobs import Bench, BenchJob
 from chameleon_policy.experiments.bench.processes import NoRoomError, Processes, failure, last_lines
 from chameleon_policy.experiments.bench.rows import IDENTITY, Results
-from chameleon_policy.experiments.bench.run import Lanes, Workshop, is_trained, missing
+from chameleon_policy.experiments.bench.schedule import Schedule, is_trained, missing
+from chameleon_policy.experiments.pipeline import Workspace
 from command_line import plain
 
 SMALL = Bench(
-    methods=("chameleon", "no-memory"), tasks=("clean-plate", "shell-game"), steps=5, episodes=4
+    suite="camo",
+    methods=("chameleon", "no-memory"),
+    tasks=("clean-plate", "shell-game"),
+    steps=5,
+    episodes=4,
 )
 
 
 # The results file.
 
 
-def test_rows_are_found_again_and_settings_told_apart(tmp_path: Path) -> None:
+def test_rows_are_found_again_by_their_settings(tmp_path: Path) -> None:
     file = Results(tmp_path / "deep" / "table.json")
     assert file.rows == [] and not file.holds(row())
     file.append(row(), "chameleon bench camo")
@@ -173,28 +178,24 @@ class Stub:
         return [" ".join(filter(None, each)) for each in zip(kinds, place, tasks, strict=True)]
 
 
-def stub_row(job: Job, task: str, out: Path, command: str, seconds: float) -> dict[str, Any]:
+def stub_row(job: BenchJob, task: str, out: Path, command: str, seconds: float) -> dict[str, Any]:
     return {**row(outcomes="sswf"), **job.identity(task)}
 
 
-def lanes(
+def schedule(
     folder: Path, stub: Stub, said: list[str] | None = None, side_by_side: int = 2
-) -> tuple[Lanes, Results]:
+) -> tuple[Schedule, Results]:
     results = Results(folder / "table.json")
-    shop = Workshop(
-        out=folder / "runs",
-        results=results,
-        command="chameleon bench camo",
-        side_by_side=side_by_side,
-    )
     console = Console(file=(folder / "console").open("w"), width=300)
-    return Lanes(shop, Board(console, shop.out), stub, stub_row), results
+    workspace = Workspace(out=folder / "runs", command="chameleon bench camo", console=console)
+    board = Board(console, workspace.out)
+    return Schedule(workspace, results, board, stub, side_by_side, stub_row), results
 
 
 def test_every_method_is_trained_and_plays_every_task(tmp_path: Path) -> None:
     stub = Stub()
-    work, results = lanes(tmp_path, stub)
-    assert work.work(SMALL.jobs()) == []
+    work, results = schedule(tmp_path, stub)
+    assert work.run(SMALL.jobs()) == []
     names = [f"{method}-5steps-seed0-clean-plate-shell-game" for method in SMALL.methods]
     expected = [f"train {name}" for name in names]
     expected += [f"eval {name} {task}" for name in names for task in SMALL.tasks]
@@ -208,15 +209,15 @@ def test_every_method_is_trained_and_plays_every_task(tmp_path: Path) -> None:
     )
 
 
-def test_what_has_a_row_is_neither_trained_nor_played_again(tmp_path: Path) -> None:
+def test_jobs_with_a_row_are_not_run_again(tmp_path: Path) -> None:
     first, second = SMALL.jobs()
     stub = Stub()
-    work, results = lanes(tmp_path, stub)
+    work, results = schedule(tmp_path, stub)
     for task in first.tasks:
         results.append(stub_row(first, task, tmp_path, "", 0), "x")
     results.append(stub_row(second, "shell-game", tmp_path, "", 0), "x")
     assert [missing(job, results) for job in SMALL.jobs()] == [[], ["clean-plate"]]
-    work.work([job for job in SMALL.jobs() if missing(job, results)])
+    work.run([job for job in SMALL.jobs() if missing(job, results)])
     assert stub.names() == [f"train {second.name}", f"eval {second.name} clean-plate"]
     assert len(results.rows) == 4
     assert [missing(job, results) for job in SMALL.jobs()] == [[], []]
@@ -229,8 +230,8 @@ def test_one_failure_does_not_lose_the_others(tmp_path: Path) -> None:
             "no-memory-5steps-seed0-clean-plate-shell-game --task clean-plate",
         ]
     )
-    work, results = lanes(tmp_path, stub)
-    failures = work.work(SMALL.jobs())
+    work, results = schedule(tmp_path, stub)
+    failures = work.run(SMALL.jobs())
     assert sorted(failures) == [
         "no-memory-5steps-seed0-clean-plate-shell-game on clean-plate",
         "training chameleon-5steps-seed0-clean-plate-shell-game",
@@ -242,23 +243,21 @@ def test_one_failure_does_not_lose_the_others(tmp_path: Path) -> None:
     assert "exit status 1" in said and "a bar / boom" in said
 
 
-def test_an_unforeseen_error_is_that_jobs_alone(tmp_path: Path) -> None:
-    work, results = lanes(tmp_path, Stub())
+def test_an_unforeseen_error_does_not_stop_the_others(tmp_path: Path) -> None:
+    work, results = schedule(tmp_path, Stub())
 
-    def odd_row(job: Job, task: str, *rest: Any) -> dict[str, Any]:
+    def odd_row(job: BenchJob, task: str, *rest: Any) -> dict[str, Any]:
         if (job.method, task) == ("chameleon", "shell-game"):
             raise KeyError("held_out")
         return stub_row(job, task, *rest)
 
     work._make_row = odd_row
-    assert work.work(SMALL.jobs()) == [
-        "chameleon-5steps-seed0-clean-plate-shell-game on shell-game"
-    ]
+    assert work.run(SMALL.jobs()) == ["chameleon-5steps-seed0-clean-plate-shell-game on shell-game"]
     assert len(results.rows) == 3
     assert "KeyError: 'held_out'" in (tmp_path / "console").read_text()
 
 
-def test_what_an_earlier_sitting_said_excuses_nothing(tmp_path: Path) -> None:
+def test_only_the_last_output_of_a_log_is_reported(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     log.write_text("chameleon: no such file\n")
     before = log.stat().st_size
@@ -268,14 +267,14 @@ def test_what_an_earlier_sitting_said_excuses_nothing(tmp_path: Path) -> None:
     assert "no such file" in last_lines(log)
 
 
-def test_a_training_with_nothing_left_to_do_is_no_failure(tmp_path: Path) -> None:
+def test_a_finished_training_is_no_failure(tmp_path: Path) -> None:
     stub = Stub(failing=["--recipe camo "], status=ALREADY_TRAINED)
-    work, results = lanes(tmp_path, stub)
-    assert work.work(SMALL.jobs()) == []
+    work, results = schedule(tmp_path, stub)
+    assert work.run(SMALL.jobs()) == []
     assert len(results.rows) == 4
 
 
-def test_what_found_no_room_on_the_gpu_is_done_again_alone_when_all_else_is_over(
+def test_processes_without_room_on_the_gpu_run_again_alone_at_the_end(
     tmp_path: Path,
 ) -> None:
     name = "{}-5steps-seed0-clean-plate-shell-game"
@@ -290,14 +289,15 @@ def test_what_found_no_room_on_the_gpu_is_done_again_alone_when_all_else_is_over
         f"{name.format('no-memory')} --task shell-game",
     ]
     stub = Stub(failing=failing, status=NO_ROOM, times=1, seconds=0.05)
-    work, results = lanes(tmp_path, stub, side_by_side=3)
+    work, results = schedule(tmp_path, stub, side_by_side=3)
     bench = Bench(
+        suite="camo",
         methods=("chameleon", "lstm", "no-memory"),
         tasks=("clean-plate", "shell-game"),
         steps=5,
         episodes=4,
     )
-    assert work.work(bench.jobs()) == []
+    assert work.run(bench.jobs()) == []
     names = stub.names()
     expected = {f"train {name.format(method)}": 1 for method in bench.methods}
     expected |= {
@@ -332,7 +332,9 @@ def test_a_full_gpu_has_an_exit_status(tmp_path: Path) -> None:
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
     ],
 )
-def test_a_full_gpu_has_many_words(error: RuntimeError, monkeypatch, capsys) -> None:
+def test_all_errors_of_a_full_gpu_have_its_exit_status(
+    error: RuntimeError, monkeypatch, capsys
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise error
 
@@ -344,16 +346,17 @@ def test_a_full_gpu_has_many_words(error: RuntimeError, monkeypatch, capsys) -> 
     assert "give a smaller --batch" in capsys.readouterr().err
 
 
-def test_what_has_the_gpu_to_itself_and_finds_no_room_has_failed(tmp_path: Path) -> None:
+def test_a_process_without_room_on_an_empty_gpu_has_failed(tmp_path: Path) -> None:
     stub = Stub(failing=["--method chameleon"], status=NO_ROOM, says="it is full")
-    work, results = lanes(tmp_path, stub)
-    assert work.work(SMALL.jobs()) == ["training chameleon-5steps-seed0-clean-plate-shell-game"]
+    work, results = schedule(tmp_path, stub)
+    assert work.run(SMALL.jobs()) == ["training chameleon-5steps-seed0-clean-plate-shell-game"]
     assert Counter(stub.names())["train chameleon-5steps-seed0-clean-plate-shell-game"] == 2
     assert len(results.rows) == 2 and "it is full" in (tmp_path / "console").read_text()
 
 
-def test_trainings_run_side_by_side_and_evaluations_beside_them(tmp_path: Path) -> None:
+def test_training_and_evaluation_run_side_by_side(tmp_path: Path) -> None:
     many = Bench(
+        suite="camo",
         methods=("chameleon", "no-memory"),
         tasks=("shell-game",),
         seeds=(0, 1, 2),
@@ -361,8 +364,8 @@ def test_trainings_run_side_by_side_and_evaluations_beside_them(tmp_path: Path) 
         episodes=4,
     )
     stub = Stub(seconds=0.1)
-    work, results = lanes(tmp_path, stub, side_by_side=2)
-    assert work.work(many.jobs()) == []
+    work, results = schedule(tmp_path, stub, side_by_side=2)
+    assert work.run(many.jobs()) == []
     assert stub.most == 2 and len(results.rows) == 6
     kinds = [name.split()[0] for name in stub.names()]
     # before the last training
@@ -371,9 +374,9 @@ def test_trainings_run_side_by_side_and_evaluations_beside_them(tmp_path: Path) 
 
 def test_a_stop_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
     stub = Stub(seconds=30)
-    work, results = lanes(tmp_path, stub, side_by_side=1)
+    work, results = schedule(tmp_path, stub, side_by_side=1)
     started = time.monotonic()
-    work.work(SMALL.jobs(), stopped=lambda: bool(stub.commands))
+    work.run(SMALL.jobs(), stopped=lambda: bool(stub.commands))
     assert time.monotonic() - started < 10 and stub.stopped.is_set()
     assert len(stub.commands) == 1 and results.rows == []
 
@@ -392,7 +395,7 @@ def test_processes_are_stopped(tmp_path: Path) -> None:
         processes.run(command, tmp_path / "log")
 
 
-def test_a_policy_from_before_the_end_is_not_taken_for_trained(tmp_path: Path) -> None:
+def test_a_policy_saved_before_the_end_is_not_trained(tmp_path: Path) -> None:
     job = SMALL.jobs()[0]
     run = job.run(tmp_path)
     (run / "policy").mkdir(parents=True)
@@ -408,13 +411,14 @@ def test_a_policy_from_before_the_end_is_not_taken_for_trained(tmp_path: Path) -
     assert is_trained(job, tmp_path)
     for steps in (4, 6):  # neither a longer nor a shorter training is this one
         assert not is_trained(
-            Bench(methods=("chameleon",), tasks=SMALL.tasks, steps=steps).jobs()[0], tmp_path
+            Bench(suite="camo", methods=("chameleon",), tasks=SMALL.tasks, steps=steps).jobs()[0],
+            tmp_path,
         )
 
 
 def test_commands() -> None:
     out = Path("x")
-    (job,) = Bench(methods=("chameleon",), seeds=(3,), steps=7).jobs()
+    (job,) = Bench(suite="camo", methods=("chameleon",), seeds=(3,), steps=7).jobs()
     assert job.tasks == tuple(ALL) and job.run(out) == Path("x/small/chameleon-7steps-seed3")
     words = " ".join(job.train_command(out, "cpu", 2))
     assert (
@@ -423,6 +427,7 @@ def test_commands() -> None:
     )
     assert "--no-mirror" not in words and job.log(out) == Path("x/small/chameleon-7steps-seed3.log")
     told = Bench(
+        suite="camo",
         methods=("no-memory",),
         observation="state",
         tell_answer=True,
@@ -435,10 +440,13 @@ def test_commands() -> None:
     words = " ".join(told[0].train_command(out, "cpu", 2))
     assert words.endswith("--tell-answer --no-mirror") and "--recipe camo-state" in words
     assert (
-        f"--steps {METHODS['chameleon'].few_steps} --json x/small/chameleon-7steps-seed3-on-shell-game.json"
+        f"--steps {METHODS['chameleon'].few_steps} "
+        "--json x/small/chameleon-7steps-seed3-on-shell-game.json"
         in " ".join(job.eval_command(out, "shell-game", "cpu", 2))
     )
-    recordings = Bench(methods=("chameleon",), seeds=(0, 1), tasks=("shell-game",), image_size=32)
+    recordings = Bench(
+        suite="camo", methods=("chameleon",), seeds=(0, 1), tasks=("shell-game",), image_size=32
+    )
     found = recordings.recordings(out, recordings.jobs())
     assert [(each.episodes, each.seed) for each in found.values()] == [
         (120, 0),
@@ -471,7 +479,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
         (["--workers", "0"], "--workers must be at least 1"),
         (["--results", "broken.json"], "broken.json is not valid JSON"),
         (["--results", "list.json"], 'no list "rows"'),
-        (["--results", "row.json"], "row 0 has no msr"),
+        (["--results", "row.json"], "row 0 has no sr"),
         (["--results", "folder.json"], "is a folder"),
         (["--results", "table.md"], "must name a .json file"),
         (["--out", "list.json"], "--out must name a folder"),
@@ -501,8 +509,9 @@ def test_from_nothing_to_a_table_and_again(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(plan, "HELD_OUT", 3)
-    words = "--task shell-game --observation state --preset nano --steps 3 --demonstrations 6 --episodes 2 --workers 1"
+    monkeypatch.setattr(jobs, "HELD_OUT", 3)
+    words = "--task shell-game --observation state --preset nano --steps 3 --demonstrations 6"
+    words += " --episodes 2 --workers 1"
     command = [*words.split(), "--device", "cpu", "--results", "table.json"]
     run(monkeypatch, *command, "--method", "chameleon", "--method", "no-memory")
     document = json.loads(Path("table.json").read_text())

@@ -12,9 +12,10 @@ from benchmarks import brief_working_state
 from benchmarks.brief_working_state import KINDS, train_and_score
 from chameleon_policy import MemoryState
 from chameleon_policy.baselines import METHODS
-from chameleon_policy.camo.recording import Recording, record
-from chameleon_policy.evaluate.camo import FIRST_SEED
+from chameleon_policy.camo.recording import Recording
+from chameleon_policy.evaluate.evaluation import FIRST_SEED
 from chameleon_policy.policy import ChameleonPolicy
+from chameleon_policy.recorder import record
 from examples import STATE_FEATURES, make_observation, nano
 
 

@@ -30,8 +30,9 @@ def assert_identical(one: list[np.ndarray], other: list[np.ndarray]) -> None:
 @pytest.mark.parametrize("observation", ["rgb", "state"])
 @pytest.mark.parametrize("name", TASK_NAMES)
 def test_decisions_are_bit_identical_across_answers(name: str, observation: str) -> None:
-    """After real hand motion, real swaps, an expert's noise and, in seasonings, real additions of
-    different shakers.
+    """Compare decisions after different evidence, with an expert's noise.
+
+    Hands move, cups are swapped, and in seasonings different shakers are added.
     """
     env = CamoEnv(name, observation=observation, image_size=96, nuisance="mild")
     for seed in (1, 8):
@@ -76,9 +77,7 @@ def test_it_stays_identical_for_as_long_as_the_arm_waits(name: str) -> None:
 
 
 def snapshots(name: str, seeds: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Evidence picture, decision picture and (first) place of the answer, of episodes with their
-    own random z.
-    """
+    """Return images of evidence and decision, and the (first) answer, of random episodes."""
     # with swaps, no single picture shows where the ball ends
     dials = {"swaps": 0} if name == "shell-game" else {}
     env = CamoEnv(name, observation="state", image_size=32, retention_steps=0, **dials)
@@ -97,9 +96,7 @@ def snapshots(name: str, seeds: range) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def shown_at(env: CamoEnv) -> int:
-    """The highlight at which the answer itself is held up: something of the candidates stands
-    highest.
-    """
+    """Return the highlight that shows the answer: a candidate is lifted highest."""
     heights = [
         max(env.script.objects[name][step].position[2] for name in env.task.candidates)
         for step in env.script.highlights

@@ -1,6 +1,4 @@
-"""Ways to score without remembering, or without doing the work, each played in the simulation: none
-of them counts.
-"""
+"""Ways to score without memory or without the work, each played in the simulation: none counts."""
 
 from __future__ import annotations
 

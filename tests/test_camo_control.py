@@ -1,6 +1,4 @@
-"""Geometry, kinematics and actions: against independent formulas, and with every kind of bad
-input.
-"""
+"""Rotations, the arm and its control, and errors of the environment."""
 
 from __future__ import annotations
 
@@ -110,8 +108,9 @@ def test_the_arm_is_the_one_of_the_published_parameters(env: CamoEnv) -> None:
 
 
 def test_inverse_kinematics_reaches_the_whole_workspace(env: CamoEnv) -> None:
-    """Straight down and tilted, from the decision pose, checked with the DH parameters rather than
-    with the simulator.
+    """Solve random poses, straight down and tilted, from the decision pose.
+
+    The DH parameters check the solution, not the simulator.
     """
     rng = np.random.default_rng(1)
     kinematics = env.world.kinematics
@@ -148,7 +147,7 @@ def test_the_arm_holds_still_without_sagging_and_follows(env: CamoEnv) -> None:
     np.testing.assert_allclose(env.proprioception(), pose_to_action(goal, 0.5), atol=0.01)
 
 
-def test_turning_on_and_on_stops_at_the_joint_limit_and_says_so(env: CamoEnv) -> None:
+def test_turning_on_stops_at_the_joint_limit_and_is_reported(env: CamoEnv) -> None:
     env.reset(seed=0)
     wait_until_decision(env)
     clamped = False
@@ -180,7 +179,7 @@ def test_bad_actions_are_refused(env: CamoEnv, action: np.ndarray, message: str)
     env.step(WAIT)  # the environment goes on after a refused action
 
 
-def test_what_is_out_of_reach_is_clamped_and_said(env: CamoEnv) -> None:
+def test_targets_out_of_reach_are_clamped_and_reported(env: CamoEnv) -> None:
     far = read_action(np.array([5.0, -5.0, -5.0, *WAIT[3:9], 7.0]))
     np.testing.assert_array_equal(
         far.pose.position, [WORKSPACE_HIGH[0], WORKSPACE_LOW[1], WORKSPACE_LOW[2]]
@@ -257,9 +256,15 @@ def test_bad_answers_and_misuse_are_refused(env: CamoEnv) -> None:
     assert fresh.unwrapped.z == (2, 1, 0)
 
 
-NO_LIBRARY = "import sys; sys.modules.update({'mujoco.egl': None, 'mujoco.osmesa': None, 'mujoco.glfw': None}); "
+NO_LIBRARY = (
+    "import sys; "
+    "sys.modules.update({'mujoco.egl': None, 'mujoco.osmesa': None, 'mujoco.glfw': None}); "
+)
 STATE, RGB = "CamoEnv('shell-game', observation='state').reset(); ", "CamoEnv('shell-game')"
-FRAMES = "env = CamoEnv('shell-game', image_size=32); env.reset(seed=0); print(env.frames()['third'].mean() > 50)"
+FRAMES = (
+    "env = CamoEnv('shell-game', image_size=32); env.reset(seed=0); "
+    "print(env.frames()['third'].mean() > 50)"
+)
 
 
 def run_without_screen(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -289,7 +294,7 @@ def test_a_missing_opengl_library_names_its_package(before: str, variables: dict
     )
 
 
-def test_what_computes_on_a_gpu_can_be_loaded_behind_the_renderer() -> None:
+def test_triton_can_be_loaded_after_the_renderer() -> None:
     """Both bring an LLVM: the second one to come ended the process."""
     pytest.importorskip("triton")
     result = run_without_screen(

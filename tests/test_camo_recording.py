@@ -21,10 +21,10 @@ import pytest
 from PIL import Image
 
 from chameleon_policy.camo import CamoEnv
-from chameleon_policy.camo.demonstration import demonstrate
-from chameleon_policy.camo.recording import Recording, record
-from chameleon_policy.camo.seeds import TRAINING_SEEDS
+from chameleon_policy.camo.recording import Recording, demonstrate
 from chameleon_policy.data import RecordedDataset
+from chameleon_policy.recorder import record
+from chameleon_policy.seeds import TRAINING_SEEDS
 
 COMMAND = [sys.executable, "-m", "chameleon_policy.cli"]
 STATE = Recording(task="clean-plate", episodes=5, seed=3, observation="state", retention_steps=2)
@@ -99,9 +99,7 @@ def test_an_episode_can_be_replayed_from_its_seed(recorded: Path) -> None:
 
 
 def test_labels_are_clean_and_the_arm_is_not(recorded: Path) -> None:
-    """While the expert waits, its label is the decision pose itself, and the arm trembles around
-    it.
-    """
+    """Check that the label of a waiting expert is the decision pose, and the arm trembles."""
     for row, vectors in zip(table(recorded), contents(recorded), strict=True):
         waiting = slice(5, row["decision_steps"][0])
         assert np.ptp(vectors["action"][waiting], axis=0).max() == 0
@@ -130,7 +128,7 @@ def test_the_number_of_processes_does_not_matter(recorded: Path, tmp_path: Path)
     assert_same_datasets(recorded, record(STATE, tmp_path / "two", workers=2))
 
 
-def test_a_killed_recording_goes_on_where_it_stopped(recorded: Path, tmp_path: Path) -> None:
+def test_a_killed_recording_continues_where_it_stopped(recorded: Path, tmp_path: Path) -> None:
     out = tmp_path / "killed"
     options = "--episodes 5 --seed 3 --observation state --retention-steps 2 --workers 1"
     arguments = ["record", "clean-plate", *options.split(), "--out", str(out)]
@@ -175,7 +173,7 @@ def wait_for_episodes(out: Path, count: int, process: subprocess.Popen) -> None:
 
 
 def group(leader: int) -> dict[int, str]:
-    """Processes of a session and their command lines, from /proc."""
+    """Return the processes of a session and their command lines, from /proc."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ProcessLookupError):
@@ -188,7 +186,7 @@ def group(leader: int) -> dict[int, str]:
 LONG = "record seasonings --episodes 40 --observation state --workers 2 --out"
 
 
-def test_ctrl_c_stops_soon_and_leaves_a_recording_to_go_on_with(tmp_path: Path) -> None:
+def test_ctrl_c_stops_soon_and_leaves_a_recording_to_continue(tmp_path: Path) -> None:
     out = tmp_path / "interrupted"
     # Tests that run in the background of a shell ignore Ctrl-C, and so would this command.
     process = subprocess.Popen(
@@ -217,7 +215,7 @@ def test_ctrl_c_stops_soon_and_leaves_a_recording_to_go_on_with(tmp_path: Path) 
     assert 2 <= done < 20
 
 
-def test_a_worker_that_dies_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_dead_worker_is_reported_in_one_line(tmp_path: Path) -> None:
     out = tmp_path / "died"
     process = subprocess.Popen(
         [*COMMAND, *LONG.split(), str(out)],
@@ -329,13 +327,13 @@ def test_play_writes_a_video_and_a_sheet(tmp_path: Path) -> None:
         (["record", "shell-game", "--swaps", "\u00b2", "--out", "x"], "--swaps must be a number"),
         (["play", "shell-game", "--seed", "-1"], "--seed must be at least 0"),
         (["play", "shell-game", "--z", "4"], "no answer z = 4"),
-        (["play", "seasonings", "--z", "salt"], "places like 0,2,2"),
+        (["play", "seasonings", "--z", "salt"], "numbers like 0,2,2"),
         (["play", "shell-game", "--out", "clip.gif"], ".mp4"),
         (["play", "shell-game", "--size", "4000"], "between 32 and"),
         (["play", "shell-game", "--out", "/proc/nothing/clip.mp4"], "cannot write to"),
     ],
 )
-def test_bad_commands_are_answered_in_one_line(
+def test_bad_commands_are_refused_in_one_line(
     arguments: list[str], message: str, tmp_path: Path
 ) -> None:
     result = run(*arguments, cwd=tmp_path)
@@ -357,7 +355,7 @@ def test_a_missing_extra_is_named() -> None:
     )
 
 
-def test_a_folder_without_permission_is_said(tmp_path: Path) -> None:
+def test_a_folder_without_permission_is_reported(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere; the case is covered by /proc above")
     tmp_path.chmod(0o500)

@@ -1,6 +1,4 @@
-"""Scores are a function of the event log: hand-written logs and their verdicts, and intervals
-against their definition.
-"""
+"""Scores from hand-written logs and their verdicts, and intervals against their definition."""
 
 from __future__ import annotations
 
@@ -13,7 +11,8 @@ from camo_episodes import TASK_NAMES
 from chameleon_policy.camo import CamoEnv, Score, score, summarise, task_named
 from chameleon_policy.camo.events import Event
 from chameleon_policy.camo.experts import make_expert
-from chameleon_policy.camo.seeds import (
+from chameleon_policy.rates import Rate
+from chameleon_policy.seeds import (
     EVALUATION_SEEDS,
     TRAINING_SEEDS,
     evaluation_seed,
@@ -21,7 +20,6 @@ from chameleon_policy.camo.seeds import (
     refuse_training_seeds,
     stream,
 )
-from chameleon_policy.rates import Rate
 
 
 def log(*entries: str) -> list[Event]:
@@ -156,9 +154,7 @@ def test_the_environment_agrees_with_its_own_log(name: str) -> None:
 
 
 def test_failures_are_seen_in_the_simulation() -> None:
-    """Reasons come out of physics, not only out of hand-written logs: a dropped cup, a pushed
-    plate.
-    """
+    """Find reasons in the simulation too: a dropped cup, a pushed plate."""
     env = CamoEnv("shell-game", observation="state", retention_steps=0)
     env.reset(seed=6)
     expert = make_expert(env, noise=0.0)
@@ -195,7 +191,7 @@ def test_failures_are_seen_in_the_simulation() -> None:
 
 
 def wilson_by_definition(successes: int, count: int) -> tuple[float, float]:
-    """Ends of the set of p for which (share - p)^2 <= z^2 p (1 - p) / n, by bisection."""
+    """Return the ends of the set of p with (share - p)^2 <= z^2 p (1 - p) / n, by bisection."""
     share, z2 = successes / count, 1.959963984540054**2
 
     def inside(p: float) -> bool:

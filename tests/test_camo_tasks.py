@@ -11,10 +11,10 @@ from gymnasium.utils.env_checker import check_env
 
 from camo_episodes import TASK_NAMES, WAIT, play, wait_until_decision
 from chameleon_policy.camo import CamoEnv, summarise, task_named
-from chameleon_policy.camo.demonstration import demonstrate
 from chameleon_policy.camo.env import SLOT_NAMES
 from chameleon_policy.camo.experts import EXPERTS, make_expert
-from chameleon_policy.camo.seeds import TRAINING_SEEDS, evaluation_seed
+from chameleon_policy.camo.recording import demonstrate
+from chameleon_policy.seeds import TRAINING_SEEDS, evaluation_seed
 
 pytestmark = pytest.mark.parametrize("name", TASK_NAMES)
 
@@ -112,7 +112,7 @@ def test_expert_succeeds_on_99_of_100_seeds(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["mild", "strong"])
-def test_expert_does_not_care_for_looks(name: str, level: str) -> None:
+def test_expert_ignores_nuisance(name: str, level: str) -> None:
     env = CamoEnv(name, observation="state", nuisance=level)
     assert all(demonstrate(env, seed).score.success for seed in range(10))
 
@@ -128,10 +128,8 @@ def test_a_wrong_choice_is_a_manipulation_without_the_decision(name: str) -> Non
         assert score.reason == "wrong choice"
 
 
-def test_the_choice_is_what_the_expert_did_whatever_z_is(name: str) -> None:
-    """D is decided by z alone: the same actions after the decision, with another z, turn success
-    into a wrong choice.
-    """
+def test_the_choice_does_not_depend_on_z(name: str) -> None:
+    """Play the same actions after the decision with another z: success becomes a wrong choice."""
     env = CamoEnv(name, observation="state")
     answers = env.task.answers
     truth, other = answers[1], answers[-1]
@@ -181,10 +179,8 @@ def test_phases_follow_one_another_and_the_arm_waits(name: str) -> None:
     assert info["difficulty"]["retention_steps"] == 4
 
 
-def test_the_arm_is_no_notepad(name: str) -> None:
-    """A policy without memory that writes the answer into its arm while it sees it finds nothing
-    there at the decision.
-    """
+def test_the_arm_keeps_no_answer(name: str) -> None:
+    """Write the answer into the arm during the evidence: nothing of it is left at the decision."""
     env = CamoEnv(name, observation="state")
     found = []
     for z in (env.task.answers[0], env.task.answers[-1]):

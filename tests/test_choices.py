@@ -8,9 +8,9 @@ import pytest
 from chameleon_policy.camo import CamoEnv, task_named
 from chameleon_policy.camo.events import Event
 from chameleon_policy.camo.experts import make_expert
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.camo.tasks import TASKS
-from chameleon_policy.evaluate.choosing_env import ChoosingEnv
-from chameleon_policy.evaluate.settings import CamoSettings
+from chameleon_policy.camo.variants import OneChoiceEnv
 
 
 def events(*kinds: str) -> list[Event]:
@@ -64,7 +64,7 @@ def test_an_episode_that_ends_with_a_choice(task: str) -> None:
     assert env.task.choices(env.events) == answers
     last = env.task.decisions - 1
     choosing = CamoSettings(task=task, observation="state", until_choice=last).make_env()
-    assert isinstance(choosing, ChoosingEnv)
+    assert isinstance(choosing, OneChoiceEnv)
     first, _ = choosing.reset(seed=7)
     steps = 0
     for action in actions:
@@ -83,7 +83,7 @@ def test_an_episode_that_ends_with_a_choice(task: str) -> None:
     assert not np.array_equal(reset["objects"], first["objects"])
 
 
-def test_there_is_no_decision_of_that_number() -> None:
+def test_unknown_decisions_are_refused() -> None:
     with pytest.raises(ValueError, match="clean-plate has 1 decisions, there is no decision 1"):
         CamoSettings(task="clean-plate", observation="state", until_choice=1).make_env()
 

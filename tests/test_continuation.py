@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate
+from chameleon_policy.camo.settings import CamoSettings
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate
 from chameleon_policy.evaluate.loading import load_for_evaluation
-from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.probes.addressability import (
     INTERVENTIONS,
     Intervention,

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from chameleon_policy.baselines import load_policy

@@ -1,6 +1,4 @@
-"""Closed-loop evaluation: what an oracle and a guesser score, that it is reproducible, and what it
-refuses.
-"""
+"""Closed-loop evaluation: scores of an oracle and a guesser, reproducibility, refusals."""
 
 from __future__ import annotations
 
@@ -15,24 +13,25 @@ import torch
 from camo_episodes import WAIT
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Range, Statistics, View
 from chameleon_policy.camo import TASKS
-from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.recording import Recording
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.cli import main
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.evaluate.oracle import LastAction, OraclePolicy
 from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import roll_out
-from chameleon_policy.evaluate.settings import CamoSettings
-from chameleon_policy.evaluate.videos import replay, save_failures
+from chameleon_policy.evaluate.videos import save_failures
 from chameleon_policy.evaluate.watch import watch_training_seeds
 from chameleon_policy.rates import percent
+from chameleon_policy.recorder import record
 from examples import nano
 
 CLEAN_PLATE = CamoSettings(task="clean-plate", observation="state")
 
 
 def clean_plate_policy() -> ChameleonPolicy:
-    """Untrained; what it does stays near the table."""
+    """Return an untrained policy, whose actions stay near the table."""
     torch.manual_seed(0)
     low, high = (0.3, -0.3, 0.1, *[-1.0] * 6, 0.0), (0.6, 0.3, 0.4, *[1.0] * 7)
     features = Features(
@@ -91,7 +90,7 @@ def test_same_seed_same_result_whatever_the_processes() -> None:
 
 
 class Listener(OraclePolicy):
-    """Counts the observations of every episode and notes when a chunk is asked for."""
+    """Policy that counts its observations and notes when a chunk is asked for."""
 
     features = Features(
         objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=8
@@ -111,9 +110,7 @@ class Listener(OraclePolicy):
 
 
 def test_memory_ticks_every_step_and_chunks_end_at_decisions() -> None:
-    """With one environment, the policy observes once per control step, and plans every fourth one
-    and at the decision.
-    """
+    """Observe once per control step, and plan every fourth one and at the decision."""
     listener = Listener()
     with EnvPool(CLEAN_PLATE, 1, 0) as pool:
         (rollout,) = roll_out(listener, pool, [FIRST_SEED], executed=4)
@@ -129,9 +126,7 @@ def test_memory_ticks_every_step_and_chunks_end_at_decisions() -> None:
 
 
 class Counter(OraclePolicy):
-    """Its memory is the number of steps seen; it notes memory and noise of every plan and holds
-    still.
-    """
+    """Policy that holds still, counts steps in its memory, and notes memory and noise of plans."""
 
     features = Features(
         objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=8
@@ -149,7 +144,7 @@ class Counter(OraclePolicy):
 
 
 def test_an_episode_begins_with_fresh_memory_and_its_own_noise() -> None:
-    """Three episodes one after the other in one slot are what each of them is alone."""
+    """Play three episodes one after the other in one slot: each is as if it were alone."""
     seeds = evaluation_seeds(FIRST_SEED, 3)
     alone = []
     for seed in seeds:
@@ -163,7 +158,7 @@ def test_an_episode_begins_with_fresh_memory_and_its_own_noise() -> None:
     assert sum(steps == 1 for steps, _ in alone) == 3
 
 
-def test_a_dead_process_is_said_so() -> None:
+def test_a_dead_process_is_reported() -> None:
     with EnvPool(CLEAN_PLATE, 2, 1) as pool:
         pool.advance({0: (FIRST_SEED, None)})
         pool._processes[0].kill()
@@ -172,7 +167,7 @@ def test_a_dead_process_is_said_so() -> None:
             pool.advance({0: WAIT})
 
 
-def test_broken_down_by_answer_and_difficulty() -> None:
+def test_scores_by_answer_and_difficulty() -> None:
     settings = CamoSettings(
         task="shell-game",
         observation="state",
@@ -197,7 +192,6 @@ def test_a_replay_is_the_episode(tmp_path: Path) -> None:
     )
     rollout = evaluation.rollouts[0]
     assert not rollout.played.score.success
-    assert len(replay(CLEAN_PLATE, rollout, 32)) == rollout.played.length + 1
     (path,) = save_failures(CLEAN_PLATE, evaluation.rollouts, tmp_path / "videos", size=32)
     assert path.name.startswith(f"{FIRST_SEED}-")
     assert path.stat().st_size > 1000
@@ -209,15 +203,15 @@ def test_training_is_watched_on_its_own_seeds(tmp_path: Path) -> None:
     )
     record(recording, tmp_path / "data")
     policy = clean_plate_policy()
-    figures = watch_training_seeds([tmp_path / "data"], 2, 0, policy)(policy)
-    assert set(figures) == {"train_msr", "train_dsr", "train_sr"}
+    metrics = watch_training_seeds([tmp_path / "data"], 2, 0, policy)(policy)
+    assert set(metrics) == {"train_msr", "train_dsr", "train_sr"}
     both = watch_training_seeds([tmp_path / "data"] * 2, 1, 0, policy)(policy)
     # twice the same one
     assert len(both) == 3 and all(name.endswith(f"_{tmp_path / 'data'}") for name in both)
     record(replace(recording, seed=1, episodes=1), tmp_path / "more")
     both = watch_training_seeds([tmp_path / "data", tmp_path / "more"], 1, 0, policy)(policy)
     assert {"train_msr_data", "train_msr_more"} <= set(both) and len(both) == 6
-    with pytest.raises(ValueError, match="no recording of Camo"):
+    with pytest.raises(ValueError, match="no recording of camo"):
         watch_training_seeds([tmp_path], 2, 0, policy)
     other = ChameleonPolicy(
         nano(),
@@ -244,7 +238,7 @@ class TestLoading:
         assert policy.features.horizon == 8
         assert (settings.observation, settings.nuisance) == ("state", "mild")
 
-    def test_pictures_decide_their_size(self, tmp_path: Path) -> None:
+    def test_views_decide_the_image_size(self, tmp_path: Path) -> None:
         views = tuple(View(name=name, height=64, width=64) for name in ("third", "wrist"))
         ChameleonPolicy(
             nano(), Features(views=views, proprioception=10, action=10, horizon=4)
@@ -312,5 +306,5 @@ def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("right", "shown"), [(0, 0), (1, 1), (57, 29), (184, 92), (185, 93), (187, 94), (200, 100)]
 )
-def test_halves_of_a_per_cent_go_up(right: int, shown: int) -> None:
+def test_halves_of_a_per_cent_are_rounded_up(right: int, shown: int) -> None:
     assert percent(right / 200) == shown

@@ -14,11 +14,11 @@ from camo_episodes import wait_until_decision
 from chameleon_policy import Features, MemoryState, ObjectSlots, Observation, Range, Statistics
 from chameleon_policy.baselines.act import ACTPolicy
 from chameleon_policy.baselines.lstm import RecurrentPolicy
-from chameleon_policy.camo.seeds import evaluation_seed
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.evaluate.executor import Executor, TemporalEnsemble, make_executor
 from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import roll_out
-from chameleon_policy.evaluate.settings import CamoSettings
+from chameleon_policy.seeds import evaluation_seed
 from examples import STATE_FEATURES, nano
 
 HORIZON = 5

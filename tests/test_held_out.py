@@ -15,12 +15,14 @@ import torch
 from camo_episodes import WAIT, wait_until_decision
 from chameleon_policy import ChameleonPolicy, ObjectiveConfig
 from chameleon_policy.camo import CamoEnv, task_named
-from chameleon_policy.camo.recording import Recording, record
-from chameleon_policy.camo.told import ToldEnv, ToldEpisodes, told
+from chameleon_policy.camo.dataset_variants import AnswerShownEpisodes, answer_due
+from chameleon_policy.camo.recording import Recording
+from chameleon_policy.camo.variants import AnswerShownEnv
 from chameleon_policy.cli import main
 from chameleon_policy.data import load_episodes, open_datasets, open_episodes
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy.presets import nano
+from chameleon_policy.recorder import record
 from chameleon_policy.train.config import RunConfig, TrainingConfig
 from chameleon_policy.train.held_out import _by_task, probe, probe_metric, watch_held_out
 from chameleon_policy.train.normalization import statistics_of
@@ -175,14 +177,14 @@ class TestTold:
     def test_the_answer_of_the_decision_that_is_due(self) -> None:
         expected = {0: [0, 0, 1], 1: [0, 0, 1], 2: [1, 0, 0], 3: [0, 1, 0]}
         for decisions, numbers in expected.items():
-            assert told((2, 0, 1), decisions).tolist() == numbers
+            assert answer_due((2, 0, 1), decisions).tolist() == numbers
 
     def test_environment_and_recording_tell_the_same(self, recordings: list[Path]) -> None:
-        episodes = ToldEpisodes(open_episodes(recordings[0]))
+        episodes = AnswerShownEpisodes(open_episodes(recordings[0]))
         assert episodes.state_size == 13
         plain, more = open_episodes(recordings[0]).read(2), episodes.read(2)
         np.testing.assert_array_equal(more.state[:, :10], plain.state)
-        env = ToldEnv("clean-plate", observation="state")
+        env = AnswerShownEnv("clean-plate", observation="state")
         first, info = env.reset(seed=5, options={"z": plain.answers[0]})
         assert first["proprioception"].dtype == np.float32 and env.observation_space.contains(first)
         assert first["proprioception"].shape == (13,)
@@ -191,12 +193,12 @@ class TestTold:
         ]
         assert (
             wait_until_decision(env)["proprioception"][10:].tolist()
-            == told(plain.answers, 1).tolist()
+            == answer_due(plain.answers, 1).tolist()
         )
         assert info["z"] == plain.answers[0]
 
     def test_seasonings_are_told_one_at_a_time(self) -> None:
-        env = ToldEnv("seasonings", observation="state", retention_steps=3)
+        env = AnswerShownEnv("seasonings", observation="state", retention_steps=3)
         env.reset(seed=3, options={"z": (2, 0, 1)})
         assert wait_until_decision(env)["proprioception"][10:].tolist() == [0, 0, 1]
         env.decisions.append(env.step_index)  # as if the first shaker had been put back
@@ -208,7 +210,7 @@ class TestTold:
         ].shape == (10,)
         path = write_hdf5(tmp_path / "demos.hdf5", make_episodes([5, 6]))
         with pytest.raises(ValueError, match="no recording of Camo: there are no answers to tell"):
-            ToldEpisodes(open_episodes(path))
+            AnswerShownEpisodes(open_episodes(path))
 
     def test_another_pace_needs_decisions(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -19,12 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.recording import Recording
 from chameleon_policy.data import (
     Keys,
     load_episodes,
     open_episodes,
 )
+from chameleon_policy.recorder import record
 from episode_files import (
     LENGTHS,
     SCHEMA,

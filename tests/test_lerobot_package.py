@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from chameleon_policy.camo.recording import Recording
-from chameleon_policy.camo.recording import record as record_demonstrations
 from chameleon_policy.data import FileLimits, RecordedDataset, assemble
+from chameleon_policy.recorder import record as record_demonstrations
 from test_lerobot_v3 import INSTRUCTIONS, LENGTHS, SCHEMA, make_episode, record
 
 pytestmark = [

@@ -18,9 +18,10 @@ import pytest
 import torch
 
 from chameleon_policy.baselines import load_policy
-from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.recording import Recording
 from chameleon_policy.policy.saving import exported_weights
 from chameleon_policy.provenance import git_revision
+from chameleon_policy.recorder import record
 
 pytestmark = [
     pytest.mark.slow,
@@ -400,7 +401,7 @@ def test_the_environment_plays_evaluation_episodes(trained: Path, home: Path) ->
     """Seed s of LeRobot is the evaluation episode with index s, in both modes."""
     code = """
         from chameleon_policy.camo import CamoEnv
-        from chameleon_policy.camo.seeds import evaluation_seed
+        from chameleon_policy.seeds import evaluation_seed
         from lerobot.envs.factory import make_env
         from lerobot.envs.utils import add_envs_task, env_to_policy_features, preprocess_observation
         from lerobot_policy_chameleon.environment import CamoEnvConfig

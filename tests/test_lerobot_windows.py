@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from chameleon_policy import EpisodeBatch, Observation
-from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.recording import Recording
 from chameleon_policy.data import EpisodeArrays, load_episodes, open_episodes
 from chameleon_policy.policy import ObjectSlots
 from chameleon_policy.policy.checks import check_batch
 from chameleon_policy.policy.features import Features, View
+from chameleon_policy.recorder import record
 from chameleon_policy.train.normalization import directions, statistics_of
 from chameleon_policy.train.sampling import DECIDING, RESTING, step_kinds
 from examples import STATE_FEATURES, make_policy, nano

@@ -1,4 +1,4 @@
-"""Mirrored episodes, compared with the simulator's own mirrored scenes and poses."""
+"""Mirrored episodes, compared with mirrored scenes and poses in the simulator."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from camo_episodes import TASK_NAMES
 from chameleon_policy.camo import CamoEnv
 from chameleon_policy.camo.controller import ACTION_NAMES, pose_to_action, read_action
+from chameleon_policy.camo.dataset_variants import SIGNS, check_mirror
 from chameleon_policy.camo.geometry import Pose, rotation_about
-from chameleon_policy.camo.mirrored import SIGNS, check_mirror
-from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.recording import Recording
 from chameleon_policy.data import load_episodes, open_episodes
+from chameleon_policy.recorder import record
 from chameleon_policy.train.augmentation import Appearance, Mirror, augment
 from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.store import EpisodeStore, features_of
@@ -88,7 +89,7 @@ def test_some_episodes_of_a_batch_are_mirrored(tmp_path: Path) -> None:
     )
 
 
-def test_states_have_none(tmp_path: Path) -> None:
+def test_states_have_no_mirror_image(tmp_path: Path) -> None:
     recording = record(
         Recording(task="clean-plate", episodes=1, observation="state"), tmp_path / "state"
     )

@@ -14,28 +14,29 @@ from chameleon_policy.experiments import reproduce
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(reproduce, "HELD_OUT", 2)
-    monkeypatch.setattr(reproduce, "LOOKS", 2)
-    monkeypatch.setattr(reproduce, "PUBLISHED", tmp_path / "published.json")
+    monkeypatch.setattr(reproduce, "HELD_OUT_EVALUATIONS", 2)
+    monkeypatch.setattr(reproduce, "RESULTS", tmp_path)
     monkeypatch.chdir(tmp_path)
-    words = "reproduce camo --task clean-plate --task shell-game --minutes 0.02 --demonstrations 3 --preset nano"
-    words += " --image-size 32 --episodes 1"
+    words = "reproduce camo --task clean-plate --task shell-game --minutes 0.02 --demonstrations 3"
+    words += " --preset nano --image-size 32 --episodes 1"
     return ["chameleon", *words.split(), "--workers", "1", "--device", "cpu"]
 
 
 def test_frames_are_counted_as_they_are_shown(tmp_path: Path) -> None:
-    """Two tasks, one with episodes three times as long: as many frames of each are three episodes
-    to one.
+    """Count frames of two tasks, one with episodes three times as long.
+
+    With equal frames, there are three short episodes for a long one.
     """
     for task, length in (("clean-plate", 50), ("seasonings", 150)):
         info = tmp_path / "data" / task / "meta/info.json"
         info.parent.mkdir(parents=True)
         info.write_text(json.dumps({"total_frames": 4 * length, "total_episodes": 4}))
     (tmp_path / "run").mkdir()
-    config = reproduce.Reproduction(tasks=("clean-plate", "seasonings"))
+    config = reproduce.Reproduction(suite="camo", tasks=("clean-plate", "seasonings"))
     for equal_frames, frames in ((False, 100), (True, 75)):
         training = {"batch": 2, "equal_frames": equal_frames}
         (tmp_path / "run/run.json").write_text(json.dumps({"training": training}))
-        assert reproduce._frames_of_a_step(config, tmp_path) == 2 * frames
+        assert reproduce._frames_per_step(config, tmp_path) == 2 * frames
 
 
 def test_from_nothing_to_a_score_and_again(
@@ -75,7 +76,7 @@ def test_from_nothing_to_a_score_and_again(
     tasks = {"clean-plate": {"msr": rate, "dsr": rate, "sr": rate}}
     track = {"preset": "small", "image_size": 64, "minutes": 9.04, "steps": 4321, "tasks": tasks}
     published = {"result": {"demonstrations": 600, "tasks": {}, "tracks": {"3": track}}}
-    (tmp_path / "published.json").write_text(json.dumps(published))
+    (tmp_path / "camo-chameleon.json").write_text(json.dumps(published))
     played: list[str] = []
     score = reproduce._score
     monkeypatch.setattr(

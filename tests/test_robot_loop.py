@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chameleon_policy.camo.seeds import evaluation_seed
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.data import RecordedDataset
 from chameleon_policy.evaluate.rollouts import roll_out
-from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy, Features, ObjectSlots, preset
 from chameleon_policy.robot.camo_sim import CamoSim
 from chameleon_policy.robot.clock import Clock
@@ -25,6 +24,7 @@ from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.loop import LoopSettings, play
 from chameleon_policy.robot.plan import Plan
 from chameleon_policy.robot.recording import RobotRecording
+from chameleon_policy.seeds import evaluation_seed
 from robot_doubles import LateSession, LocalSession, PoolWithoutDecisions, ToyRobot, done
 
 FAST = LoopSettings(rate=1000, executed=4, blend=0)

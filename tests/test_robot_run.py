@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from chameleon_client import Client
-from chameleon_policy.camo.seeds import evaluation_seed
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.cli import main
 from chameleon_policy.data import RecordedDataset
 from chameleon_policy.evaluate.rollouts import roll_out
-from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy, Features, ObjectSlots, preset
 from chameleon_policy.robot.camo_sim import CamoSim
 from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.loop import LoopSettings
 from chameleon_policy.robot.run import camo_settings, run_episodes
+from chameleon_policy.seeds import evaluation_seed
 from chameleon_policy.serve import ServerSettings, running_server
 from robot_doubles import PoolWithoutDecisions
 

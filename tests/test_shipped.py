@@ -13,13 +13,14 @@ from benchmarks import camo_scores
 from benchmarks.tables.scores import camo_chameleon
 from chameleon_policy import ChameleonPolicy
 from chameleon_policy.camo import TASKS
-from chameleon_policy.camo.recording import Recording, record
+from chameleon_policy.camo.recording import Recording
 from chameleon_policy.data import load_episodes, open_episodes
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
-from chameleon_policy.experiments.reproduce import HELD_OUT
+from chameleon_policy.experiments.pipeline import HELD_OUT
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.rates import Rate
+from chameleon_policy.recorder import record
 from chameleon_policy.train.config import RunConfig, TrainingConfig
 from chameleon_policy.train.held_out import probe_metric
 from chameleon_policy.train.training import build_policy

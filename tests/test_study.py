@@ -16,9 +16,9 @@ from rich.console import Console
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Range, Statistics
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.camo import task_named
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.cli import main
 from chameleon_policy.console import progress_bar
-from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.probes import study as module
 from chameleon_policy.probes.addressability import INTERVENTIONS, paper_edits
 from chameleon_policy.probes.study import (

@@ -16,7 +16,7 @@ from chameleon_policy import ChameleonPolicy, Features, MemoryState, ObjectSlots
 from chameleon_policy.baselines.flow_matching import FlowMatchingPolicy
 from chameleon_policy.baselines.similarity import SimilarityPolicy
 from chameleon_policy.camo import CamoEnv
-from chameleon_policy.evaluate.camo import FIRST_SEED
+from chameleon_policy.evaluate.evaluation import FIRST_SEED
 from examples import STATE_FEATURES, make_observation, nano
 
 CLEAN_PLATE = Features(

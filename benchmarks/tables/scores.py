@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.tables.layout import Result, Rows, markdown, rate_cell, rate_cells
 from chameleon_policy.rates import percent
-from chameleon_policy.report.comparison.paper import PAPER_TASKS, TABLE_1
+from chameleon_policy.report.paper import PAPER_TASKS, TABLE_1
 
 RATES = ("msr", "dsr", "sr")
 SCORES = "MSR % [95 %] | DSR % [95 %] | SR % [95 %]"

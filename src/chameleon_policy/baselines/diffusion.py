@@ -27,8 +27,7 @@ SCHEDULE: dict[str, Any] = {
     "num_train_timesteps": NOISE_LEVELS,
     "beta_schedule": "squaredcos_cap_v2",
     "prediction_type": "sample",
-    # Actions have unit variance (train/normalization.py), not a range of [-1, 1]: a limit of 1 would
-    # cut off the movements.
+    # Actions have unit variance (train/normalization.py): clipping to [-1, 1] would cut movements.
     "clip_sample": False,
 }
 

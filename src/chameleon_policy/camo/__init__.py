@@ -1,5 +1,4 @@
-"""Camo in simulation: three manipulation tasks whose decision scenes look the same whatever the
-answer is.
+"""Camo in simulation: three manipulation tasks whose decision scenes do not show the answer.
 
 import gymnasium as gym
 import chameleon_policy.camo

@@ -1,9 +1,8 @@
-"""Rendering without a screen: draws the two cameras, and says which package to install where it
-cannot.
+"""Rendering without a screen, and errors that name the package to install.
 
 MuJoCo's own `Renderer` takes the OpenGL backend that was chosen when `mujoco` was imported, and
 without a screen the default one ends the process. `Cameras` opens its context itself: EGL, else
-OSMesa, or what MUJOCO_GL says.
+OSMesa, or the one that MUJOCO_GL names.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from chameleon_policy.camo.scene import INVISIBLE_GROUP, LARGEST_IMAGE
 
 VIEWS = ("third", "wrist")
 LIBRARIES = {"egl": ("EGL", "libegl1 libgl1-mesa-dri"), "osmesa": ("OSMesa", "libosmesa6")}
-"""Backend: its library, and the Debian packages that bring it."""
+"""Backend -> its library, and the Debian packages that contain it."""
 Frame = npt.NDArray[np.uint8]
 
 
 class Cameras:
-    """Draws square pictures of a model from named cameras. Close it, or use it with `with`."""
+    """Renderer of square images from a model's named cameras; a context manager."""
 
     def __init__(self, model: mujoco.MjModel, size: int) -> None:
         if size > LARGEST_IMAGE:
@@ -56,7 +55,7 @@ class Cameras:
     def draw(
         self, data: mujoco.MjData, *, hands: bool = True, views: Sequence[str] = VIEWS
     ) -> dict[str, Frame]:
-        """One picture (size, size, 3) per view; `hands` says whether any may be in it."""
+        """Return an image (size, size, 3) per view; without `hands` they are left out."""
         self._option.geomgroup[HAND_GROUP] = hands
         self._context.make_current()
         frames = {}
@@ -87,21 +86,18 @@ class Cameras:
         self.close()
 
     def __del__(self) -> None:
-        # An environment that nobody closed; at the end of the program the library closes everything
-        # itself.
+        # For environments that were not closed; at the end of the program the library closes them.
         if getattr(self, "_context", None) is not None and not sys.is_finalizing():
             self.close()
 
 
 def _open_context(size: int) -> Any:
-    """An OpenGL context, or an ImportError that names the packages to install."""
-    # The software renderer's own threads only get in one another's way when several environments
-    # run.
+    """Return an OpenGL context, or raise an ImportError that names the packages to install."""
+    # With several environments the software renderer's own threads only slow one another down.
     os.environ.setdefault("LP_NUM_THREADS", "0")
     with contextlib.suppress(ImportError):
-        # It and the software renderer bring an LLVM each. Loaded behind the renderer (by torch,
-        # with the first step of an optimizer), Triton ends the process with a segmentation fault;
-        # in front of it both work.
+        # Triton and the software renderer bring an LLVM each. Loading Triton after the renderer (by
+        # torch, at the first optimizer step) ends the process with a segmentation fault.
         importlib.import_module("triton")
     backend = os.environ.get("MUJOCO_GL", "").lower().strip() or _installed_backend()
     try:
@@ -110,7 +106,7 @@ def _open_context(size: int) -> Any:
                 raise ImportError("this backend needs a screen, and there is none")
             backend = "glfw"
         return importlib.import_module(f"mujoco.{backend}").GLContext(size, size)
-    except Exception as error:  # each backend fails in its own way: ImportError, AttributeError, GLError, RuntimeError
+    except Exception as error:  # ImportError, AttributeError, GLError, RuntimeError ...
         raise ImportError(_missing_library(backend, error)) from error
 
 
@@ -127,6 +123,7 @@ def _missing_library(backend: str, error: Exception) -> str:
         for name, (_, names) in LIBRARIES.items()
     )
     return (
-        f"pictures need an OpenGL library, and {backend!r} could not be opened ({type(error).__name__}: {error}). "
-        f"Install one: {packages}. Observations of the mode `state` need no OpenGL"
+        f"pictures need an OpenGL library, and {backend!r} could not be opened "
+        f"({type(error).__name__}: {error}). Install one: {packages}. "
+        "Observations of the mode `state` need no OpenGL"
     )

@@ -1,4 +1,4 @@
-"""Pictures for people: contact sheets of episodes and captions on frames, drawn with Pillow."""
+"""Contact sheets of episodes and captions on frames, drawn with Pillow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PHASE_COLOURS = {
 
 
 @dataclass(frozen=True)
-class Column:
-    """One moment: pictures from top to bottom, a heading and a small line under it."""
+class SheetColumn:
+    """Moment of an episode: images from top to bottom, a heading and a small line under it."""
 
     frames: Sequence[Frame]
     heading: str
@@ -29,15 +29,16 @@ class Column:
 
 
 def contact_sheet(
-    columns: Sequence[Column],
+    columns: Sequence[SheetColumn],
     title: str,
     *,
     subtitle: str = "",
     rows: Sequence[str] = (),
     gap: int = 6,
 ) -> Frame:
-    """Moments side by side, each with its heading in the colour of its phase; `rows` names the
-    pictures of a column.
+    """Return an image of moments in columns, each with its heading in the colour of its phase.
+
+    `rows` names the images of a column.
     """
     height, width = columns[0].frames[0].shape[:2]
     gap, text = 6, max(11, width // 13)
@@ -73,24 +74,22 @@ def contact_sheet(
 
 
 def captioned(frame: Frame, left: str, right: str, colour: tuple[int, int, int] = INK) -> Frame:
-    """A frame with a strip above it: a word on a coloured ground at the left, a clock at the
-    right.
-    """
+    """Return a frame under a strip with a word on a coloured ground and a clock at the right."""
     height, width = frame.shape[:2]
     strip = max(18, height // 14)
     strip += (strip + height) % 2  # videos need even sizes
-    picture = Image.new("RGB", (width, height + strip), PAPER)
-    picture.paste(Image.fromarray(frame), (0, strip))
-    draw, font = ImageDraw.Draw(picture), _font(int(0.62 * strip))
+    image = Image.new("RGB", (width, height + strip), PAPER)
+    image.paste(Image.fromarray(frame), (0, strip))
+    draw, font = ImageDraw.Draw(image), _font(int(0.62 * strip))
     word = draw.textlength(left, font)
     draw.rectangle((0, 0, word + strip, strip), colour)
     draw.text((strip / 2, strip / 2), left, (255, 255, 255), font, anchor="lm")
     draw.text((width - strip / 2, strip / 2), right, INK, font, anchor="rm")
-    return np.asarray(picture)
+    return np.asarray(image)
 
 
 def shrink(frame: Frame, factor: int) -> Frame:
-    """Average blocks of pixels: a picture drawn large and shrunk has smooth edges."""
+    """Return the means of blocks of pixels: an image drawn large and shrunk has smooth edges."""
     height, width = frame.shape[0] // factor, frame.shape[1] // factor
     blocks = frame[: height * factor, : width * factor].reshape(height, factor, width, factor, 3)
     return np.asarray(blocks.mean(axis=(1, 3)).round(), np.uint8)

@@ -1,4 +1,4 @@
-"""From an absolute tool pose to joint targets: checks, documented clamps, damped least squares.
+"""From an absolute tool pose to joint targets: checks, limits, damped least squares.
 
 An action has ten numbers: position (3, metres, base frame), rotation (6, the first two columns of
 the tool's rotation matrix) and gripper (1: 1 is open, 0 is closed). Proprioception has the same
@@ -27,29 +27,25 @@ ACTION_NAMES = ("x", "y", "z", "r11", "r21", "r31", "r12", "r22", "r32", "grippe
 WORKSPACE_LOW, WORKSPACE_HIGH = np.array([0.25, -0.36, 0.008]), np.array([0.74, 0.36, 0.50])
 """Positions outside are moved to the nearest point inside."""
 LARGEST_TILT = 1.4
-"""The tool points at most this far (rad) away from straight down; a larger tilt is turned back to
-it.
-"""
+"""Largest angle (rad) of the tool from straight down; a larger tilt is reduced to it."""
 JOINT_STEP = 0.42
 """Largest joint motion in one control step (rad): the UR5e's 180 degrees a second."""
 WAITING_BALL, WAITING_TILT = 0.03, 0.15
-"""Before the decision the tool stays this close (m, rad) to the decision pose, as beside a person
-it must.
-"""
+"""Before the decision the tool stays this close (m, rad) to the decision pose."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A checked action: where the tool shall be at the end of the control step."""
+    """Checked action: the tool's target at the end of the control step."""
 
     pose: Pose
     gripper: float
     clamped: bool
-    """Whether anything had to be moved into its limits."""
+    """Whether anything was moved into its limits."""
 
 
 def pose_to_action(pose: Pose, gripper: float) -> Array:
-    """The ten numbers of a tool pose and a gripper opening."""
+    """Return the ten numbers (10,) of a tool pose and a gripper opening."""
     return np.concatenate([pose.position, rotation_to_six(pose.rotation), [gripper]])
 
 
@@ -63,7 +59,8 @@ def read_action(action: npt.ArrayLike) -> Command:
     numbers = np.asarray(action, float)
     if numbers.shape != (len(ACTION_NAMES),):
         raise ValueError(
-            f"an action has {len(ACTION_NAMES)} numbers ({', '.join(ACTION_NAMES)}), got an array of shape {numbers.shape}"
+            f"an action has {len(ACTION_NAMES)} numbers ({', '.join(ACTION_NAMES)}), "
+            f"got an array of shape {numbers.shape}"
         )
     if not np.isfinite(numbers).all():
         bad = [
@@ -82,9 +79,7 @@ def read_action(action: npt.ArrayLike) -> Command:
 
 
 def keep_waiting(command: Command) -> Command:
-    """The command that is executed before the decision: close to the decision pose, gripper
-    open.
-    """
+    """Return the command executed before the decision: close to the decision pose, gripper open."""
     offset = command.pose.position - DECISION_POSE.position
     distance = float(np.linalg.norm(offset))
     shrink = min(1.0, WAITING_BALL / max(distance, 1e-9))
@@ -110,8 +105,9 @@ def _limit_turn(rotation: Array, limit: float) -> tuple[Array, bool]:
 
 
 class InverseKinematics:
-    """Damped least squares on the joint targets of the last command, so that the arm never jumps to
-    another branch.
+    """Damped least squares from the joint targets of the last command.
+
+    The arm therefore never jumps to another branch.
     """
 
     iterations, damping = 12, 1e-3
@@ -133,12 +129,13 @@ class InverseKinematics:
         """Joint angles of the decision pose."""
 
     def reset(self) -> None:
-        """Begin again at the decision pose."""
+        """Start again at the decision pose."""
         self.joints = self.rest.copy()
 
     def solve(self, pose: Pose, iterations: int | None = None) -> Array:
-        """Joint targets for a pose, at most `JOINT_STEP` from the last ones; out of reach, as near
-        as the arm gets.
+        """Return joint targets (6,) for a pose, at most `JOINT_STEP` from the last ones.
+
+        If the pose is out of reach, the nearest that the arm can take.
         """
         start, joints = self.joints, self.joints.copy()
         for _ in range(iterations or self.iterations):

@@ -1,10 +1,10 @@
 """The Gymnasium environment of every Camo task.
 
-An episode: evidence (a hand shows z), retention (nothing happens), decision (t_d: hands gone, arm
-at the decision pose), execution. The arm obeys from the first step on, but until t_d it stays
-within three centimetres of the decision pose with its gripper open. At a decision arm and objects
-are put exactly where they belong: for one seed, frames and proprioception are then the same for
-every z and every policy, to the last bit. What was seen must be remembered: the arm is no notepad.
+An episode has four phases: evidence (a hand shows z), retention (nothing happens), decision (t_d:
+hands gone, arm at the decision pose), execution. The arm obeys from the first step on, but until
+t_d it stays within three centimetres of the decision pose with its gripper open. At a decision, arm
+and objects are reset to exact poses: for one seed, frames and proprioception are then the same for
+every z and every policy, to the last bit. The policy cannot use the arm as a notepad.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from chameleon_policy.camo.nuisance import LEVELS, Level, Nuisance
 from chameleon_policy.camo.robot import add_robot
 from chameleon_policy.camo.scene import LARGEST_IMAGE, new_scene
 from chameleon_policy.camo.scoring import Score, score
-from chameleon_policy.camo.seeds import TRAINING_SEEDS, stream
-from chameleon_policy.camo.tasks import Answer, Span, make_task
+from chameleon_policy.camo.tasks import Span, make_task
 from chameleon_policy.camo.tasks.task import check_span
 from chameleon_policy.camo.world import CONTROL_HZ, World
+from chameleon_policy.seeds import TRAINING_SEEDS, stream
+from chameleon_policy.suite import Answer, EpisodeResult, Mode
 
-Mode = Literal["rgb", "state"]
 Phase = Literal["evidence", "retention", "decision", "execution"]
 SLOT_NAMES = ("present", "x", "y", "z", "axis_x", "axis_y", "axis_z")
-"""Numbers of an object slot: whether it is seen, its position, its own z axis (a hand: the
+"""Numbers of an object slot: whether it is visible, its position, its z axis (of a hand: the
 direction of its forearm).
 """
 REACH = 1.5
 
 
 class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
-    """One task. Difficulty (`swaps`, `distractor_hovers`) is passed on to the task that has it."""
+    """Environment of one task; difficulty (`swaps`, `distractor_hovers`) goes to the task."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}  # noqa: RUF012 (Gymnasium's convention)
 
@@ -60,22 +60,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         render_mode: str | None = None,
         **difficulty: Any,
     ) -> None:
-        if observation not in get_args(Mode):
-            raise ValueError(
-                f"observation must be one of {', '.join(get_args(Mode))}, got {observation!r}"
-            )
-        if nuisance not in LEVELS:
-            raise ValueError(f"nuisance must be one of {', '.join(LEVELS)}, got {nuisance!r}")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"render_mode must be rgb_array or None, got {render_mode!r}")
-        if (
-            not isinstance(image_size, int)
-            or isinstance(image_size, bool)
-            or not 16 <= image_size <= LARGEST_IMAGE
-        ):
-            raise ValueError(
-                f"image_size must be a whole number between 16 and {LARGEST_IMAGE}, got {image_size!r}"
-            )
+        _check(observation, nuisance, render_mode, image_size)
         self._retention_range = check_span("retention_steps", retention_steps, 0, 100_000)
         self.task = make_task(task, difficulty)
         self.mode, self.image_size, self.nuisance, self.render_mode = (
@@ -89,7 +74,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         add_robot(spec)
         self.task.build(spec)
         self.world = World(spec, self.task.objects)
-        self._looks = Nuisance(self.world.model)
+        self._appearance = Nuisance(self.world.model)
         self._cameras: dict[int, Cameras] = {}
         if self.mode == "rgb":
             # a missing OpenGL library is better found now than in the first reset
@@ -101,27 +86,24 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         )
         self.observation_space = self._make_observation_space()
 
-    # Gymnasium's two verbs
-    # ------------------------------------------------------------------------------------------
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A new episode. The seed makes all of it; `options={"z": ...}` chooses the answer and
-        changes nothing else.
+        """Begin an episode.
+
+        The seed decides all of it; `options={"z": ...}` sets the answer and changes nothing else.
         """
         if seed is not None and (not isinstance(seed, (int, np.integer)) or seed < 0):
             raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
         super().reset(seed=seed)
-        # Without a seed, episodes come from the training range: nobody trains on evaluation seeds
-        # by accident.
+        # Without a seed, episodes come from the training range, never from evaluation seeds.
         self.seed = (
             TRAINING_SEEDS[int(self.np_random.integers(len(TRAINING_SEEDS)))]
             if seed is None
             else int(seed)
         )
         self.z = self._answer((options or {}).get("z"))
-        self._looks.apply(self.nuisance, stream(self.seed, "nuisance"))
+        self._appearance.apply(self.nuisance, stream(self.seed, "nuisance"))
         self.world.free()
         self.world.reset(self.task.layout(stream(self.seed, "layout")))
         homes = self.world.settle()
@@ -146,8 +128,9 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
     def step(
         self, action: npt.ArrayLike
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """One control step (1/7.5 s) towards an absolute tool pose; `controller.py` has the ten
-        numbers and their limits.
+        """Take one control step (1/7.5 s) towards an absolute tool pose.
+
+        `controller.py` has the ten numbers and their limits.
         """
         if self._over:
             raise gym.error.ResetNeeded(
@@ -175,12 +158,10 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         info = self._info(clamped=command.clamped or self.world.kinematics.falls_short)
         return self._observation(), float(info["is_success"]), terminated, truncated, info
 
-    # Looking
-    # ----------------------------------------------------------------------------------------------------------
-
     def frames(self, size: int | None = None) -> dict[str, Frame]:
-        """What the cameras see now, in either observation mode; `size` other than the environment's
-        costs a renderer.
+        """Return the current image of each camera, in either observation mode.
+
+        A `size` other than the environment's costs another renderer.
         """
         hands = any(self.world.hand(name).position[0] < AWAY[0] for name in self.task.hands)
         return self._cameras_of(size or self.image_size).draw(self.world.data, hands=hands)
@@ -191,7 +172,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         return self._cameras[size]
 
     def render(self) -> Frame:
-        """Both views side by side."""
+        """Return both views side by side."""
         frames = self.frames()
         return np.concatenate([frames[view] for view in VIEWS], axis=1)
 
@@ -203,31 +184,33 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
 
     @property
     def phase(self) -> Phase:
-        """Where in the episode the current observation lies."""
+        """Phase of the current observation."""
         if self.decisions:
             return "decision" if self.decisions[-1] == self.step_index else "execution"
         return "evidence" if self.step_index < self.evidence_steps else "retention"
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Everything that happened so far."""
+        """Events so far."""
         return self.task.events
 
     def score(self) -> Score:
-        """M, D and the reason, as far as the episode has come."""
+        """Return M, D and the reason so far."""
         return score(self.task, self.events, self.z)
 
+    def result(self) -> EpisodeResult:
+        """Return the result of the episode so far."""
+        choices = self.task.choices(self.events)
+        return EpisodeResult(
+            self.seed, self.z, self.score(), dict(self.difficulty), self.step_index, choices
+        )
+
     def proprioception(self) -> npt.NDArray[np.float32]:
-        """The measured tool pose and gripper, in the numbers of an action."""
+        """Return the measured tool pose and gripper, in the numbers of an action (10,)."""
         return pose_to_action(self.world.tool(), self.world.gripper()).astype(np.float32)
 
-    # The course of an episode
-    # --------------------------------------------------------------------------------------
-
     def _follow_script(self) -> None:
-        """Put hands and objects where the script has them; the decision is due when retention is
-        over.
-        """
+        """Put hands and objects at their poses of the script; begin the decision when it is due."""
         deciding = self.step_index >= self.decision_step
         if deciding:
             self.world.restore(self._start)
@@ -247,8 +230,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         before = len(self.events)
         self.task.observe(self.world, self.step_index)
         if any(event.kind == "decision" for event in self.events[before:]):
-            # The scene is in order again: from nearly the same to exactly the same, so that only
-            # memory can tell.
+            # from nearly to exactly the same scene: only memory can distinguish the decisions
             self.world.restore(self._start)
             self.decisions.append(self.step_index)
 
@@ -264,17 +246,15 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             )
         return answers[answers.index(plain)]
 
-    # Observations
-    # ----------------------------------------------------------------------------------------------------
-
     def _observation(self) -> dict[str, Any]:
         if self.mode == "rgb":
             return {"images": self.frames(), "proprioception": self.proprioception()}
         return {"objects": self._slots(), "proprioception": self.proprioception()}
 
     def _slots(self) -> npt.NDArray[np.float32]:
-        """One row per object: candidates from left to right, then other objects, then hands; what
-        cannot be seen is zero.
+        """Return one row per object: candidates from left to right, other objects, hands.
+
+        Rows of hidden objects are zero.
         """
         hidden = self.task.hidden(self.world)
         slots = []
@@ -298,8 +278,8 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             np.array([*[REACH] * 3, *[1.001] * 6, 1], np.float32),
         )
         if self.mode == "rgb":
-            picture = gym.spaces.Box(0, 255, (self.image_size, self.image_size, 3), np.uint8)
-            images = gym.spaces.Dict(dict.fromkeys(VIEWS, picture))
+            image = gym.spaces.Box(0, 255, (self.image_size, self.image_size, 3), np.uint8)
+            images = gym.spaces.Dict(dict.fromkeys(VIEWS, image))
             return gym.spaces.Dict({"images": images, "proprioception": proprioception})
         count = len(self.task.objects) + len(self.task.hands)
         low = np.tile(np.array([0, *[-REACH] * 3, *[-1.001] * 3], np.float32), (count, 1))
@@ -309,7 +289,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         )
 
     def _info(self, *, clamped: bool) -> dict[str, Any]:
-        """Privileged: nothing in here may reach a policy."""
+        """Return privileged facts: no policy may see them."""
         result = self.score() if self._over else None
         return {
             "phase": self.phase,
@@ -326,11 +306,31 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         }
 
 
+def _check(observation: str, nuisance: str, render_mode: str | None, image_size: object) -> None:
+    """Raise a ValueError for an unknown choice or size."""
+    if observation not in get_args(Mode):
+        raise ValueError(
+            f"observation must be one of {', '.join(get_args(Mode))}, got {observation!r}"
+        )
+    if nuisance not in LEVELS:
+        raise ValueError(f"nuisance must be one of {', '.join(LEVELS)}, got {nuisance!r}")
+    if render_mode not in (None, *CamoEnv.metadata["render_modes"]):
+        raise ValueError(f"render_mode must be rgb_array or None, got {render_mode!r}")
+    if (
+        not isinstance(image_size, int)
+        or isinstance(image_size, bool)
+        or not 16 <= image_size <= LARGEST_IMAGE
+    ):
+        raise ValueError(
+            f"image_size must be a whole number between 16 and {LARGEST_IMAGE}, got {image_size!r}"
+        )
+
+
 def _slot(pose: Pose, axis: int) -> npt.NDArray[np.float64]:
     return np.array([1.0, *np.clip(pose.position, -REACH, REACH), *pose.rotation[:, axis]])
 
 
 def describe_answers(answers: tuple[Answer, ...]) -> str:
-    """The answers of a task in a few words."""
+    """Return the answers of a task in a few words."""
     shown = ", ".join(map(str, answers[:3]))
     return f"{shown}{f' ... {answers[-1]} ({len(answers)} in all)' if len(answers) > 3 else ''}"

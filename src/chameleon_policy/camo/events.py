@@ -1,4 +1,4 @@
-"""What happened in an episode, as a list of events: all that scoring may look at."""
+"""Events of an episode, the only input of scoring."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Event:
 
 
 def names(events: Iterable[Event], kind: Kind) -> list[str]:
-    """Objects that something happened to, in order, each once."""
+    """Return the objects with events of a kind, in order, each once."""
     return list(dict.fromkeys(event.object for event in events if event.kind == kind))
 
 
 def happened(events: Sequence[Event], kind: Kind) -> bool:
-    """Whether something of this kind happened at all."""
+    """Return whether there is an event of a kind."""
     return any(event.kind == kind for event in events)

@@ -1,5 +1,6 @@
-"""Poses and rotations: positions in metres, rotation matrices whose columns are the axes of the
-rotated frame.
+"""Poses and rotations.
+
+Positions are in metres; the columns of a rotation matrix are the axes of the rotated frame.
 """
 
 from __future__ import annotations
@@ -14,21 +15,20 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pose:
-    """A position (3,) and a rotation (3, 3), in the frame of the robot's base, which is the
-    world's.
-    """
+    """Position (3,) and rotation (3, 3) in the frame of the robot's base, which is the world's."""
 
     position: Array
     rotation: Array
 
     def translated(self, *offset: float) -> Pose:
-        """The same rotation, moved by an offset in the base frame."""
+        """Return the pose moved by an offset in the base frame."""
         return Pose(self.position + np.asarray(offset, float), self.rotation)
 
 
 def rotation_about(axis: npt.ArrayLike, angle: float) -> Array:
-    """The rotation by `angle` radians about `axis` (Rodrigues' formula); the axis need not be a
-    unit vector.
+    """Return the rotation (3, 3) by `angle` radians about `axis` (Rodrigues' formula).
+
+    The axis need not be a unit vector.
     """
     x, y, z = np.asarray(axis, float) / np.linalg.norm(axis)
     cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
@@ -36,8 +36,9 @@ def rotation_about(axis: npt.ArrayLike, angle: float) -> Array:
 
 
 def rotation_vector(rotation: Array) -> Array:
-    """Axis times angle (3,) of a rotation matrix; the inverse of `rotation_about`, angles up to
-    pi.
+    """Return axis times angle (3,) of a rotation matrix, angles up to pi.
+
+    The inverse of `rotation_about`.
     """
     sine = 0.5 * np.array(
         [
@@ -59,16 +60,14 @@ def rotation_vector(rotation: Array) -> Array:
 
 
 def rotation_to_six(rotation: Array) -> Array:
-    """The first two columns, one after the other: the continuous 6D representation of Zhou et al.
-    (2019).
-    """
+    """Return the first two columns (6,), the continuous representation of Zhou et al. (2019)."""
     return np.concatenate([rotation[:, 0], rotation[:, 1]])
 
 
 def rotation_from_six(six: Array) -> Array:
-    """The nearest frame by Gram-Schmidt, so that a policy's output need not be orthonormal.
+    """Return the nearest frame (3, 3) by Gram-Schmidt: a policy's output need not be orthonormal.
 
-    Raises ValueError where no frame can be found: a vanishing column, or two parallel ones.
+    ValueError if there is no frame: a vanishing column, or two parallel ones.
     """
     first, second = six[:3], six[3:]
     length = np.linalg.norm(first)
@@ -81,14 +80,15 @@ def rotation_from_six(six: Array) -> Array:
     length = np.linalg.norm(rest)
     if length < 1e-3:
         raise ValueError(
-            f"the two columns of the rotation are parallel or the second is almost zero: {six.tolist()}"
+            "the two columns of the rotation are parallel or the second is almost zero: "
+            f"{six.tolist()}"
         )
     y = rest / length
     return np.column_stack([x, y, np.cross(x, y)])
 
 
 def quaternion(rotation: Array) -> Array:
-    """(w, x, y, z) of a rotation matrix, as MuJoCo writes it."""
+    """Return (w, x, y, z) of a rotation matrix, as in MuJoCo."""
     vector = rotation_vector(rotation)
     angle = float(np.linalg.norm(vector))
     if angle < 1e-12:
@@ -97,7 +97,7 @@ def quaternion(rotation: Array) -> Array:
 
 
 def rotation_from_quaternion(quat: Array) -> Array:
-    """The rotation matrix of (w, x, y, z)."""
+    """Return the rotation matrix of (w, x, y, z)."""
     w, x, y, z = quat / np.linalg.norm(quat)
     return np.array(
         [
@@ -109,8 +109,9 @@ def rotation_from_quaternion(quat: Array) -> Array:
 
 
 def minimum_jerk(fraction: npt.ArrayLike) -> Array:
-    """Progress 0..1 of a point-to-point motion of a human hand (Flash and Hogan, 1985) at a
-    fraction of its duration.
+    """Return the progress 0..1 of a human point-to-point motion at a fraction of its duration.
+
+    Flash and Hogan (1985).
     """
     u = np.clip(np.asarray(fraction, float), 0.0, 1.0)
     return np.asarray(u**3 * (10 - 15 * u + 6 * u**2))

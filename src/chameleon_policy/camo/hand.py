@@ -1,10 +1,9 @@
-"""The human: hands with forearms that carry objects around, and the choreography that says what
-they do when.
+"""The human: hands that carry objects around, and the choreography of their movements.
 
 A hand is a mocap body without contacts. Its origin is the grip point between thumb and fingers; the
-forearm leads from there in the direction of +x, to the person who sits opposite the robot. Before
-the decision, whatever a hand holds moves with it exactly, so that objects stand afterwards where
-the choreography says, to the last bit.
+forearm extends from there in the direction of +x, towards the person opposite the robot. Before the
+decision, an object in a hand moves with it exactly, so that objects end at the poses of the
+choreography, to the last bit.
 """
 
 from __future__ import annotations
@@ -21,26 +20,24 @@ SKIN, SLEEVE, CUFF = (0.87, 0.66, 0.54, 1), (0.24, 0.33, 0.47, 1), (0.92, 0.92, 
 ELLIPSOID = mujoco.mjtGeom.mjGEOM_ELLIPSOID
 
 AWAY = np.array([1.45, 0.0, 0.35])
-"""Where hands rest: behind the camera."""
+"""Resting position of hands: behind the camera."""
 HAND_GROUP = 1
-"""The group of hands' geoms: cameras leave it out while no hand is near, which saves time."""
+"""Group of hands' geoms; cameras save time by skipping it while no hand is near."""
 VISIBLE_X = 1.0
-"""A hand whose grip point lies beyond is not seen by any camera."""
+"""Cameras do not see a hand whose grip point has a larger x."""
 
 UPRIGHT_GRIP = np.eye(3)
-"""Thumb and fingers around something that stands."""
+"""Thumb and fingers around a standing object."""
 LEFT_GRIP, RIGHT_GRIP = rotation_about((0, 0, 1), -1.05), rotation_about((0, 0, 1), 1.05)
-"""The same with the forearm coming from the left or the right of the third view, so that it does
-not hide what is held.
+"""The same with the forearm to the left or the right of the third view, not in front of the
+object.
 """
 FLAT_GRIP = rotation_about((1, 0, 0), -np.pi / 2)
-"""Thumb above, fingers below the rim of something flat."""
+"""Thumb above, fingers below the rim of a flat object."""
 
 
 def add_hand(spec: mujoco.MjSpec, name: str, *, mirrored: bool = False) -> None:
-    """A right hand, or its mirror image: palm, four fingers and a thumb in a relaxed grip, forearm
-    with sleeve and cuff.
-    """
+    """Add a right hand with forearm, sleeve and cuff in a relaxed grip, or its mirror image."""
     side = -1.0 if mirrored else 1.0
     body = spec.worldbody.add_body(name=name, mocap=True, pos=AWAY)
 
@@ -56,7 +53,7 @@ def add_hand(spec: mujoco.MjSpec, name: str, *, mirrored: bool = False) -> None:
             group=HAND_GROUP,
         )
 
-    # The palm stands upright beside the grip point, the back of the hand turned outwards (+y).
+    # The palm is upright next to the grip point, the back of the hand turned outwards (+y).
     body.add_geom(
         type=ELLIPSOID,
         size=(0.048, 0.019, 0.043),
@@ -81,7 +78,7 @@ def add_hand(spec: mujoco.MjSpec, name: str, *, mirrored: bool = False) -> None:
 
 
 def vary_grip(rng: np.random.Generator) -> Array:
-    """A rotation to put in front of a grip: nobody holds their forearm the same way twice."""
+    """Return a random rotation (3, 3) to multiply a grip with, since forearms vary."""
     return rotation_about((0, 0, 1), rng.uniform(-0.15, 0.15)) @ rotation_about(
         (0, 1, 0), rng.uniform(-0.12, 0.06)
     )
@@ -89,24 +86,23 @@ def vary_grip(rng: np.random.Generator) -> Array:
 
 @dataclass(frozen=True)
 class Script:
-    """What happens before the decision: one pose per control step for every hand and every object
-    that moves.
-    """
+    """Poses before the decision: one per control step, for every hand and every moving object."""
 
     hands: dict[str, list[Pose]]
     objects: dict[str, list[Pose]]
     highlights: tuple[int, ...]
-    """Control steps at which the evidence is plainest, for pictures."""
+    """Control steps that show the evidence best, for contact sheets."""
 
     @property
     def steps(self) -> int:
-        """Control steps from the beginning to the moment when the hands have gone."""
+        """Control steps until the hands have gone."""
         return len(next(iter(self.hands.values())))
 
 
 class Choreography:
-    """Writes a `Script`, move by move. Durations must not depend on the answer: all answers decide
-    at the same step.
+    """Writer of a `Script`, move by move.
+
+    Durations must not depend on the answer: all answers decide at the same step.
     """
 
     def __init__(self, hands: dict[str, Pose], objects: dict[str, Pose]) -> None:
@@ -115,7 +111,7 @@ class Choreography:
         self._highlights: list[int] = []
 
     def where(self, name: str) -> Pose:
-        """Where a hand or an object is now."""
+        """Return the current pose of a hand or an object."""
         return (self._hands.get(name) or self._objects[name])[-1]
 
     def move(
@@ -126,8 +122,9 @@ class Choreography:
         carry: dict[str, tuple[str, ...]] | None = None,
         arc: dict[str, Array] | None = None,
     ) -> None:
-        """Move hands to poses with minimum jerk, each by way of an arc (offset at half way), with
-        what they `carry`.
+        """Move hands to poses with minimum jerk, and the objects that they `carry`.
+
+        `arc` has an offset at half way for each hand.
         """
         starts = {name: self.where(name) for name in moves}
         held = {name: self.where(name) for load in (carry or {}).values() for name in load}
@@ -145,20 +142,20 @@ class Choreography:
                     self._objects[name][-1] = held[name].translated(*shift)
 
     def put(self, name: str, pose: Pose) -> None:
-        """Say exactly where an object stands now; rounding of the way that it came is forgotten."""
+        """Set the exact pose of an object, without the rounding of the moves before."""
         self._objects[name][-1] = pose
 
     def wait(self, steps: int) -> None:
-        """Everything stays for some control steps."""
+        """Keep everything still for some control steps."""
         for _ in range(steps):
             self._wait()
 
     def highlight(self, steps_ago: int = 0) -> None:
-        """This moment, or one shortly before, should be in a summary."""
+        """Mark this moment, or one shortly before it, for summaries."""
         self._highlights.append(len(next(iter(self._hands.values()))) - 1 - steps_ago)
 
     def script(self) -> Script:
-        """What was written so far."""
+        """Return the script so far."""
         return Script(self._hands, self._objects, tuple(self._highlights))
 
     def _wait(self) -> None:

@@ -1,4 +1,4 @@
-"""Nuisance randomisation: light, colours and cameras that differ between episodes and mean nothing.
+"""Nuisance randomisation: light, colours and cameras vary between episodes, without meaning.
 
 Geoms of equal colour keep equal colours: identical cups stay identical.
 """
@@ -21,8 +21,9 @@ LEVELS = get_args(Level)
 
 @dataclass(frozen=True)
 class Spread:
-    """How far things vary: relative for light, absolute for hue (a full circle is 1), metres,
-    radians, degrees.
+    """Ranges of variation.
+
+    Relative for light, absolute for hue (a full circle is 1), otherwise metres, radians, degrees.
     """
 
     light: float
@@ -41,7 +42,7 @@ SPREADS: dict[str, Spread] = {
 
 
 class Nuisance:
-    """Remembers how a model looks and changes it anew for every episode."""
+    """Randomiser of a model's appearance, which keeps the original."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self._model = model
@@ -50,7 +51,7 @@ class Nuisance:
         self._originals = {name: getattr(model, name).copy() for name in names}
 
     def apply(self, level: Level, rng: np.random.Generator) -> None:
-        """The look of an episode; `none` gives the original back."""
+        """Set the appearance of an episode; `none` restores the original."""
         model = self._model
         for name, original in self._originals.items():
             getattr(model, name)[:] = original
@@ -69,7 +70,7 @@ class Nuisance:
             hue = 0.0 if (model.geom_group[same] == HAND_GROUP).any() else spread.hue
             model.geom_rgba[same, :3] = _vary(colour[:3], hue, spread.tone, rng)
         for camera in range(model.ncam):
-            # A tripod is put up anew every day; a camera that is screwed to the wrist hardly moves.
+            # The third camera stands on a tripod; the one on the wrist hardly moves.
             reach = spread.camera_position * (1.0 if model.cam_bodyid[camera] == 0 else 0.25)
             model.cam_pos[camera] += reach * rng.uniform(-1, 1, 3)
             turn = rotation_about(rng.normal(size=3), spread.camera_turn * rng.uniform(0, 1))

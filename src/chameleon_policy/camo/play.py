@@ -1,6 +1,4 @@
-"""Watching: an expert plays one episode for people, as a video of both cameras and a contact
-sheet.
-"""
+"""Videos and contact sheets of episodes."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from PIL import Image
 from chameleon_policy.camo.cameras import VIEWS, Frame
 from chameleon_policy.camo.contact_sheet import (
     PHASE_COLOURS,
-    Column,
+    SheetColumn,
     captioned,
     contact_sheet,
     shrink,
@@ -31,12 +29,12 @@ from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.data.video import encode_video
 
 SHARPNESS = 2
-"""Pictures for people are drawn larger by this factor and shrunk."""
+"""Images are drawn larger by this factor and shrunk."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """One control step as it was seen."""
+    """Images of one control step."""
 
     step: int
     phase: str
@@ -44,21 +42,22 @@ class Moment:
 
     @property
     def clock(self) -> str:
-        """Seconds since the beginning."""
+        """Seconds since the beginning, in words."""
         return f"{self.step / CONTROL_HZ:.1f} s"
 
 
 def parse_answer(task: Task, text: str | None) -> Answer | None:
-    """z from the command line: a place, or places with commas between them."""
+    """Return z from the command line: a number, or numbers with commas between them."""
     if text is None:
         return None
-    places = text.strip("()").replace(" ", "").split(",")
-    if not all(place.isdecimal() for place in places):
+    numbers = text.strip("()").replace(" ", "").split(",")
+    if not all(number.isdecimal() for number in numbers):
         answers = describe_answers(task.answers)
         raise ValueError(
-            f"--z must be a place like 1, or places like 0,2,2, got {text!r}; {task.name} has {answers}"
+            f"--z must be a number like 1, or numbers like 0,2,2, got {text!r}; "
+            f"{task.name} has {answers}"
         )
-    answer = int(places[0]) if len(places) == 1 else tuple(map(int, places))
+    answer = int(numbers[0]) if len(numbers) == 1 else tuple(map(int, numbers))
     if answer not in task.answers:
         raise ValueError(
             f"{task.name} has no answer z = {answer}; it has {describe_answers(task.answers)}"
@@ -67,8 +66,9 @@ def parse_answer(task: Task, text: str | None) -> Answer | None:
 
 
 def check_output(path: Path, size: int) -> Path:
-    """Make sure that a video can be written there, before anything is simulated; returns the path
-    for the contact sheet.
+    """Return the path of the contact sheet for a video.
+
+    Raise a ValueError before anything is simulated if the video cannot be written.
     """
     if path.suffix != ".mp4":
         raise ValueError(f"the video must be an .mp4 file, got {path}")
@@ -94,7 +94,7 @@ def watch_episode(
     *,
     progress: Callable[[int], object] = lambda step: None,
 ) -> tuple[list[Moment], Score]:
-    """Every control step of an expert's episode in pictures of this size."""
+    """Let an expert play an episode; return images of every control step, and the score."""
     env.reset(seed=seed, options={"z": z})
     expert = make_expert(env)
     return watch_actions(
@@ -109,8 +109,9 @@ def watch_actions(
     *,
     progress: Callable[[int], object] = lambda step: None,
 ) -> list[Moment]:
-    """Every control step of an episode that has been reset, in pictures of this size; ends with it
-    or with the actions.
+    """Return images of every control step of an episode that has been reset.
+
+    It ends with the episode or with the actions.
     """
     moments = [_moment(env, size)]
     for action in actions:
@@ -130,8 +131,8 @@ def _moment(env: CamoEnv, size: int) -> Moment:
 
 
 def save_clip(moments: list[Moment], path: Path) -> None:
-    """An H.264 video: both views side by side under a strip with phase and clock."""
-    pictures = [
+    """Save an H.264 video: both views side by side under a strip with phase and clock."""
+    images = [
         captioned(
             np.concatenate([moment.frames[view] for view in VIEWS], axis=1),
             moment.phase,
@@ -140,17 +141,17 @@ def save_clip(moments: list[Moment], path: Path) -> None:
         )
         for moment in moments
     ]
-    encode_video(path, np.stack(pictures), Fraction(CONTROL_HZ))
+    encode_video(path, np.stack(images), Fraction(CONTROL_HZ))
 
 
 def save_sheet(moments: list[Moment], env: CamoEnv, path: Path, columns: int = 10) -> None:
-    """A contact sheet: evidence, retention, every decision, execution."""
+    """Save a contact sheet: evidence, retention, every decision, execution."""
     answer = f"z = {env.z}" + "".join(
         f", {name.replace('_', ' ')} {number}" for name, number in env.difficulty.items()
     )
     sheet = contact_sheet(
         [
-            Column([moment.frames[view] for view in VIEWS], moment.phase, moment.clock)
+            SheetColumn([moment.frames[view] for view in VIEWS], moment.phase, moment.clock)
             for moment in _choose(moments, env.script.highlights, columns)
         ],
         f"{env.task.name}: {env.task.instruction}",
@@ -161,9 +162,7 @@ def save_sheet(moments: list[Moment], env: CamoEnv, path: Path, columns: int = 1
 
 
 def _choose(moments: list[Moment], highlights: tuple[int, ...], columns: int) -> list[Moment]:
-    """Moments that tell the story: what the evidence was, the retention, every decision, and what
-    followed each of them.
-    """
+    """Return moments of the evidence, the retention, every decision, and what followed it."""
     decisions = [moment.step for moment in moments if moment.phase == "decision"]
     retention = [moment.step for moment in moments if moment.phase == "retention"][:1]
     evidence = _spread(list(highlights), min(len(highlights), 4))

@@ -1,12 +1,11 @@
-"""A UR5e from its published Denavit-Hartenberg parameters, with a parallel gripper of the Hand-E
-kind.
+"""A UR5e from its published Denavit-Hartenberg parameters, with a parallel gripper like a Hand-E.
 
 Link i turns about the z axis of DH frame i - 1; its body is that frame after the turn, so that the
-next body stands in it at (a_i, 0, d_i), turned by alpha_i about x. Geoms are primitives. The base
-frame is the world frame.
+next body is at (a_i, 0, d_i), turned by alpha_i about x. Geoms are primitives. The base frame is
+the world frame.
 
 The tool centre point (site `tcp`) lies between the finger tips: z points out of the gripper, the
-fingers open along y. Only the gripper touches things; every robot body is gravity compensated.
+fingers open along y. Only the gripper has contacts; every robot body is gravity compensated.
 """
 
 from __future__ import annotations
@@ -30,18 +29,14 @@ JOINT_LIMIT = 2 * np.pi
 TOOL_LENGTH = 0.16
 """From the flange to the tool centre point."""
 OPENING = 0.11
-"""Distance of the finger pads when open: wider than the 50 mm of a Hand-E, for objects that a
-camera can see.
-"""
+"""Distance of the open finger pads: wider than the 50 mm of a Hand-E, for larger objects."""
 
 DOWNWARD = np.diag([1.0, -1.0, -1.0])
 """The tool points at the table, x ahead."""
 DECISION_POSE = Pose(np.array([0.40, 0.0, 0.30]), DOWNWARD)
-"""Where the arm waits while the hand shows the evidence, and where it returns for the next
-decision.
-"""
+"""Pose of the arm while the hand shows the evidence, and at every decision."""
 DECISION_JOINTS = np.array([2.7623, -1.9385, 1.7836, -1.4159, -1.5708, -1.9501])
-"""A configuration near the decision pose, elbow up; inverse kinematics starts from here."""
+"""Joint angles near the decision pose, elbow up; inverse kinematics starts here."""
 
 STIFFNESS = (4000.0, 4000.0, 4000.0, 1200.0, 1200.0, 1200.0)
 DAMPING = (200.0, 200.0, 200.0, 30.0, 30.0, 30.0)
@@ -51,7 +46,7 @@ GRIP_FORCE = 40.0
 """Newton per finger."""
 
 TABLE_BIT, GRIPPER_BIT, OBJECT_BIT = 1, 2, 4
-"""Contact bits: who may touch whom (`contype` and `conaffinity`)."""
+"""Contact bits (`contype` and `conaffinity`)."""
 
 STEEL = (0.62, 0.64, 0.67, 1)
 SHELL = (0.86, 0.87, 0.88, 1)
@@ -69,7 +64,7 @@ CYLINDER, CAPSULE, BOX = (
 
 
 def forward_kinematics(joints: Array) -> Pose:
-    """Pose of the tool centre point for six joint angles, from the DH parameters alone."""
+    """Return the pose of the tool centre point for joint angles (6,), by DH parameters."""
     position, rotation = np.zeros(3), np.eye(3)
     for angle, (a, d, alpha) in zip(joints, DENAVIT_HARTENBERG, strict=True):
         rotation = rotation @ rotation_about((0, 0, 1), angle)
@@ -79,9 +74,7 @@ def forward_kinematics(joints: Array) -> Pose:
 
 
 def add_robot(spec: mujoco.MjSpec) -> None:
-    """Arm, gripper, wrist camera and actuators: six joint angles and the openings of two
-    fingers.
-    """
+    """Add arm, gripper, wrist camera and actuators: six joint angles and two finger openings."""
     base = spec.worldbody.add_body(name="base")
     _visual(base, CYLINDER, size=(0.085, 0.03, 0), pos=(0, 0, 0.03), rgba=STEEL)
     body, link = base, (0.0, 0.0, 0.0)
@@ -149,10 +142,10 @@ def _add_gripper(spec: mujoco.MjSpec, flange: mujoco.MjsBody) -> None:
         _position_servo(spec, f"{name}_finger", 1500.0, 60.0, GRIP_FORCE, (0, OPENING / 2))
     mount = flange.add_body(name="wrist_camera", gravcomp=1, pos=(0.085, 0, 0.03))
     _visual(mount, BOX, size=(0.012, 0.030, 0.012), pos=(0, 0, -0.018), rgba=DARK)
-    # A camera looks along its -z with y up; this one looks out of the gripper with the tool's x at
-    # the top of its picture.
-    look = rotation_about((0, 1, 0), -0.06) @ np.column_stack([(0, 1, 0), (1, 0, 0), (0, 0, -1)])
-    mount.add_camera(name="wrist", fovy=78, quat=quaternion(look))
+    # A camera looks along its -z with y up. This one looks out of the gripper, with the tool's x at
+    # the top of the image.
+    axes = rotation_about((0, 1, 0), -0.06) @ np.column_stack([(0, 1, 0), (1, 0, 0), (0, 0, -1)])
+    mount.add_camera(name="wrist", fovy=78, quat=quaternion(axes))
 
 
 def _position_servo(
@@ -170,15 +163,16 @@ def _position_servo(
 
 
 def _draw_links(links: dict[str, mujoco.MjsBody]) -> None:
-    """The look of the arm: pale tubes, blue caps; the upper arm stands beside the shoulder, as on
-    the real one.
+    """Add the visible geoms of the arm: pale tubes and blue caps.
+
+    As on the real one, the upper arm is next to the shoulder.
     """
-    beside, between = 0.135, 0.015
+    shoulder, between = 0.135, 0.015
     _visual(links["shoulder_pan"], CYLINDER, size=(0.06, 0.075, 0), pos=(0, 0, 0.1), rgba=SHELL)
-    _tube(links["shoulder_lift"], (0, 0, -0.06), (0, 0, beside + 0.05), 0.058, SHELL)
-    _tube(links["shoulder_lift"], (0, 0, beside + 0.05), (0, 0, beside + 0.07), 0.055, CAP)
-    _tube(links["shoulder_lift"], (0, 0, beside), (-0.425, 0, beside), 0.045, SHELL)
-    _tube(links["elbow"], (0, 0, between - 0.05), (0, 0, beside + 0.045), 0.05, SHELL)
+    _tube(links["shoulder_lift"], (0, 0, -0.06), (0, 0, shoulder + 0.05), 0.058, SHELL)
+    _tube(links["shoulder_lift"], (0, 0, shoulder + 0.05), (0, 0, shoulder + 0.07), 0.055, CAP)
+    _tube(links["shoulder_lift"], (0, 0, shoulder), (-0.425, 0, shoulder), 0.045, SHELL)
+    _tube(links["elbow"], (0, 0, between - 0.05), (0, 0, shoulder + 0.045), 0.05, SHELL)
     _tube(links["elbow"], (0, 0, between - 0.07), (0, 0, between - 0.05), 0.047, CAP)
     _tube(links["elbow"], (0, 0, between), (-0.3922, 0, between), 0.036, SHELL)
     _tube(links["wrist_1"], (0, 0, -0.02), (0, 0, 0.16), 0.037, SHELL)

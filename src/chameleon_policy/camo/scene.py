@@ -1,9 +1,8 @@
-"""The vocabulary of scenes: a table, light, the third-person camera, and the objects that tasks put
-on the table.
+"""The parts of scenes: table, light, the third-person camera, and the objects of the tasks.
 
-Every object is a free body named by its task. What is seen (turned meshes, no contact) and what is
-touched (a few primitives, no colour) are separate geoms: thin walls standing on a table would cost
-a hundred contacts.
+Every object is a free body named by its task. The visible geoms (turned meshes, no contact) and the
+touched ones (a few primitives, no colour) are separate: thin walls standing on a table would cost a
+hundred contacts.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SPHERE, MESH, PLANE = (
     mujoco.mjtGeom.mjGEOM_PLANE,
 )
 INVISIBLE_GROUP = 3
-"""Geoms of this group are simulated and not drawn."""
+"""Group of geoms that are simulated and not drawn."""
 
 TIMESTEP = 1 / 480
 LARGEST_IMAGE = 1024
@@ -44,15 +43,13 @@ CUP_RED = (0.78, 0.22, 0.17, 1)
 BALL_YELLOW = (0.98, 0.80, 0.12, 1)
 SPONGE_YELLOW, SPONGE_GREEN = (0.96, 0.82, 0.35, 1), (0.25, 0.52, 0.34, 1)
 SPICES = ((0.95, 0.95, 0.96, 1), (0.20, 0.19, 0.19, 1), (0.77, 0.27, 0.12, 1))
-"""Salt, pepper, paprika: colours of what is in the shakers, from left to right in the third
-view.
-"""
+"""Colours of salt, pepper and paprika, from left to right in the third view."""
 GLASS, LID = (0.66, 0.76, 0.80, 1), (0.55, 0.57, 0.60, 1)
 STONEWARE = (0.36, 0.47, 0.50, 1)
 
 
 def new_scene(name: str) -> mujoco.MjSpec:
-    """Physics options, picture quality, table, light and the third camera; no robot, no objects."""
+    """Return a scene with physics options, table, light and the third camera, without a robot."""
     spec = mujoco.MjSpec()
     spec.modelname = name
     spec.compiler.degree = False
@@ -60,20 +57,28 @@ def new_scene(name: str) -> mujoco.MjSpec:
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
     spec.option.impratio = 10
-    spec.option.noslip_iterations = 2  # what is gripped must not creep out of the fingers
-    quality = spec.visual.quality
+    spec.option.noslip_iterations = 2  # gripped objects must not creep out of the fingers
+    spec.stat.extent, spec.stat.center = 1.0, (0.5, 0, 0)
+    _set_visuals(spec.visual)
+    _add_lights(spec.worldbody)
+    _add_room(spec)
+    return spec
+
+
+def _set_visuals(visual: mujoco.MjVisual) -> None:
+    quality = visual.quality
     # Shadows and multisampling cost more than everything else together in a software renderer.
     quality.shadowsize, quality.offsamples, quality.numslices, quality.numstacks = 0, 0, 16, 4
-    spec.visual.global_.offwidth = spec.visual.global_.offheight = LARGEST_IMAGE
-    spec.visual.map.znear, spec.visual.map.zfar = 0.01, 10
-    spec.visual.headlight.ambient, spec.visual.headlight.diffuse = (
+    visual.global_.offwidth = visual.global_.offheight = LARGEST_IMAGE
+    visual.map.znear, visual.map.zfar = 0.01, 10
+    visual.headlight.ambient, visual.headlight.diffuse = (
         (0.42, 0.42, 0.42),
         (0.12, 0.12, 0.12),
     )
-    spec.visual.headlight.specular = (0, 0, 0)
-    spec.stat.extent, spec.stat.center = 1.0, (0.5, 0, 0)
+    visual.headlight.specular = (0, 0, 0)
 
-    world = spec.worldbody
+
+def _add_lights(world: mujoco.MjsBody) -> None:
     world.add_light(
         name="window",
         type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL,
@@ -90,6 +95,11 @@ def new_scene(name: str) -> mujoco.MjSpec:
         specular=(0, 0, 0),
         castshadow=False,
     )
+
+
+def _add_room(spec: mujoco.MjSpec) -> None:
+    """Add the third camera, the table, a wall and a floor."""
+    world = spec.worldbody
     world.add_camera(
         name="third",
         pos=THIRD_POSITION,
@@ -106,8 +116,8 @@ def new_scene(name: str) -> mujoco.MjSpec:
         rgba=WOOD,
     )
     board.material = _wood(spec)
-    # Things stand on a plane, not on the board that is seen: contact with a plane is faster than
-    # with a box. The larger of two frictions counts, so objects decide for themselves.
+    # Objects stand on a plane, not on the visible board: contact with a plane is faster than with a
+    # box. The larger of two frictions counts, so that objects have their own.
     world.add_geom(
         name="table",
         type=PLANE,
@@ -135,11 +145,10 @@ def new_scene(name: str) -> mujoco.MjSpec:
         conaffinity=0,
         rgba=FLOOR,
     )
-    return spec
 
 
 def _look_at(position: Array, target: Array) -> Array:
-    """A camera's frame: it looks along its -z, with y up in the picture."""
+    """Return the axes (3, 3) of a camera, which looks along its -z, with y up in the image."""
     back = (position - target) / np.linalg.norm(position - target)
     right = np.cross((0.0, 0.0, 1.0), back)
     right /= np.linalg.norm(right)
@@ -147,7 +156,7 @@ def _look_at(position: Array, target: Array) -> Array:
 
 
 def _wood(spec: mujoco.MjSpec) -> str:
-    """Planks with a faint grain, drawn from a fixed seed."""
+    """Add a material of planks with a faint grain, drawn from a fixed seed; return its name."""
     size, planks = 128, 4
     rng = np.random.default_rng(7)
     rows = np.arange(size)
@@ -155,11 +164,11 @@ def _wood(spec: mujoco.MjSpec) -> str:
     tone = tone + 0.02 * np.convolve(rng.standard_normal(size), np.ones(3) / 3, "same")
     tone[rows % (size // planks) == 0] -= 0.14
     grain = 0.012 * np.cumsum(rng.standard_normal((size, size)), axis=1) / np.sqrt(size)
-    picture = np.clip((tone[:, None] + grain)[..., None] * np.ones(3), 0, 1)
+    image = np.clip((tone[:, None] + grain)[..., None] * np.ones(3), 0, 1)
     texture = spec.add_texture(
         name="wood", type=mujoco.mjtTexture.mjTEXTURE_2D, width=size, height=size, nchannel=3
     )
-    texture.data = (255 * picture).astype(np.uint8).tobytes()
+    texture.data = (255 * image).astype(np.uint8).tobytes()
     material = spec.add_material(name="wood", texrepeat=(1, 1))
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "wood"
     return "wood"
@@ -202,11 +211,10 @@ def _touched(
 def _stand_on_feet(
     body: mujoco.MjsBody, radius: float, heights: tuple[float, ...], friction: float = 0.25
 ) -> None:
-    """Small spheres that alone touch the table, at the bottom and, for a toppled object, further
-    up.
+    """Add small spheres as the only contact with the table, at the bottom and at further heights.
 
-    They slide easily: what is pushed by a finger at half its height should slide rather than fall
-    over.
+    The upper ones support a toppled object. They slide easily, so that an object pushed at half its
+    height slides rather than falls over.
     """
     foot = 0.004
     for height in heights:
@@ -227,8 +235,9 @@ def _stand_on_feet(
 
 
 def add_cup(spec: mujoco.MjSpec, name: str) -> None:
-    """A cup turned upside down; its origin is the centre of the rim. The walls are hollow: a ball
-    fits under it.
+    """Add an upside-down cup, whose origin is the centre of the rim.
+
+    Its walls are hollow: a ball fits under it.
     """
     if spec.mesh("cup") is None:
         bead = 0.003
@@ -274,7 +283,7 @@ def add_cup(spec: mujoco.MjSpec, name: str) -> None:
 
 
 def add_ball(spec: mujoco.MjSpec, name: str) -> None:
-    """A ball that fits under a cup; its origin is its centre."""
+    """Add a ball that fits under a cup; its origin is its centre."""
     body = _object(spec, name, 0.02, 0.0, (0.0002, 0.0002, 0.0002))
     body.add_geom(
         type=SPHERE,
@@ -290,7 +299,7 @@ def add_ball(spec: mujoco.MjSpec, name: str) -> None:
 
 
 def add_plate(spec: mujoco.MjSpec, name: str) -> None:
-    """A dinner plate; its origin is the centre of its foot."""
+    """Add a dinner plate; its origin is the centre of its foot."""
     if spec.mesh("plate") is None:
         add_turned_mesh(
             spec,
@@ -329,11 +338,9 @@ def add_plate(spec: mujoco.MjSpec, name: str) -> None:
 
 
 def add_sponge(spec: mujoco.MjSpec, name: str) -> None:
-    """A cleaning block with a thick soft pad that gives way by centimetres; its origin is the
-    middle of its underside.
+    """Add a sponge with a thick soft pad; its origin is the middle of its underside.
 
-    The softness makes wiping a matter of where rather than of millimetres: wherever in the foam it
-    is held, it reaches.
+    The pad gives way by centimetres: the sponge reaches the plate wherever in the foam it is held.
     """
     length, width, height = SPONGE
     body = _object(spec, name, 0.04, height / 2, (0.0005, 0.0008, 0.001))
@@ -365,8 +372,7 @@ def add_sponge(spec: mujoco.MjSpec, name: str) -> None:
         armature=0.01,
     )
     # Priority makes the pad's own low friction count: a wet sponge glides over a plate instead of
-    # dragging it along. It does not touch the fingers, which would pinch it when it is pressed up
-    # between them.
+    # dragging it along. The pad does not touch the fingers, which would pinch it.
     touched = _touched(
         pad,
         BOX,
@@ -383,7 +389,7 @@ def add_sponge(spec: mujoco.MjSpec, name: str) -> None:
 
 
 def add_shaker(spec: mujoco.MjSpec, name: str, spice: Colour) -> None:
-    """A glass shaker with a metal lid; its origin is the centre of its bottom."""
+    """Add a glass shaker with a metal lid; its origin is the centre of its bottom."""
     radius, height = SHAKER_RADIUS, SHAKER_HEIGHT
     if spec.mesh("shaker") is None:
         add_turned_mesh(spec, "shaker", [(0, 0), (radius, 0), (radius, 0.006)])
@@ -414,7 +420,7 @@ def add_shaker(spec: mujoco.MjSpec, name: str, spice: Colour) -> None:
 
 
 def add_bowl(spec: mujoco.MjSpec, name: str) -> None:
-    """A mixing bowl; its origin is the centre of its foot."""
+    """Add a mixing bowl; its origin is the centre of its foot."""
     if spec.mesh("bowl") is None:
         add_turned_mesh(
             spec,

@@ -1,8 +1,7 @@
-"""Scores: M, D and SR of an episode from its events, rates with intervals over many episodes (Eq.
-19 of the paper).
+"""Scores of an episode from its events, and rates with intervals (Eq. 19 of the paper).
 
-M is a scorable manipulation, whatever was chosen; D says that the choice agrees with the history; a task's `judge` reads
-both off the events. MSR = P(M), DSR = P(D | M), SR = P(M and D).
+M is a scorable manipulation, whatever was chosen; D says that the choice agrees with the history; a
+task's `judge` reads both from the events. MSR = P(M), DSR = P(D | M), SR = P(M and D).
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from chameleon_policy.camo.events import Event, happened
 from chameleon_policy.rates import Rate
+from chameleon_policy.suite import Answer
 
 if TYPE_CHECKING:
-    from chameleon_policy.camo.tasks.task import Answer, Task
+    from chameleon_policy.camo.tasks.task import Task
 
 WRONG_CHOICE = "wrong choice"
 SUCCESS = "success"
@@ -25,9 +25,7 @@ SUCCESS = "success"
 
 @dataclass(frozen=True)
 class Verdict:
-    """A task's reading of an event log: what was chosen if the manipulation counts, else None and
-    why not.
-    """
+    """A task's reading of the events: the choice, or why the manipulation does not count."""
 
     choice: Answer | None
     reason: str = ""
@@ -43,7 +41,7 @@ class Score:
     """D; False where M is, since no choice was made."""
     choice: Answer | None
     reason: str
-    """`success`, `wrong choice`, or what went wrong with the manipulation."""
+    """`success`, `wrong choice`, or the mishap of the manipulation."""
 
     @property
     def success(self) -> bool:
@@ -52,7 +50,7 @@ class Score:
 
 
 def score(task: Task, events: Sequence[Event], z: Answer) -> Score:
-    """The score of an episode whose answer was z: a function of the events alone."""
+    """Return the score of an episode with the answer z, from its events alone."""
     if happened(events, "diverged"):
         return Score(False, False, None, "the simulation diverged")
     verdict = task.judge(events)
@@ -73,17 +71,20 @@ class Summary:
     reasons: dict[str, int]
 
     @property
+    def rates(self) -> dict[str, Rate]:
+        """MSR, DSR and SR by name."""
+        return {"msr": self.msr, "dsr": self.dsr, "sr": self.sr}
+
+    @property
     def adjusted_dsr(self) -> float:
         """(DSR - p) / (1 - p): 0 at chance, 1 when always right."""
         return (self.dsr.value - self.chance) / (1 - self.chance)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the summary in JSON's types."""
         adjusted = self.adjusted_dsr
         return {
-            "msr": self.msr.as_dict(),
-            "dsr": self.dsr.as_dict(),
-            "sr": self.sr.as_dict(),
+            **{name: rate.as_dict() for name, rate in self.rates.items()},
             "chance": self.chance,
             "adjusted_dsr": None if math.isnan(adjusted) else adjusted,
             "reasons": self.reasons,
@@ -91,7 +92,7 @@ class Summary:
 
 
 def summarise(scores: Iterable[Score], chance: float) -> Summary:
-    """MSR, DSR, SR with intervals, and how often each reason occurred, most frequent first."""
+    """Return MSR, DSR and SR, and how often each reason occurred, most frequent first."""
     scores = list(scores)
     scorable = [each for each in scores if each.manipulation]
     right = sum(each.decision for each in scorable)

@@ -1,6 +1,4 @@
-"""Low-polygon shapes made in code: they render faster than MuJoCo's own cylinders and look like
-crockery.
-"""
+"""Low-polygon shapes made in code; they render faster than MuJoCo's own cylinders."""
 
 from __future__ import annotations
 
@@ -15,11 +13,10 @@ SEGMENTS = 20
 def add_turned_mesh(
     spec: mujoco.MjSpec, name: str, profile: Sequence[tuple[float, float]], segments: int = SEGMENTS
 ) -> str:
-    """A surface of revolution about z through (radius, height) points, as from a potter's wheel;
-    returns its name.
+    """Add a surface of revolution about z through (radius, height) points; return its name.
 
-    The outside lies to the left of the profile's direction of travel: draw it upwards on the
-    outside, downwards inside.
+    The outside lies to the left of the profile's direction: draw it upwards on the outside,
+    downwards inside.
     """
     angles = 2 * np.pi * np.arange(segments) / segments
     rings = [
@@ -39,7 +36,6 @@ def add_turned_mesh(
     mesh = spec.add_mesh(name=name)
     mesh.uservert = np.concatenate(rings).ravel()
     mesh.userface = np.asarray(faces).ravel()
-    # A thin surface has no volume to take an inertia from; bodies get theirs from their solid
-    # geoms.
+    # A thin surface has no volume for an inertia; bodies get theirs from their solid geoms.
     mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL
     return name

@@ -1,8 +1,8 @@
-"""The simulated world: a compiled scene with the robot in it, and plain questions about it.
+"""The simulated world: a compiled scene with the robot in it.
 
-Two regimes. While the hands act, every object is `pinned`: weightless, without contacts, exactly
-where the script puts it. From the decision on it is free: contacts and gravity act, and nothing but
-physics moves it.
+It has two regimes. While the hands act, every object is `pinned`: weightless, without contacts,
+exactly at its pose in the script. From the decision on it is free: only contacts and gravity move
+it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,7 @@ class World:
         self._object_bodies = np.array(sorted(self._owner))
 
     def reset(self, homes: dict[str, Pose]) -> None:
-        """The arm at its decision pose, gripper open, objects where they are told, everything at
-        rest.
-        """
+        """Move the arm to its decision pose, gripper open, and objects to their homes."""
         mujoco.mj_resetData(self.model, self.data)
         self.kinematics.reset()
         self.data.qpos[self._arm] = self.kinematics.rest
@@ -66,46 +64,46 @@ class World:
         mujoco.mj_forward(self.model, self.data)
 
     def settle(self, seconds: float = 0.4) -> dict[str, Pose]:
-        """Let objects come to rest under gravity; returns where they stand."""
+        """Let objects come to rest under gravity; return their poses."""
         mujoco.mj_step(self.model, self.data, nstep=round(seconds / self.model.opt.timestep))
         return {name: self.pose(name) for name in self.objects}
 
     def pin(self) -> None:
-        """Objects weightless and without contacts, until `free`."""
+        """Make objects weightless and without contacts, until `free`."""
         self.model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONTACT
         self.model.body_gravcomp[self._object_bodies] = 1.0
 
     def free(self) -> None:
-        """Physics alone decides from here on."""
+        """Let physics alone move the objects."""
         self.model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
         self.model.body_gravcomp[self._object_bodies] = 0.0
 
     def place(self, name: str, pose: Pose) -> None:
-        """Put an object somewhere, at rest."""
+        """Put an object at a pose, at rest."""
         address, dof = self._qpos[name], self._dof[name]
         self.data.qpos[address : address + 3] = pose.position
         self.data.qpos[address + 3 : address + 7] = quaternion(pose.rotation)
         self.data.qvel[dof : dof + 6] = 0.0
 
     def place_hand(self, name: str, pose: Pose) -> None:
-        """Put a hand somewhere."""
+        """Put a hand at a pose."""
         index = int(self.model.body_mocapid[self.model.body(name).id])
         self.data.mocap_pos[index] = pose.position
         self.data.mocap_quat[index] = quaternion(pose.rotation)
 
     def hand(self, name: str) -> Pose:
-        """Where a hand is."""
+        """Return the pose of a hand."""
         index = int(self.model.body_mocapid[self.model.body(name).id])
         return Pose(
             self.data.mocap_pos[index].copy(), rotation_from_quaternion(self.data.mocap_quat[index])
         )
 
     def refresh(self) -> None:
-        """Bring everything derived (frames, contacts) up to date after placing things."""
+        """Update everything derived (frames, contacts) after placing things."""
         mujoco.mj_forward(self.model, self.data)
 
     def step(self, command: Command) -> None:
-        """One control step of physics towards a command."""
+        """Simulate one control step towards a command."""
         target = np.append(self.kinematics.solve(command.pose), [command.gripper * OPENING / 2] * 2)
         start = self.data.ctrl[self._controls].copy()
         start[6:] = target[6:]  # fingers are limited by their force, not by a ramp
@@ -125,7 +123,7 @@ class World:
         return any(self.data.warning[kind].number for kind in bad)
 
     def pose(self, name: str) -> Pose:
-        """Where an object is."""
+        """Return the pose of an object."""
         address = self._qpos[name]
         return Pose(
             self.data.qpos[address : address + 3].copy(),
@@ -133,26 +131,26 @@ class World:
         )
 
     def position(self, name: str) -> Array:
-        """Where an object's origin is."""
+        """Return the position (3,) of an object's origin."""
         return np.array(self.data.qpos[self._qpos[name] : self._qpos[name] + 3])
 
     def tilt(self, name: str) -> float:
-        """Angle (rad) between an object's axis and the vertical."""
+        """Return the angle (rad) between an object's axis and the vertical."""
         return float(np.arccos(np.clip(self.pose(name).rotation[2, 2], -1, 1)))
 
     def tool(self) -> Pose:
-        """The measured pose of the tool centre point."""
+        """Return the measured pose of the tool centre point."""
         return Pose(
             self.data.site_xpos[self._tcp].copy(),
             self.data.site_xmat[self._tcp].reshape(3, 3).copy(),
         )
 
     def gripper(self) -> float:
-        """Measured opening: 1 is open, 0 is closed."""
+        """Return the measured opening: 1 is open, 0 is closed."""
         return float(np.clip(self.data.qpos[self._fingers].sum() / OPENING, 0.0, 1.0))
 
     def touching(self) -> set[frozenset[str]]:
-        """Pairs in contact now: names of objects, `gripper` and `table`."""
+        """Return the pairs in contact: names of objects, `gripper` and `table`."""
         model, pairs = self.model, set()
         for contact in self.data.contact[: self.data.ncon]:
             if contact.exclude == 0:
@@ -162,16 +160,14 @@ class World:
         return pairs
 
     def state(self) -> Array:
-        """The whole physical state, including what the solver remembers: equal states have equal
-        futures.
-        """
+        """Return the physical state, with the solver's warm start: equal states, equal futures."""
         kind = mujoco.mjtState.mjSTATE_INTEGRATION
         state = np.empty(mujoco.mj_stateSize(self.model, kind))
         mujoco.mj_getState(self.model, self.data, state, kind)
         return np.concatenate([state, self.kinematics.joints])
 
     def restore(self, state: Array) -> None:
-        """Go back to a state."""
+        """Return to a state."""
         joints = len(JOINTS)
         mujoco.mj_setState(
             self.model, self.data, state[:-joints], mujoco.mjtState.mjSTATE_INTEGRATION

@@ -1,8 +1,7 @@
-"""The command `chameleon`: one module per subcommand, whose function `main` tyro turns into
-options.
+"""The command `chameleon`: one module per subcommand, with options from its function `main`.
 
-Only the module of the command that was typed is imported: recording does not wait for torch, and
-training does not need MuJoCo.
+Only the module of the typed command is imported: recording does not import torch, and training does
+not need MuJoCo.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Run the command line; say what the user can put right in one line, without a traceback."""
+    """Run the command line; report errors that a user can fix in one line, without a traceback."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(overview())

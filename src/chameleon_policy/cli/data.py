@@ -20,7 +20,7 @@ def main(
     """Print a summary of a LeRobot v3 dataset and write a contact sheet.
 
     Args:
-        action: What to do.
+        action: inspect.
         folder: Folder of the dataset.
         sheet: File for the contact sheet (default: contact-sheet.png in the dataset's folder).
     """

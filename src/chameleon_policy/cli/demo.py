@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from chameleon_policy.cli.options import typed
-from chameleon_policy.console import progress_bar
 from chameleon_policy.experiments.demo import DemoConfig, run_demo
+from chameleon_policy.experiments.pipeline import Workspace
 
 
 def main(
@@ -23,5 +22,5 @@ def main(
         config: How large.
         out: Folder for everything that is made; what is there already is kept.
     """
-    page = run_demo(config, out, progress_bar, Console(), command=typed())
+    page = run_demo(config, Workspace(out=out, command=typed(), device="cpu"))
     print(f"Open it in a browser: {page.resolve().as_uri()}")

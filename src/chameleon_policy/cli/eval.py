@@ -1,4 +1,4 @@
-"""Score a policy in closed loop on episodes that no demonstration was made from."""
+"""Score a policy in closed loop on held-out episodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials, typed
 from chameleon_policy.console import progress_bar
 from chameleon_policy.device import Device, gpu_memory
-from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of, training_of
 from chameleon_policy.evaluate.videos import save_failures
 from chameleon_policy.provenance import write_result
@@ -32,11 +32,11 @@ def main(
     device: Device = "auto",
     dials: FlatDials = DEFAULT_DIALS,
 ) -> None:
-    """Score a policy in closed loop on episodes of Camo that no demonstration was made from.
+    """Score a policy in closed loop on held-out episodes.
 
     Args:
-        run: Folder of a run or of a saved policy, or camo-small, which comes with the package; or
-            oracle, or guess: the experts, with and without knowing the answer.
+        run: Folder of a run or of a saved policy; camo-small, which comes with the package; oracle
+            or guess: an expert that knows, or guesses, the answer.
         task: clean-plate, shell-game or seasonings.
         episodes: Episodes, one per seed.
         steps: Sampling steps of a chunk (default: the policy's own: 50, or 8 for camo-small).
@@ -46,9 +46,9 @@ def main(
         videos: Folder for videos of the failures.
         first_seed: Seed of the first episode; training seeds are refused.
         parallel: Episodes at the same time.
-        workers: Processes for the environments; 0: none but this one.
+        workers: Processes for the environments; 0: in this process.
         device: Where the policy computes (default: a GPU if there is one).
-        dials: Looks and difficulty (default: the benchmark's).
+        dials: Appearance and difficulty (default: the benchmark's).
     """
     seeds = evaluation_seeds(first_seed, episodes)
     if json_file is not None and json_file.is_dir():

@@ -33,31 +33,32 @@ def needs(extras: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Dials:
-    """Set the looks and the difficulty of a Camo task."""
+    """Appearance and difficulty of a Camo task."""
 
     nuisance: Literal["none", "mild", "strong"] = "none"
     """Variation of light, colours and cameras."""
     retention_steps: str = "3-10"
     """Control steps between evidence and decision: a number, or a range like 3-10."""
     swaps: str | None = None
-    """Shell game: how often cups change places, 0 to 6 (a number or a range; default 1-2)."""
+    """Shell game: how often cups are swapped, 0 to 6 (a number or a range; default 1-2)."""
     distractor_hovers: str | None = None
     """Clean plate: plates that the hand only hovers over, 0 to 2 (a number or a range; default
     0-2)."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The same as arguments of an environment or a recording; a task's own dials in
-        `difficulty`.
+        """Dials that differ from their defaults, as settings of an environment or a recording.
+
+        A task's own dials are in `difficulty`.
         """
-        turned = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
-        return {
-            "nuisance": self.nuisance,
-            "retention_steps": span("retention_steps", self.retention_steps),
-            "difficulty": {
-                name: span(name, text) for name, text in turned.items() if text is not None
-            },
-        }
+        own = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
+        settings: dict[str, Any] = {}
+        if self.nuisance != Dials.nuisance:
+            settings["nuisance"] = self.nuisance
+        if self.retention_steps != Dials.retention_steps:
+            settings["retention_steps"] = span("retention_steps", self.retention_steps)
+        difficulty = {name: span(name, text) for name, text in own.items() if text is not None}
+        return settings | ({"difficulty": difficulty} if difficulty else {})
 
 
 FlatDials = Annotated[Dials, tyro.conf.OmitArgPrefixes]

@@ -18,7 +18,7 @@ def main(
     size: tyro.conf.Positional[PresetName] = "paper",
     as_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
-    """Print the parameter budget of a preset beside the paper's.
+    """Print the parameter budget of a preset next to the paper's.
 
     Args:
         size: Preset of the policy.

@@ -26,7 +26,7 @@ def main(
     size: int = 320,
     dials: FlatDials = DEFAULT_DIALS,
 ) -> None:
-    """Watch an expert play one episode: a video of both cameras, and a contact sheet beside it.
+    """Watch an expert play one episode: a video of both cameras, and a contact sheet next to it.
 
     Args:
         task: clean-plate, shell-game or seasonings.
@@ -34,12 +34,12 @@ def main(
         z: The answer, like 1, or 0,2,2 for seasonings (default: the seed decides).
         seed: Seed of the episode.
         size: Height and width of each view.
-        dials: Looks and difficulty.
+        dials: Appearance and difficulty.
     """
     if seed < 0:
         raise ValueError(f"--seed must be at least 0, got {seed}")
     settings = dials.settings
-    env = CamoEnv(task, observation="state", **settings.pop("difficulty"), **settings)
+    env = CamoEnv(task, observation="state", **settings.pop("difficulty", {}), **settings)
     answer = parse_answer(env.task, z)
     sheet = check_output(out, size)
     with Console(stderr=True).status(f"playing {task} ...") as status:

@@ -1,4 +1,4 @@
-"""Record expert demonstrations of a Camo task."""
+"""Record expert demonstrations of a task."""
 
 from __future__ import annotations
 
@@ -6,45 +6,46 @@ from pathlib import Path
 
 import tyro
 
-from chameleon_policy.camo.env import Mode
-from chameleon_policy.camo.recording import Recording, record
 from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials
 from chameleon_policy.console import progress_bar
+from chameleon_policy.recorder import record
+from chameleon_policy.suite import Mode, find_task
 
 
 def main(
     task: tyro.conf.Positional[str],
     out: Path,
-    episodes: int = Recording.episodes,
-    size: int = Recording.image_size,
-    seed: int = Recording.seed,
+    episodes: int = 120,
+    size: int | None = None,
+    seed: int = 0,
     workers: int = 2,
-    observation: Mode = Recording.observation,
-    noise: float = Recording.noise,
+    observation: Mode = "rgb",
+    noise: float | None = None,
     dials: FlatDials = DEFAULT_DIALS,
 ) -> None:
-    """Record expert demonstrations of a Camo task as a LeRobot v3 dataset.
+    """Record expert demonstrations of a task as a LeRobot v3 dataset.
 
-    The same command goes on with a recording that was interrupted.
+    The same command continues a recording that was interrupted.
 
     Args:
         task: clean-plate, shell-game or seasonings.
         out: Folder of the dataset; never overwritten.
         episodes: Demonstrations, balanced over the answers.
-        size: Height and width of the pictures.
+        size: Height and width of the images (default: 128).
         seed: Number of the recording; different numbers share no episode.
         workers: Processes.
-        observation: Pictures of both cameras, or object slots.
-        noise: Strength of the disturbance that the expert corrects (1 is the benchmark's).
-        dials: Looks and difficulty.
+        observation: Images of both cameras, or object slots.
+        noise: Strength of the disturbance that the expert corrects (default: 1, the benchmark's).
+        dials: Appearance and difficulty.
     """
-    recording = Recording(
-        task=task,
+    suite, name = find_task(task)
+    given = {"image_size": size, "noise": noise}
+    recording = suite.recording(
+        name,
         episodes=episodes,
         seed=seed,
         observation=observation,
-        image_size=size,
-        noise=noise,
+        **{option: value for option, value in given.items() if value is not None},
         **dials.settings,
     )
     with progress_bar(f"recording {task}", episodes) as advance:

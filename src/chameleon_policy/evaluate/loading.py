@@ -1,4 +1,4 @@
-"""From what people type after `chameleon eval` to a policy and the environment for it."""
+"""Policies by the names that the command line gives them, each with an environment that fits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 from chameleon_policy.device import Device, check_device
 from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
-from chameleon_policy.evaluate.settings import CamoSettings, observation_of
-from chameleon_policy.policy import VisuomotorPolicy
+from chameleon_policy.policy import Features, VisuomotorPolicy
+from chameleon_policy.suite import EnvironmentSettings, ExpertKind, Spaces, find_task
 from chameleon_policy.train.checkpoint import RUN_SETTINGS, load_trained
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
-EXPERTS = ("oracle", "guess")
+EXPERTS: tuple[ExpertKind, ...] = ("oracle", "guess")
 
 
 def training_of(run: Path | str) -> dict[str, Any] | None:
-    """What a run says of its training; None for what is no run."""
+    """Return the training settings and last metrics of a run; None if the folder is no run."""
     path = Path(run) / RUN_SETTINGS
     if not path.is_file():
         return None
@@ -33,21 +33,35 @@ def training_of(run: Path | str) -> dict[str, Any] | None:
 
 
 def sampling_steps_of(policy: Policy) -> int | None:
-    """Sampling steps of a chunk, unless it is told otherwise; None where there are none (an
-    expert).
-    """
+    """Return a policy's own number of sampling steps per chunk; None for an expert."""
     return policy.config.sampling_steps if isinstance(policy, VisuomotorPolicy) else None
 
 
+def spaces_of(features: Features) -> Spaces:
+    """Return the sizes of a policy's observations and actions."""
+    return Spaces(
+        proprioception=features.proprioception,
+        action=features.action,
+        views={view.name: (view.height, view.width) for view in features.views},
+        objects=None
+        if features.objects is None
+        else (features.objects.count, features.objects.size),
+    )
+
+
 def load_for_evaluation(
-    run: Path | str, task: str, device: Device = "auto", **dials: Any
-) -> tuple[Policy, CamoSettings]:
-    """The policy of a run (or a saved policy, or an expert) and the environment that shows what it
-    expects to see.
+    run: Path | str, task: str, device: Device = "auto", **options: Any
+) -> tuple[Policy, EnvironmentSettings]:
+    """Load a run's policy (or a saved policy, or an expert) and the environment that fits it.
+
+    `options` are settings of that environment.
     """
-    if str(run) in EXPERTS:
-        return OraclePolicy(), CamoSettings(task=task, observation="state", kind=str(run), **dials)  # type: ignore[arg-type]
+    suite, task = find_task(task)
+    for kind in EXPERTS:
+        if str(run) == kind:
+            settings = suite.expert_settings(task, kind, **options)
+            return OraclePolicy.of(settings), settings
     check_device(device)
     where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     policy = load_trained(run, where)
-    return policy, CamoSettings(task=task, **observation_of(policy.features, task), **dials)
+    return policy, suite.settings(task, spaces_of(policy.features), **options)

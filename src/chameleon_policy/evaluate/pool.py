@@ -1,6 +1,4 @@
-"""Environments in worker processes, stepped together: one message to each worker and back per
-control step.
-"""
+"""Environments in worker processes, stepped together: one message to each per control step."""
 
 from __future__ import annotations
 
@@ -14,51 +12,34 @@ from typing import Any, Self
 
 import numpy as np
 
-from chameleon_policy.camo.env import CamoEnv
-from chameleon_policy.camo.scoring import Score
-from chameleon_policy.camo.tasks import Answer
-from chameleon_policy.evaluate.settings import CamoSettings
-
-
-@dataclass(frozen=True)
-class Played:
-    """An episode that is over."""
-
-    seed: int
-    z: Answer
-    score: Score
-    difficulty: dict[str, int]
-    length: int
-    choices: tuple[int | None, ...] = ()
-    """The candidate that was taken after each decision that came, also where the manipulation does
-    not count.
-    """
+from chameleon_policy.suite import Answer, Environment, EnvironmentSettings, EpisodeResult
 
 
 @dataclass(frozen=True, eq=False)
 class Tick:
-    """What an environment shows after a control step."""
+    """Observation and result of an environment after a control step."""
 
     observation: dict[str, Any]
     decision: bool
-    """Whether a decision is due now: a chunk that was planned before it is dropped."""
-    played: Played | None
-    """The result, when the episode is over."""
+    """Whether a decision is due: a chunk planned before it is dropped."""
+    played: EpisodeResult | None
+    """Result of a finished episode."""
 
 
 Begin = tuple[int, Answer | None]
-"""A seed to begin an episode with, and its answer; None: the seed decides it."""
+"""Seed of an episode, and its answer; None: the seed decides it."""
 Order = Mapping[int, Begin | np.ndarray]
-"""Slot -> what to begin with, or an action."""
+"""Slot -> the episode to begin, or an action."""
 
 
 class EnvPool:
-    """`slots` environments in `workers` processes; with no workers they live in this process."""
+    """Pool of `slots` environments in `workers` processes; without workers, in this process."""
 
-    def __init__(self, settings: CamoSettings, slots: int, workers: int) -> None:
+    def __init__(self, settings: EnvironmentSettings, slots: int, workers: int) -> None:
         if slots < 1 or workers < 0:
             raise ValueError(
-                f"expected at least one environment and no negative number of workers, got {slots} and {workers}"
+                "expected at least one environment and no negative number of workers, "
+                f"got {slots} and {workers}"
             )
         settings.make_env().close()  # a wrong dial is refused here, with its own message
         self.slots, self._settings = slots, settings
@@ -86,14 +67,12 @@ class EnvPool:
         self.close()
 
     def advance(self, order: Order) -> dict[int, Tick]:
-        """Begin episodes and take control steps; returns what every slot in the order shows
-        then.
-        """
+        """Begin episodes and take control steps; return the tick of every slot in the order."""
         if not self._pipes:
             return self._here.advance(order)
         shares: list[dict[int, Begin | np.ndarray]] = [{} for _ in self._pipes]
-        for slot, what in order.items():
-            shares[slot % len(shares)][slot] = what
+        for slot, entry in order.items():
+            shares[slot % len(shares)][slot] = entry
         busy = [(pipe, share) for pipe, share in zip(self._pipes, shares, strict=True) if share]
         ticks: dict[int, Tick] = {}
         try:
@@ -114,26 +93,26 @@ class EnvPool:
         """End the processes and free the environments."""
         self._here.close()
         for pipe in self._pipes:
-            pipe.close()  # the worker reads the end of its pipe and leaves
+            pipe.close()  # the worker reads the end of its pipe and exits
         for process in self._processes:
             process.join(timeout=10)
         self._pipes, self._processes = [], []
 
 
 class _Environments:
-    """The environments of one process, made when they are first used."""
+    """Environments of one process, made when they are first used."""
 
-    def __init__(self, settings: CamoSettings) -> None:
+    def __init__(self, settings: EnvironmentSettings) -> None:
         self._settings = settings
-        self._envs: dict[int, CamoEnv] = {}
+        self._envs: dict[int, Environment] = {}
 
     def advance(self, order: Order) -> dict[int, Tick]:
-        return {slot: self._advance(slot, what) for slot, what in order.items()}
+        return {slot: self._advance(slot, entry) for slot, entry in order.items()}
 
-    def _advance(self, slot: int, what: Begin | np.ndarray) -> Tick:
+    def _advance(self, slot: int, entry: Begin | np.ndarray) -> Tick:
         if slot not in self._envs:
             self._envs[slot] = self._settings.make_env()
-        return environment_tick(self._envs[slot], what)
+        return environment_tick(self._envs[slot], entry)
 
     def close(self) -> None:
         for env in self._envs.values():
@@ -141,24 +120,20 @@ class _Environments:
         self._envs = {}
 
 
-def environment_tick(env: CamoEnv, what: Begin | np.ndarray) -> Tick:
+def environment_tick(env: Environment, entry: Begin | np.ndarray) -> Tick:
     """Begin an episode, or take a control step."""
-    if isinstance(what, np.ndarray):
-        observation, _, terminated, truncated, info = env.step(what)
+    if isinstance(entry, np.ndarray):
+        observation, _, terminated, truncated, info = env.step(entry)
         over = terminated or truncated
     else:
-        seed, z = what
-        (observation, info), over = env.reset(seed=seed, options={"z": z}), False
-    return Tick(observation, info["decision"], _played(env) if over else None)
+        seed, z = entry
+        options = None if z is None else {"z": z}
+        (observation, info), over = env.reset(seed=seed, options=options), False
+    return Tick(observation, bool(info.get("decision")), env.result() if over else None)
 
 
-def _played(env: CamoEnv) -> Played:
-    choices = env.task.choices(env.events)
-    return Played(env.seed, env.z, env.score(), dict(env.difficulty), env.step_index, choices)
-
-
-def _serve(pipe: Connection, settings: CamoSettings) -> None:
-    # for the parent, which may want to save; then its end of the pipe closes
+def _serve(pipe: Connection, settings: EnvironmentSettings) -> None:
+    # signals are for the parent, which may want to save, and then closes its end of the pipe
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     environments = _Environments(settings)
@@ -171,6 +146,6 @@ def _serve(pipe: Connection, settings: CamoSettings) -> None:
             pipe.send(environments.advance(order))
         except BrokenPipeError:
             break
-        except Exception as error:  # it is for the parent to raise
+        except Exception as error:  # raised by the parent
             pipe.send(error)
     environments.close()

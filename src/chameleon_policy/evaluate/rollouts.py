@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chameleon_policy.camo.tasks import Answer
 from chameleon_policy.evaluate.executor import ChunkedPolicy, Executor, make_executor
-from chameleon_policy.evaluate.pool import Begin, EnvPool, Played, Tick
+from chameleon_policy.evaluate.pool import Begin, EnvPool, Tick
 from chameleon_policy.policy import Features, Observation
+from chameleon_policy.suite import Answer, EpisodeResult
 
 
 class Policy(ChunkedPolicy, Protocol):
@@ -50,7 +50,7 @@ class Policy(ChunkedPolicy, Protocol):
 class Rollout:
     """An episode that a policy played."""
 
-    played: Played
+    played: EpisodeResult
     actions: np.ndarray
     """The actions that were carried out (T A): with the seed, enough to replay the episode."""
 

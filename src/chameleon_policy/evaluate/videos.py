@@ -1,42 +1,30 @@
-"""Videos of rollouts: an episode is its seed and its actions, so it is drawn afterwards, and only
-if somebody looks.
-"""
+"""Videos of rollouts, drawn afterwards by playing seed and actions of an episode again."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from chameleon_policy.camo.play import Moment, save_clip, watch_actions
 from chameleon_policy.evaluate.rollouts import Rollout
-from chameleon_policy.evaluate.settings import CamoSettings
+from chameleon_policy.suite import EnvironmentSettings
 
 
-def replay(settings: CamoSettings, rollout: Rollout, size: int) -> list[Moment]:
-    """Every control step of a rollout in pictures of this size."""
-    env = replace(settings, observation="state", kind="policy").make_env()
-    try:
-        env.reset(seed=rollout.played.seed)
-        moments = watch_actions(env, rollout.actions, size)
-        assert env.score() == rollout.played.score, (
-            "the same seed and actions must give the same episode"
-        )
-        return moments
-    finally:
-        env.close()
+def save_rollout(settings: EnvironmentSettings, rollout: Rollout, path: Path, size: int) -> None:
+    """Save a rollout as a video with views of this size."""
+    score = settings.save_video(rollout.played.seed, rollout.actions, path, size)
+    assert score == rollout.played.score, "the same seed and actions must give the same episode"
 
 
 def save_failures(
-    settings: CamoSettings,
+    settings: EnvironmentSettings,
     rollouts: Sequence[Rollout],
     folder: Path,
     *,
     size: int = 256,
     progress: Callable[[int], object] = lambda done: None,
 ) -> list[Path]:
-    """One video for every rollout that did not succeed, named by seed and reason."""
+    """Save a video of every rollout that did not succeed, named by seed and reason."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for rollout in rollouts:
@@ -44,7 +32,7 @@ def save_failures(
             continue
         reason = re.sub(r"[^a-z0-9]+", "-", rollout.played.score.reason.lower()).strip("-")
         path = folder / f"{rollout.played.seed}-{reason}.mp4"
-        save_clip(replay(settings, rollout, size), path)
+        save_rollout(settings, rollout, path, size)
         paths.append(path)
         progress(len(paths))
     return paths

@@ -1,9 +1,8 @@
-"""`chameleon demo`: demonstrations, a policy with memory and its twin without, both scored in
-closed loop, on one page.
+"""`chameleon demo`: a policy with memory and its twin without, scored on one page.
 
-Everything is made here and now, on a CPU: nothing is downloaded. What is already in the folder is
-kept, so that the same command goes on after an interruption. At the end the policy that comes with
-the package plays all three tasks from pictures.
+Both learn from the same demonstrations. Everything is made on a CPU, and nothing is downloaded.
+Existing parts of the folder are kept. At the end the policy that comes with the package plays all
+tasks of Camo from images.
 """
 
 from __future__ import annotations
@@ -13,20 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.camo.play import save_clip
-from chameleon_policy.camo.recording import Recording, record_once
-from chameleon_policy.console import Bar
-from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation, evaluation_seeds
-from chameleon_policy.evaluate.videos import replay
-from chameleon_policy.experiments.pipeline import play, train_once
+from chameleon_policy.camo import TASKS, Summary, task_named
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluation_seeds
+from chameleon_policy.evaluate.rollouts import Rollout
+from chameleon_policy.evaluate.videos import save_rollout
+from chameleon_policy.experiments.pipeline import SCORES, Workspace, recipe_for
 from chameleon_policy.policy.saving import SHIPPED
-from chameleon_policy.provenance import write_result
 from chameleon_policy.report.demo_page import Contender, Showing, demo_page
 from chameleon_policy.report.pages import Clip
 from chameleon_policy.report.tables import evaluation_table
+from chameleon_policy.suite import find_task
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.recipes import RECIPES
 
@@ -39,20 +34,20 @@ CLIP_SIZE = 200
 
 @dataclass(frozen=True, kw_only=True)
 class DemoConfig:
-    """How large a demonstration; the defaults fill about seven minutes on two cores."""
+    """Size of a demonstration; the defaults take about seven minutes on two cores."""
 
     demonstrations: int = 150
     """Expert episodes to learn from."""
     minutes: float = 3.4
-    """Training of Chameleon."""
+    """Minutes of training of Chameleon."""
     twin_minutes: float = 1.2
-    """Training of the memoryless twin."""
+    """Minutes of training of the memoryless twin."""
     episodes: int = 36
     """Held-out episodes for each of the two."""
     shipped_episodes: int = 2
     """Held-out episodes of each task for the policy that comes with the package."""
     seed: int = 0
-    """Of demonstrations and training; held-out episodes stay the same."""
+    """Seed of demonstrations and training; held-out episodes stay the same."""
 
     def __post_init__(self) -> None:
         for name in ("episodes", "shipped_episodes"):
@@ -62,55 +57,31 @@ class DemoConfig:
                 )
 
 
-def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command: str) -> Path:
-    """Record, train, evaluate, and write the page; returns its path."""
+def run_demo(config: DemoConfig, workspace: Workspace) -> Path:
+    """Record, train, evaluate and write the page; return its path."""
     started = time.perf_counter()
+    out, console = workspace.out, workspace.console
     seeds = evaluation_seeds(FIRST_SEED, config.episodes)
-    console.rule("1. Demonstrations")
-    recording = Recording(
-        task=TASK, episodes=config.demonstrations, seed=config.seed, observation="state"
-    )
-    record_once(recording, out / "data", bar, workers=2)
-    evaluations: dict[str, Evaluation] = {}
-    for number, (method, minutes) in enumerate(
-        {"chameleon": config.minutes, "no-memory": config.twin_minutes}.items()
-    ):
-        console.rule(f"{number + 2}. Training {NAMES[method]}")
-        run = RECIPES["camo-state"].run(
-            data=(out / "data",),
-            training={"minutes": minutes, "seed": config.seed},
-            method=method,
-            preset="nano",
-        )
-        train_once(run, out / method, console, device="cpu")
-    console.rule("4. Closed loop")
-    for method in NAMES:
-        evaluations[method] = play(
-            out / method, TASK, seeds, bar, device="cpu", steps=SAMPLING_STEPS
-        )
-        console.print(evaluation_table(evaluations[method], NAMES[method]))
-    metrics = {method: read_metrics(out / method / METRICS) for method in NAMES}
-    contenders = [
-        Contender(
-            NAMES[method],
-            evaluation.summary,
-            metrics[method],
-            _clips(evaluation, out / "clips" / method),
-        )
-        for method, evaluation in evaluations.items()
-    ]
-    console.rule("5. The policy that comes with the package")
     few = evaluation_seeds(FIRST_SEED, config.shipped_episodes)
+    _record_and_train(config, workspace)
+    console.rule("4. Closed loop")
+    evaluations = {}
+    for method, name in NAMES.items():
+        evaluations[method] = workspace.play(out / method, TASK, seeds, steps=SAMPLING_STEPS)
+        console.print(evaluation_table(evaluations[method], name))
+    console.rule("5. The policy that comes with the package")
     shipped = {
-        task: play(SHIPPED_POLICY, task, few, bar, device="cpu", parallel=min(len(few), 36))
+        task: workspace.play(SHIPPED_POLICY, task, few, parallel=min(len(few), 36))
         for task in TASKS
     }
-    showings = [
-        _showing(task, evaluation, out / "clips" / SHIPPED_POLICY.name)
-        for task, evaluation in shipped.items()
-    ]
+    showings = _showings(shipped, out / "clips" / SHIPPED_POLICY.name)
     for showing in showings:
         console.print(f"{showing.task}: {showing.right} of {showing.episodes} right")
+    metrics = {method: read_metrics(out / method / METRICS) for method in NAMES}
+    contenders = [
+        _contender(NAMES[method], evaluation, metrics[method], out / "clips" / method)
+        for method, evaluation in evaluations.items()
+    ]
     minutes = (time.perf_counter() - started) / 60
     result: dict[str, Any] = {
         method: {
@@ -121,52 +92,81 @@ def run_demo(config: DemoConfig, out: Path, bar: Bar, console: Console, command:
     }
     result |= {"minutes": minutes, "demonstrations": config.demonstrations}
     result["shipped"] = {task: evaluation.as_dict() for task, evaluation in shipped.items()}
-    write_result(out / "scores.json", result, command=command, seeds=max(seeds, few, key=len))
-    facts = [
-        f"{config.demonstrations} expert demonstrations, state observations (five object slots), training seeds only.",
-        f"`nano` from scratch: {config.minutes:g} minutes for Chameleon, {config.twin_minutes:g} for the twin.",
-        f"{config.episodes} rollouts each on held-out seeds, {SAMPLING_STEPS} Euler steps a chunk.",
-        f"The policy that comes with the package: {config.shipped_episodes} rollouts of each task.",
-        f"This sitting took {minutes:.1f} minutes. Every episode's score: `{out / 'scores.json'}`.",
-    ]
+    workspace.write(result, seeds=max(seeds, few, key=len))
     page = out / "index.html"
+    facts = _facts(config, minutes, out / SCORES)
     page.write_text(demo_page(TASK, task_named(TASK).instruction, contenders, facts, showings))
     return page
 
 
-def _showing(task: str, evaluation: Evaluation, folder: Path) -> Showing:
-    """What the page says of a task: how many episodes were right, and the first episode, whatever
-    came of it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    first = evaluation.rollouts[0]
-    path = folder / f"{task}.mp4"
-    save_clip(replay(evaluation.settings, first, CLIP_SIZE), path)
-    clip = Clip(
-        path,
-        f"Seed {first.played.seed}, z = {first.played.z}. {first.played.score.reason.capitalize()}.",
+def _record_and_train(config: DemoConfig, workspace: Workspace) -> None:
+    out, console = workspace.out, workspace.console
+    suite, task = find_task(TASK)
+    console.rule("1. Demonstrations")
+    recording = suite.recording(
+        task, episodes=config.demonstrations, seed=config.seed, observation="state"
     )
-    right = sum(rollout.played.score.success for rollout in evaluation.rollouts)
-    return Showing(task, task_named(task).instruction, right, len(evaluation.rollouts), clip)
+    workspace.record({out / "data": recording})
+    budgets = {"chameleon": config.minutes, "no-memory": config.twin_minutes}
+    for number, (method, minutes) in enumerate(budgets.items(), start=2):
+        console.rule(f"{number}. Training {NAMES[method]}")
+        run = RECIPES[recipe_for(suite.name, "state")].run(
+            data=(out / "data",),
+            training={"minutes": minutes, "seed": config.seed},
+            method=method,
+            preset="nano",
+        )
+        workspace.train(run, out / method)
 
 
-def _clips(evaluation: Evaluation, folder: Path) -> list[Clip]:
-    """Two episodes that tell the story: successes and wrong choices before mishaps, different
-    answers if possible.
+def _facts(config: DemoConfig, minutes: float, scores: Path) -> list[str]:
+    return [
+        f"{config.demonstrations} expert demonstrations, state observations (five object slots), "
+        "training seeds only.",
+        f"`nano` from scratch: {config.minutes:g} minutes for Chameleon, "
+        f"{config.twin_minutes:g} for the twin.",
+        f"{config.episodes} rollouts each on held-out seeds, {SAMPLING_STEPS} Euler steps a chunk.",
+        f"The policy that comes with the package: {config.shipped_episodes} rollouts of each task.",
+        f"This sitting took {minutes:.1f} minutes. Every episode's score: `{scores}`.",
+    ]
+
+
+def _showings(evaluations: dict[str, Evaluation], folder: Path) -> list[Showing]:
+    """Return for every task how many episodes succeeded, and a clip of the first one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    showings = []
+    for task, evaluation in evaluations.items():
+        first = evaluation.rollouts[0]
+        caption = f"Seed {first.played.seed}, z = {first.played.z}."
+        clip = _clip(evaluation, first, folder / f"{task}.mp4", caption)
+        right = sum(rollout.played.score.success for rollout in evaluation.rollouts)
+        instruction = task_named(task).instruction
+        showings.append(Showing(task, instruction, right, len(evaluation.rollouts), clip))
+    return showings
+
+
+def _contender(
+    name: str, evaluation: Evaluation, metrics: list[dict[str, Any]], folder: Path
+) -> Contender:
+    """Return a policy's part of the page, with two clips.
+
+    Scorable episodes come first, and different answers if possible.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    telling = sorted(evaluation.rollouts, key=lambda rollout: not rollout.played.score.manipulation)
-    first = telling[0]
-    others = [each for each in telling[1:] if each.played.z != first.played.z] or telling[1:]
+    first, *rest = sorted(
+        evaluation.rollouts, key=lambda rollout: not rollout.played.score.manipulation
+    )
+    others = [each for each in rest if each.played.z != first.played.z] or rest
     clips = []
     for rollout in (first, *others[:1]):
-        played = rollout.played
-        path = folder / f"{played.seed}.mp4"
-        save_clip(replay(evaluation.settings, rollout, CLIP_SIZE), path)
-        clips.append(
-            Clip(
-                path,
-                f"Seed {played.seed}: plate {played.z} was used. {played.score.reason.capitalize()}.",
-            )
-        )
-    return clips
+        caption = f"Seed {rollout.played.seed}: plate {rollout.played.z} was used."
+        path = folder / f"{rollout.played.seed}.mp4"
+        clips.append(_clip(evaluation, rollout, path, caption))
+    summary = evaluation.summary
+    assert isinstance(summary, Summary)
+    return Contender(name, summary, metrics, clips)
+
+
+def _clip(evaluation: Evaluation, rollout: Rollout, path: Path, caption: str) -> Clip:
+    save_rollout(evaluation.settings, rollout, path, CLIP_SIZE)
+    return Clip(path, f"{caption} {rollout.played.score.reason.capitalize()}.")

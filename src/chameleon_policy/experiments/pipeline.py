@@ -1,45 +1,115 @@
-"""The steps of every experiment: record once (`camo.recording.record_once`), train, play.
+"""The steps of every experiment: record once, train once, play, write.
 
-Each step keeps what is there already, so that the same command goes on after an interruption.
+Each step keeps existing files, so that the same command continues after an interruption.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
+import tyro
 from rich.console import Console
 
-from chameleon_policy.console import Bar
-from chameleon_policy.device import Device
-from chameleon_policy.evaluate.camo import Evaluation, evaluate
+from chameleon_policy.console import Bar, progress_bar
+from chameleon_policy.device import Device, check_device
+from chameleon_policy.evaluate.evaluation import Evaluation, evaluate
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.exit_codes import STOPPED
+from chameleon_policy.provenance import write_result
+from chameleon_policy.recorder import record_once
+from chameleon_policy.suite import SUITES, Mode, RecordingSettings, suite_named
 from chameleon_policy.train.config import RunConfig
+from chameleon_policy.train.recipes import RecipeName
 from chameleon_policy.train.training import AlreadyTrainedError, train
 
-
-def train_once(
-    run: RunConfig, out: Path, console: Console, *, device: Device, workers: int = 2
-) -> None:
-    """Train, unless the run's budget is spent; SystemExit if a signal asked to stop."""
-    try:
-        signal = train(run, out, device=device, workers=workers, console=console)
-    except AlreadyTrainedError:
-        console.print(f"{out} is trained already.", soft_wrap=True)
-        return
-    if signal is not None:
-        console.print(f"Stopped and saved; the same command goes on with {out}.", soft_wrap=True)
-        raise SystemExit(STOPPED + signal)
+SuiteName = Annotated[
+    str, tyro.conf.arg(constructor=tyro.extras.literal_type_from_choices(tuple(SUITES)))
+]
+"""One of `SUITES`, with these choices on the command line."""
+SCORES = "scores.json"
+HELD_OUT = 60
+"""Demonstrations of each task on which a policy is evaluated while it is trained."""
 
 
-def play(
-    policy: Path, task: str, seeds: Sequence[int], bar: Bar, *, device: Device, **options: Any
-) -> Evaluation:
-    """Load a policy and play one episode of the task for every seed; options are those of
-    `evaluate`.
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """The folder, the machine and the terminal of an experiment."""
+
+    out: Path
+    """Folder for everything that is made."""
+    command: str
+    """The command that was typed, for the results."""
+    device: Device = "auto"
+    workers: int = 2
+    """Processes that record and evaluate, and threads that read in training."""
+    bar: Bar = progress_bar
+    console: Console = field(default_factory=Console)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"--workers must be at least 1, got {self.workers}")
+        if self.out.exists() and not self.out.is_dir():
+            raise ValueError(f"--out must name a folder, and {self.out} is a file")
+        check_device(self.device)
+
+    def record(self, recordings: Mapping[Path, RecordingSettings]) -> None:
+        """Record demonstrations that are missing."""
+        for folder, recording in recordings.items():
+            record_once(recording, folder, self.bar, self.workers)
+
+    def train(self, run: RunConfig, folder: Path) -> None:
+        """Train unless the budget is spent; SystemExit if a signal asked to stop."""
+        try:
+            signal = train(
+                run, folder, device=self.device, workers=self.workers, console=self.console
+            )
+        except AlreadyTrainedError:
+            self.say(f"{folder} is trained already.")
+            return
+        if signal is not None:
+            self.say(f"Stopped and saved; the same command goes on with {folder}.")
+            raise SystemExit(STOPPED + signal)
+
+    def play(self, policy: Path, task: str, seeds: Sequence[int], **options: Any) -> Evaluation:
+        """Play one episode for every seed; `options` are those of `evaluate`."""
+        loaded, settings = load_for_evaluation(policy, task, self.device)
+        with self.bar(f"{policy.name} plays {settings.task}", len(seeds)) as advance:
+            return evaluate(
+                loaded, settings, seeds, workers=self.workers, progress=advance, **options
+            )
+
+    def write(self, result: Mapping[str, Any], seeds: Sequence[int]) -> None:
+        """Write the scores of the experiment, with their provenance."""
+        write_result(self.out / SCORES, dict(result), command=self.command, seeds=seeds)
+
+    def say(self, text: str) -> None:
+        """Print a line, as long as it is."""
+        self.console.print(text, soft_wrap=True)
+
+
+def recipe_for(suite: str, observation: Mode) -> RecipeName:
+    """Return the name of the recipe for training on a suite's observations."""
+    return cast(RecipeName, suite_named(suite).recipes[observation])
+
+
+def choose_tasks(suite: str, tasks: Sequence[str]) -> tuple[str, ...]:
+    """Return the tasks, or all of the suite if there are none.
+
+    ValueError for an unknown or repeated one.
     """
-    loaded, settings = load_for_evaluation(policy, task, device)
-    with bar(f"{policy.name} plays {task}", len(seeds)) as advance:
-        return evaluate(loaded, settings, seeds, progress=advance, **options)
+    known = suite_named(suite)
+    check_unique("task", tasks)
+    for task in tasks:
+        known.task(task)  # or ValueError
+    return tuple(tasks) or known.tasks
+
+
+def check_unique(option: str, values: Sequence[object]) -> None:
+    """Raise a ValueError if an option names something twice."""
+    if len(set(values)) < len(values):
+        raise ValueError(
+            f"--{option} must name each {option} once, got {' '.join(map(str, values))}"
+        )

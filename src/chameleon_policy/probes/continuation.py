@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from chameleon_policy.camo import task_named
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.camo.tasks import Answer
-from chameleon_policy.evaluate.camo import embed_instruction
+from chameleon_policy.evaluate.evaluation import embed_instruction
 from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import Rollout, roll_out
-from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy, Inspection, MemoryState, Observation
 
 
@@ -76,7 +76,7 @@ class PlayedEpisodes:
 
     def right_choice(self, episode: int, decision: int) -> int:
         """Return the right choice at a decision of an episode."""
-        z = self.rollouts[episode].played.z
+        z: Answer = self.rollouts[episode].played.z
         return z[decision] if isinstance(z, tuple) else z
 
 
@@ -197,7 +197,7 @@ def _roll_out_all(
         pool,
         seeds,
         steps=steps,
-        instruction=embed_instruction(policy.features, task),
+        instruction=embed_instruction(policy.features, task_named(task).instruction),
         answers=answers,
         at_decision=policy.at_decision,
         progress=progress,

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from chameleon_policy.camo import task_named
-from chameleon_policy.camo.recording import Recording, record_once
+from chameleon_policy.camo.recording import Recording
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.console import Bar
 from chameleon_policy.data import load_episodes, open_episodes
-from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy, InstructionEncoder
 from chameleon_policy.rates import Rate
+from chameleon_policy.recorder import record_once
 from chameleon_policy.train.held_out import LinearProbe
 from chameleon_policy.train.store import EpisodeStore
 

@@ -20,14 +20,13 @@ import numpy as np
 import torch
 
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.camo.recording import SETTINGS
 from chameleon_policy.camo.scoring import summarise
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.console import Bar
 from chameleon_policy.device import Device
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
 from chameleon_policy.evaluate.rollouts import Policy
-from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.policy.memory import LayerState
 from chameleon_policy.policy.ssm import SSMState
@@ -41,6 +40,7 @@ from chameleon_policy.probes.prospectiveness import prospectiveness
 from chameleon_policy.probes.representations import Episode, gather_material
 from chameleon_policy.probes.separability import separability
 from chameleon_policy.provenance import write_result
+from chameleon_policy.recorder import find_recording
 
 SURGERY = "seasonings"
 """Task in which the paper edits memories: three decisions that look the same."""
@@ -101,8 +101,8 @@ def trained_on(run: Path | str) -> tuple[str, ...]:
     """Return the tasks of the recordings that a run was trained on, as far as they still exist."""
     training = training_of(run)
     paths = [] if training is None else str(training["data"]["path"]).split()
-    recordings = [Path(path) / SETTINGS for path in paths]
-    return tuple(json.loads(path.read_text())["task"] for path in recordings if path.is_file())
+    recordings = [find_recording(Path(path)) for path in paths]
+    return tuple(json.loads(path.read_text())["task"] for path in recordings if path is not None)
 
 
 def tasks_of(
@@ -124,6 +124,7 @@ def tasks_of(
                 raise
             refusals.append(str(error))
             continue
+        assert isinstance(settings, CamoSettings)
         found[task] = _with_traces(run, policy), settings
         if settings.kind == "told":
             raise ValueError(

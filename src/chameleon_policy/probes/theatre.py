@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from chameleon_policy.camo import CamoEnv
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.camo.tasks import Answer
 from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.evaluate.rollouts import Rollout
-from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import ChameleonPolicy, Features, Inspection
 from chameleon_policy.probes.addressability import (
     Intervention,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 from rich.table import Table
 
-from chameleon_policy.camo.contact_sheet import Column, contact_sheet
+from chameleon_policy.camo.contact_sheet import SheetColumn, contact_sheet
 from chameleon_policy.data import RecordedDataset
 
 ANNOTATIONS = "camo/episodes.parquet"
@@ -130,7 +130,7 @@ def save_contact_sheet(dataset: RecordedDataset, path: Path, *, episodes: int = 
     columns = []
     for number, (heading, _) in enumerate(moments[chosen[0]]):
         columns.append(
-            Column([frames[index][moments[index][number][1]] for index in chosen], heading)
+            SheetColumn([frames[index][moments[index][number][1]] for index in chosen], heading)
         )
     names = [
         f"{index}: z {','.join(map(str, facts[index]['z']))}" if index in facts else str(index)

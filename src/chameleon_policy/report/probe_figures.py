@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.probes.addressability import PAPER_EDITS, paper_edits
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate

@@ -13,13 +13,12 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from chameleon_policy.camo import summarise, task_named
-from chameleon_policy.camo.play import save_clip
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.console import Bar
 from chameleon_policy.device import Device
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.rollouts import Rollout
-from chameleon_policy.evaluate.settings import CamoSettings
-from chameleon_policy.evaluate.videos import replay
+from chameleon_policy.evaluate.videos import save_rollout
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.probes.continuation import PlayedEpisodes, play_episodes, play_twins
 from chameleon_policy.probes.representations import gather_material
@@ -207,7 +206,7 @@ def _clips(played: PlayedEpisodes, folder: Path) -> list[Clip]:
 
 def _clip(settings: CamoSettings, rollout: Rollout, folder: Path) -> Clip:
     path = folder / f"{settings.task}-{rollout.played.seed}.mp4"
-    save_clip(replay(settings, rollout, CLIP_SIZE), path)
+    save_rollout(settings, rollout, path, CLIP_SIZE)
     seed, answer = rollout.played.seed, answer_text(rollout.played.z)
     reason = rollout.played.score.reason.capitalize()
     return Clip(path, f"{settings.task}, seed {seed}: {answer}. {reason}.")

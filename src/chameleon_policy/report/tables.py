@@ -11,8 +11,8 @@ from chameleon_policy.policy.budget import PAPER_MILLIONS, Budget
 from chameleon_policy.rates import interval
 
 if TYPE_CHECKING:  # `chameleon params` does without the simulator
-    from chameleon_policy.camo import Summary
-    from chameleon_policy.evaluate.camo import Evaluation
+    from chameleon_policy.evaluate.evaluation import Evaluation
+    from chameleon_policy.suite import ScoreSummary
 
 BUDGET_ROWS = {
     "visual": "Visual encoders",
@@ -26,16 +26,16 @@ BUDGET_ROWS = {
 
 
 def evaluation_table(evaluation: Evaluation, name: str) -> Table:
-    """Return a table of MSR, DSR and SR with their 95 % intervals.
+    """Return a table of the task's rates, such as MSR, DSR and SR, with their 95 % intervals.
 
     It has a row for all episodes, one for each answer, and one for each value of each difficulty.
     """
     summary = evaluation.summary
-    told = " and told the answer" if evaluation.settings.kind == "told" else ""
-    episodes = f"{len(evaluation.rollouts)} episodes (a guess has DSR {summary.chance:.0%})"
-    title = f"{name} on {evaluation.settings.task}{told}, {episodes}"
+    title = f"{name} on {evaluation.settings.title}, {len(evaluation.rollouts)} episodes"
+    if summary.chance is not None:
+        title += f" (a guess has DSR {summary.chance:.0%})"
     table = Table(title=title)
-    for column in ("", "episodes", "MSR %", "DSR %", "SR %"):
+    for column in ("", "episodes", *(f"{rate.upper()} %" for rate in summary.rates)):
         table.add_column(column, justify="right" if column else "left")
     _add(table, "all", summary)
     table.add_section()
@@ -48,9 +48,8 @@ def evaluation_table(evaluation: Evaluation, name: str) -> Table:
     return table
 
 
-def _add(table: Table, label: str, summary: Summary) -> None:
-    rates = (summary.msr, summary.dsr, summary.sr)
-    table.add_row(label, str(summary.msr.count), *(interval(rate) for rate in rates))
+def _add(table: Table, label: str, summary: ScoreSummary) -> None:
+    table.add_row(label, str(summary.sr.count), *map(interval, summary.rates.values()))
 
 
 def budget_table(budget: Budget, *, beside_paper: bool) -> Table:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from chameleon_policy.camo.controller import ACTION_NAMES, WORKSPACE_HIGH, WORKSPACE_LOW
-from chameleon_policy.camo.seeds import refuse_training_seeds
+from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.camo.world import CONTROL_HZ
-from chameleon_policy.evaluate.pool import Played, Tick, environment_tick
-from chameleon_policy.evaluate.settings import CamoSettings
+from chameleon_policy.evaluate.pool import Tick, environment_tick
 from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.robot import Array, RobotObservation
+from chameleon_policy.seeds import refuse_training_seeds
+from chameleon_policy.suite import EpisodeResult
 
 LARGEST_SPEED = 1.0
 """Largest speed in each direction in metres per second; experts stay below 0.7."""
@@ -44,7 +45,7 @@ class CamoSim:
         return self._env.task.instruction
 
     @property
-    def played(self) -> Played | None:
+    def played(self) -> EpisodeResult | None:
         """The result of the episode, None before its end."""
         return self._tick.played
 

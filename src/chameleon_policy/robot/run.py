@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from chameleon_client import Client, Metadata, ServerError
+from chameleon_policy.camo.settings import CamoSettings, observation_for
 from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.console import progress_bar
-from chameleon_policy.evaluate.camo import FIRST_SEED, Evaluation
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation
+from chameleon_policy.evaluate.loading import spaces_of
 from chameleon_policy.evaluate.rollouts import Rollout
-from chameleon_policy.evaluate.settings import CamoSettings, observation_of
 from chameleon_policy.policy import Features, ObjectSlots, View
 from chameleon_policy.robot.camo_sim import CamoSim
 from chameleon_policy.robot.latency import Timings, summarise_timings
@@ -82,8 +83,8 @@ def features_of_server(metadata: Metadata) -> Features:
 
 def camo_settings(metadata: Metadata, task: str, **dials: Any) -> CamoSettings:
     """Return the environment that the served policy was trained for, or raise a ValueError."""
-    observation = observation_of(features_of_server(metadata), task)
-    settings = CamoSettings(task=task, **observation, **dials)
+    spaces = spaces_of(features_of_server(metadata))
+    settings = CamoSettings(task=task, **observation_for(spaces, task), **dials)
     if settings.kind != "policy":
         raise ValueError(
             f"{metadata.policy} is given the answer, which no robot has; use chameleon eval"

@@ -124,16 +124,16 @@ def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
     """Open datasets; only here and in `_mirror` does training know the benchmark."""
     episodes = open_datasets(paths, config.keys)
     if config.tell_answer:
-        from chameleon_policy.camo.told import ToldEpisodes
+        from chameleon_policy.camo.dataset_variants import AnswerShownEpisodes
 
-        episodes = ToldEpisodes(episodes)
+        episodes = AnswerShownEpisodes(episodes)
     return episodes
 
 
 def _mirror(training: TrainingConfig) -> Mirror | None:
     if not training.mirror:
         return None
-    from chameleon_policy.camo.mirrored import SIGNS
+    from chameleon_policy.camo.dataset_variants import SIGNS
 
     return Mirror(state=SIGNS, action=SIGNS)
 
@@ -141,7 +141,7 @@ def _mirror(training: TrainingConfig) -> Mirror | None:
 def _check_augmentation(training: TrainingConfig, episodes: Episodes) -> None:
     """Raise a ValueError if the episodes lack what their augmentation needs."""
     if training.mirror:
-        from chameleon_policy.camo.mirrored import check_mirror
+        from chameleon_policy.camo.dataset_variants import check_mirror
 
         check_mirror(episodes)
     if (training.tint or training.warp) and not episodes.views:

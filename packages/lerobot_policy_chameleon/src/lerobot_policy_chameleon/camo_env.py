@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from chameleon_policy.camo import TASKS, CamoEnv, task_named
 from chameleon_policy.camo.env import SLOT_NAMES
-from chameleon_policy.camo.seeds import evaluation_seed
 from chameleon_policy.camo.world import CONTROL_HZ
+from chameleon_policy.seeds import evaluation_seed
 
 LONGEST_EVIDENCE = 600
 """Upper bound in control steps. Episodes end by themselves, but LeRobot needs a number."""

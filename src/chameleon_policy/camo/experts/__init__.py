@@ -17,7 +17,7 @@ EXPERTS: dict[str, type[Expert]] = {
 
 
 def make_expert(env: CamoEnv, *, noise: float = 1.0, wrong_choice: Answer | None = None) -> Expert:
-    """The expert for an environment's task; the environment must have been reset."""
+    """Return the expert for the task of an environment that has been reset."""
     return EXPERTS[env.task.name](env, noise=noise, wrong_choice=wrong_choice)
 
 

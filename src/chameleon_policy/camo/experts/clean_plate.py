@@ -9,20 +9,20 @@ from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.scene import PLATE_SURFACE, SPONGE
 
 GRIP = 0.037
-"""Height at which the sponge is held, more or less: in its foam."""
+"""Approximate height of the grip on the sponge: in its foam."""
 PRESS = 0.014
 
 
 class CleanPlateExpert(Expert):
-    """Wipes the plate at the place z. The strokes advance across it: where the sponge is tells how
-    far the work has come.
+    """Expert that wipes the plate with the index z.
+
+    The strokes advance across it: the position of the sponge shows the progress.
     """
 
     def plan(self, decision: int) -> list[Waypoint]:
-        """Sponge, over the plate, down, three strokes."""
+        """Return the way to the sponge, over the plate, down, and three strokes."""
         assert isinstance(self.choice, int)
-        # Held higher one time and lower the next: what must reach the plate is the sponge, not the
-        # hand.
+        # The height of the grip varies: the sponge must reach the plate, not the hand.
         grip = GRIP + self._rng.uniform(-0.008, 0.004)
         way = self.grasp("sponge", grip, SPONGE[2] + 0.09)
         sponge, plate = (
@@ -30,11 +30,10 @@ class CleanPlateExpert(Expert):
             self.env.world.position(self.env.task.candidates[self.choice]),
         )
         working = grip + PLATE_SURFACE - PRESS
-        # where in the hand the sponge is held
+        # of the sponge in the hand
         offset = sponge - (*self.env.world.position("sponge")[:2], 0)
-        # The first stroke goes through the middle: even a centimetre beside its path it covers most
-        # of the plate. Always from the same side: two mirrored ways would be two modes to learn,
-        # and neither is the answer to anything.
+        # The first stroke goes through the middle: even a centimetre off its path it covers most of
+        # the plate. Always from the same side: two mirrored ways would be two modes to learn.
         strokes = [(0.0, -0.026), (0.0, 0.026), (-0.014, 0.026), (-0.014, -0.026)]
         path = [
             np.array([plate[0] + x + offset[0], plate[1] + y + offset[1], working])

@@ -1,10 +1,9 @@
-"""Scripted demonstrators on privileged state: way points, human-like variation, and noise with
-clean labels (DART).
+"""Scripted experts on privileged state: way points, human-like variation, noise with clean labels.
 
-An expert waits at the decision pose until t_d. From then on it moves along way points. What it
-executes is disturbed, also while it waits; what it writes down is the undisturbed action that leads
-back to its path from where the arm really is. Without that, a policy learns to read its own drift
-as evidence.
+An expert waits at the decision pose until t_d. From then on it moves along way points. Its executed
+actions are disturbed, also while it waits; its labels are the undisturbed actions that lead back to
+its path from the arm's real pose (DART). Otherwise a policy learns to read its own drift as
+evidence.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from chameleon_policy.camo.controller import pose_to_action
 from chameleon_policy.camo.env import CamoEnv, describe_answers
 from chameleon_policy.camo.geometry import Array, Pose, rotation_about, rotation_vector
 from chameleon_policy.camo.robot import DECISION_POSE, DOWNWARD
-from chameleon_policy.camo.seeds import stream
 from chameleon_policy.camo.tasks import Answer
+from chameleon_policy.seeds import stream
 
 OPEN, CLOSED = 1.0, 0.0
 TURN = 0.22
 """Largest rotation in one control step (rad)."""
 NOISE_POSITION, NOISE_TURN, NOISE_MEMORY = 0.0045, 0.02, 0.6
-"""Disturbance: standard deviations (m, rad) of each step's push, and how much of the last one
-lingers.
+"""Disturbance: standard deviations (m, rad) of each step's push, and the share of the last one that
+stays.
 """
 
 
 @dataclass(frozen=True)
 class Waypoint:
-    """A place on the way."""
+    """Way point of the tool."""
 
     pose: Pose
     gripper: float
@@ -43,23 +42,21 @@ class Waypoint:
     stay: int = 0
     """Control steps to remain after arriving."""
     noise: float = 1.0
-    """Share of the disturbance on the way there: less where things are taken and put."""
+    """Share of the disturbance on the way there: less where objects are gripped or put down."""
 
 
 @dataclass(frozen=True)
 class Demonstrated:
-    """One step of a demonstration."""
+    """Step of a demonstration."""
 
     action: Array
     """The clean action: the label."""
     executed: Array
-    """What is sent to the arm."""
+    """The action sent to the arm."""
 
 
 class Expert(ABC):
-    """Demonstrates one episode, with a temperament of its own: make one after the environment's
-    `reset`.
-    """
+    """Expert for one episode, with its own variation; made after the environment's `reset`."""
 
     def __init__(
         self, env: CamoEnv, *, noise: float = 1.0, wrong_choice: Answer | None = None
@@ -67,7 +64,8 @@ class Expert(ABC):
         if wrong_choice is not None and wrong_choice not in env.task.answers:
             answers = describe_answers(env.task.answers)
             raise ValueError(
-                f"{env.task.name} has no answer {wrong_choice!r} to choose wrongly; it has {answers}"
+                f"{env.task.name} has no answer {wrong_choice!r} to choose wrongly; "
+                f"it has {answers}"
             )
         self.env, self._noise, self._wrong_choice = env, noise, wrong_choice
         self._rng = stream(env.seed, "expert")
@@ -81,15 +79,15 @@ class Expert(ABC):
 
     @property
     def choice(self) -> Answer:
-        """What the expert takes for the answer: z, unless it was told to be wrong."""
+        """The expert's answer: z, or the wrong choice that was asked for."""
         return self.env.z if self._wrong_choice is None else self._wrong_choice
 
     @abstractmethod
     def plan(self, decision: int) -> list[Waypoint]:
-        """The way points after the decision with this number."""
+        """Return the way points after the decision with this index."""
 
     def act(self) -> Demonstrated:
-        """The label and the executed action for the current observation."""
+        """Return the label and the executed action for the current observation."""
         if len(self.env.decisions) > self._planned:
             hesitation = Waypoint(
                 DECISION_POSE, OPEN, stay=int(self._rng.integers(0, 2)), tolerance=0.05
@@ -109,7 +107,7 @@ class Expert(ABC):
         return Demonstrated(pose_to_action(clean, goal.gripper), self._disturb(clean, goal))
 
     def _current(self) -> Waypoint:
-        """The way point to go for now; passes those that are reached."""
+        """Return the next way point; drop those that are reached."""
         tool = self.env.world.tool()
         while self._plan:
             goal = self._plan[0]
@@ -137,20 +135,21 @@ class Expert(ABC):
         return pose_to_action(Pose(clean.position + push[:3], turned), goal.gripper)
 
     def wobble(self, size: float) -> Array:
-        """A small random offset, for detours and inexact grasps."""
+        """Return a small random offset (3,), for detours and inexact grasps."""
         return self._rng.uniform(-size, size, 3)
 
     def over(
         self, position: Array, height: float, detour: float = 0.0, rotation: Array | None = None
     ) -> Pose:
-        """A tool pose above a point of the table, perhaps a little beside it; in the expert's own
-        posture by default.
+        """Return a tool pose above a point of the table, perhaps a little next to it.
+
+        The rotation is the expert's own posture by default.
         """
         where = np.array([position[0], position[1], height]) + self.wobble(detour)
         return Pose(where, self.posture if rotation is None else rotation)
 
     def grasp(self, name: str, grip: float, above: float) -> list[Waypoint]:
-        """Approach an object from above and take it at a height over its origin."""
+        """Return way points that approach an object from above and grip it."""
         position = self.env.world.position(name)
         hold = np.array([position[0], position[1], position[2] + grip]) + self.wobble(0.003)
         down = Pose(hold, self.posture)

@@ -1,6 +1,4 @@
-"""Seasonings: three times take a shaker, shake it across the bowl, put it back, return to the
-decision pose.
-"""
+"""Seasonings: three times take a shaker, shake it across the bowl, put it back, and return."""
 
 from __future__ import annotations
 
@@ -13,22 +11,21 @@ from chameleon_policy.camo.robot import DECISION_POSE, DOWNWARD
 GRIP = 0.058
 TILTED = rotation_about((0, 1, 0), -0.4) @ DOWNWARD
 RETURNING = rotation_about((0, 0, 1), 0.5) @ DOWNWARD
-"""On the way back the tool is turned about the vertical: a shaker that is being put back is held
-differently from one that is being taken, so that the manipulation itself asks for no memory. Only
-the choice does.
+"""On the way back the tool is turned about the vertical: putting a shaker back looks different from
+taking it, so that only the choice needs memory, not the manipulation.
 """
 OVER_BOWL, DIP = 0.20, 0.07
 
 
 class SeasoningsExpert(Expert):
-    """Adds the seasonings of z.
+    """Expert that adds the seasonings of z.
 
-    The shakes are a W across the bowl: where the hand is tells how far the shaking has come, and in
-    which direction it goes.
+    The shakes are a W across the bowl: the position of the hand shows the progress and the
+    direction.
     """
 
     def plan(self, decision: int) -> list[Waypoint]:
-        """Take, shake twice, put back, return."""
+        """Return the way to take a shaker, shake it twice, put it back and return."""
         assert isinstance(self.choice, tuple)
         shaker = self.env.task.candidates[self.choice[decision]]
         way = self.grasp(shaker, GRIP, 0.20)

@@ -7,10 +7,10 @@ from chameleon_policy.camo.scene import CUP_HEIGHT
 
 
 class ShellGameExpert(Expert):
-    """Lifts the cup at the place z."""
+    """Expert that lifts the cup at the position z."""
 
     def plan(self, decision: int) -> list[Waypoint]:
-        """Above, down, close, up."""
+        """Return the way above the cup, down, close, up."""
         cups = sorted(self.env.task.candidates, key=lambda name: self.env.world.position(name)[1])
         assert isinstance(self.choice, int)
         cup = cups[self.choice]

@@ -1,5 +1,6 @@
-"""Clean plate: a hand takes up one of three plates and puts it back. Take the sponge and wipe that
-plate.
+"""Clean plate: a hand takes up one of three plates and puts it back.
+
+The robot must take the sponge and wipe that plate.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from chameleon_policy.camo.hand import AWAY, FLAT_GRIP, Script, add_hand, vary_g
 from chameleon_policy.camo.scene import PLATE_INNER, PLATE_RADIUS, SPONGE, add_plate, add_sponge
 from chameleon_policy.camo.scoring import Verdict
 from chameleon_policy.camo.tasks.task import (
-    Answer,
     Span,
     Task,
     check_span,
@@ -25,20 +25,19 @@ from chameleon_policy.camo.tasks.task import (
     standing,
 )
 from chameleon_policy.camo.world import World
+from chameleon_policy.suite import Answer
 
 WIPED = 0.6
-"""Share of the inner disc that the sponge must have been over, in contact."""
+"""Share of the inner disc that the sponge must have covered in contact."""
 MOVED = 0.03
-"""A plate that was pushed further than this (m) spoils the manipulation."""
+"""A plate pushed further than this (m) spoils the manipulation."""
 FLAT = 0.3
-"""A sponge that is tilted further (rad) against the plate touches it with an edge and wipes
-nothing.
-"""
+"""A sponge tilted further (rad) against the plate touches it with an edge and wipes nothing."""
 CELL = 0.004
 
 
 class CleanPlate(Task):
-    """z is the place of the plate that the hand took up."""
+    """Task whose z is the index of the plate that the hand took up."""
 
     name = "clean-plate"
     gym_id = "Camo/CleanPlate-v0"
@@ -61,14 +60,14 @@ class CleanPlate(Task):
         self._last_contact: dict[str, Pose] = {}
 
     def build(self, spec: mujoco.MjSpec) -> None:
-        """Three plates, a sponge, a hand."""
+        """Add three plates, a sponge and a hand."""
         for plate in self.candidates:
             add_plate(spec, plate)
         add_sponge(spec, "sponge")
         add_hand(spec, "hand")
 
     def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
-        """Plates in a row with some disorder, the sponge between them and the robot."""
+        """Return plates in a row with some disorder, the sponge between them and the robot."""
         homes = in_a_row(self.candidates, rng, x=0.585, spacing=0.172, shift=0.015, disorder=0.006)
         homes["sponge"] = standing(
             *(np.array([0.43, 0.0]) + rng.uniform((-0.02, -0.10), (0.02, 0.10)))
@@ -76,24 +75,25 @@ class CleanPlate(Task):
         return homes
 
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
-        """Visits to plates, all equally long; in one of them the plate is taken up, in the others
-        the hand only hovers.
+        """Return visits to plates, all equally long.
+
+        In one of them the plate is taken up; in the others the hand only hovers.
         """
         hovers = int(rng.integers(self._hovers[0], self._hovers[1] + 1))
         turn_of_answer = int(rng.integers(hovers + 1))
         others = rng.permutation(2)[:hovers]
         self.difficulty = {"distractor_hovers": hovers}
         assert isinstance(z, int)
-        not_z = [place for place in self.answers if place != z]
+        not_z = [index for index in self.answers if index != z]
         visits = [not_z[index] for index in others]
         visits.insert(turn_of_answer, z)
         scene = self.new_choreography(homes)
         above, grip = 0.05, vary_grip(rng) @ FLAT_GRIP
-        for number, place in enumerate(visits):
-            plate = self.candidates[place]
+        for number, index in enumerate(visits):
+            plate = self.candidates[index]
             rim = Pose(homes[plate].position + (PLATE_RADIUS - 0.012, 0, 0.016), grip)
             scene.move(5 if number == 0 else 4, {"hand": rim.translated(0.06, 0, above)})
-            if place == z:
+            if index == z:
                 scene.move(2, {"hand": rim})
                 scene.move(3, {"hand": rim.translated(0.01, 0, 0.12)}, carry={"hand": (plate,)})
                 scene.wait(2)
@@ -113,17 +113,17 @@ class CleanPlate(Task):
         return scene.script()
 
     def begin(self, homes: dict[str, Pose]) -> None:
-        """Nothing wiped yet."""
+        """Begin the execution with nothing wiped."""
         super().begin(homes)
         self._wiped = {plate: np.zeros(len(self._cells), bool) for plate in self.candidates}
         self._last_contact = {}
 
     def coverage(self, plate: str) -> float:
-        """Share of a plate's inner disc that the sponge has been over."""
+        """Return the share of a plate's inner disc that the sponge has covered."""
         return float(self._wiped[plate].mean())
 
     def watch(self, world: World) -> None:
-        """Handling of the sponge, pushed plates, wiped area."""
+        """Note handling of the sponge, pushed plates and wiped area."""
         touching = world.touching()
         self.note_handling(world, touching, "sponge")
         sponge = world.pose("sponge")
@@ -140,8 +140,9 @@ class CleanPlate(Task):
                 self._last_contact.pop(plate, None)
 
     def _wipe(self, plate: str, pose: Pose, sponge: Pose) -> None:
-        """Mark what the sponge's underside covers, and swept since the last control step if it lay
-        on the plate then.
+        """Mark the area under the sponge.
+
+        If the sponge lay on the plate at the last control step, also the area swept since then.
         """
         last = self._last_contact.get(plate, sponge)
         self._last_contact[plate] = sponge
@@ -154,8 +155,9 @@ class CleanPlate(Task):
             self.note("wiped", plate)
 
     def finished(self, step: int) -> bool:
-        """A second after a plate is wiped, so that a push is still seen and all strokes are shown;
-        or if something broke.
+        """Return true a second after a plate is wiped, or when something broke.
+
+        The second shows a push and all strokes.
         """
         events = self.events
         if (
@@ -168,7 +170,7 @@ class CleanPlate(Task):
 
     @staticmethod
     def judge(events: Sequence[Event]) -> Verdict:
-        """M: one plate wiped, none moved, nothing knocked over."""
+        """Return the choice if one plate was wiped, none moved and nothing knocked over."""
         wiped = names(events, "wiped")
         if len(wiped) > 1:
             return Verdict(None, f"two plates: {', '.join(wiped)} were wiped")

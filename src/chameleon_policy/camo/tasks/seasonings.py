@@ -1,8 +1,7 @@
-"""Seasonings: a hand lifts three shakers one after the other, repeats allowed. Add them to the bowl
-in that order.
+"""Seasonings: a hand lifts three shakers one after the other, repeats allowed.
 
-After every addition the scene and the arm return exactly to the same state: only memory knows how
-far the recipe has come.
+The robot must add them to the bowl in that order. After every addition the scene and the arm return
+exactly to the same state: only memory knows the progress.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Script, add_hand, var
 from chameleon_policy.camo.robot import DECISION_POSE
 from chameleon_policy.camo.scene import BOWL_RADIUS, SHAKER_HEIGHT, SPICES, add_bowl, add_shaker
 from chameleon_policy.camo.scoring import Verdict
-from chameleon_policy.camo.tasks.task import Answer, Task, failure, in_a_row, standing
+from chameleon_policy.camo.tasks.task import Task, failure, in_a_row, standing
 from chameleon_policy.camo.world import World
+from chameleon_policy.suite import Answer
 
 STROKES, STROKE = 2, 0.02
 """A shake: this many strokes down of at least this length (m), with the lid over the bowl."""
-IN_PLACE = 0.035
-"""A shaker is back when it stands this close (m) to where it stood."""
+AT_HOME = 0.035
+"""A shaker is back when it stands this close (m) to its home ..."""
 UPRIGHT = 0.2
 """... and is tilted by less than this (rad)."""
 RETURNED = (0.035, 0.25, 0.7)
@@ -34,7 +34,7 @@ GRIP = SHAKER_HEIGHT * 0.5
 
 
 class Seasonings(Task):
-    """z is the sequence of three shakers."""
+    """Task whose z is the sequence of three shakers."""
 
     name = "seasonings"
     gym_id = "Camo/Seasonings-v0"
@@ -55,14 +55,14 @@ class Seasonings(Task):
         self._shaken = ""
 
     def build(self, spec: mujoco.MjSpec) -> None:
-        """Three shakers, a bowl, a hand."""
+        """Add three shakers, a bowl and a hand."""
         for shaker, spice in zip(self.candidates, SPICES, strict=True):
             add_shaker(spec, shaker, spice)
         add_bowl(spec, "bowl")
         add_hand(spec, "hand")
 
     def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
-        """Shakers in a row with some disorder, the bowl between them and the robot."""
+        """Return shakers in a row with some disorder, the bowl between them and the robot."""
         homes = in_a_row(self.candidates, rng, x=0.60, spacing=0.15, shift=0.015, disorder=0.01)
         homes["bowl"] = standing(
             *(np.array([0.44, 0.0]) + rng.uniform((-0.012, -0.04), (0.012, 0.04)))
@@ -70,15 +70,13 @@ class Seasonings(Task):
         return homes
 
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
-        """Three lifts of equal duration; between two lifts the hand always lets go and draws
-        back.
-        """
+        """Lift three shakers, each as long; between two lifts the hand lets go and draws back."""
         assert isinstance(z, tuple)
         self.difficulty = {}
         scene = self.new_choreography(homes)
         rotation = vary_grip(rng) @ UPRIGHT_GRIP
-        for number, place in enumerate(z):
-            shaker = self.candidates[place]
+        for number, index in enumerate(z):
+            shaker = self.candidates[index]
             grip = Pose(homes[shaker].position + (0, 0, GRIP), rotation)
             scene.move(5 if number == 0 else 3, {"hand": grip.translated(0.09, 0, 0.01)})
             scene.move(1, {"hand": grip})
@@ -94,29 +92,30 @@ class Seasonings(Task):
         return scene.script()
 
     def begin(self, homes: dict[str, Pose]) -> None:
-        """Nothing added yet."""
+        """Begin the execution with nothing added."""
         super().begin(homes)
         self._held = self._shaken = ""
 
     def watch(self, world: World) -> None:
-        """Handling, shakes, returns; an addition is complete when every shaker stands in place and
-        the arm is back.
+        """Note handling, shakes and returns.
+
+        An addition is complete when every shaker stands at home and the arm is back.
         """
         touching = world.touching()
-        in_place = True
+        at_home = True
         for shaker in self.candidates:
             self.note_handling(world, touching, shaker)
             held = frozenset(("gripper", shaker)) in touching
             rests = any(shaker in pair and "gripper" not in pair for pair in touching)
             away = float(np.linalg.norm(world.position(shaker) - self._homes[shaker].position))
-            if held and away > IN_PLACE:
+            if held and away > AT_HOME:
                 self._count_strokes(world, shaker)
-            elif not held and away > IN_PLACE and rests:
+            elif not held and away > AT_HOME and rests:
                 self.note("moved", shaker)  # on the table, or in the bowl
             elif not held and shaker == self._held:
                 self._held = ""  # it stands at home: the next pick counts its strokes anew
-            in_place &= not held and away <= IN_PLACE and world.tilt(shaker) < UPRIGHT
-        if self._shaken and in_place and self._arm_is_back(world):
+            at_home &= not held and away <= AT_HOME and world.tilt(shaker) < UPRIGHT
+        if self._shaken and at_home and self._arm_is_back(world):
             self.append("added", self._shaken)
             self._held = self._shaken = ""
             self.forget("touched", "raised", "lowered", "shaken")
@@ -130,8 +129,7 @@ class Seasonings(Task):
         if self._held != shaker:
             self._held, self._strokes, self._turning_point, self._falling = shaker, 0, height, False
         over_bowl = np.hypot(*(lid - world.position("bowl"))[:2]) < BOWL_RADIUS
-        # The turning point follows the lid until it has come back by a stroke's length: then the
-        # direction has changed.
+        # The turning point follows the lid until the lid has come back by the length of a stroke.
         if self._falling:
             self._turning_point = min(self._turning_point, height)
             if height > self._turning_point + STROKE:
@@ -152,15 +150,13 @@ class Seasonings(Task):
         return bool(near and turned < RETURNED[1] and world.gripper() > RETURNED[2])
 
     def finished(self, step: int) -> bool:
-        """After three additions, or when something is spoilt for good."""
+        """Return true after three additions, or when something is spoilt for good."""
         events = self.events
         return _spoilt(events) or sum(event.kind == "added" for event in events) >= self.decisions
 
     @staticmethod
     def judge(events: Sequence[Event]) -> Verdict:
-        """M: three additions, each shaker back in its place before the next is taken, none
-        dropped.
-        """
+        """Return the choices if three shakers were added, each put back before the next."""
         added = [event.object for event in events if event.kind == "added"]
         if len(added) == Seasonings.decisions and not _spoilt(events):
             return Verdict(tuple(Seasonings.candidates.index(shaker) for shaker in added))
@@ -182,8 +178,9 @@ def _spoilt(events: Sequence[Event]) -> bool:
 
 
 def _raised_together(events: Sequence[Event]) -> list[str]:
-    """Shakers that were raised without a return to the decision pose between them: the aliased
-    decision was left out.
+    """Return shakers raised without a return to the decision pose between them.
+
+    Their aliased decision was left out.
     """
     raised: list[str] = []
     for event in events:

@@ -1,5 +1,6 @@
-"""Shell game: a hand shows the ball under a cup, cups change places, the hand leaves. Lift the cup
-that hides the ball.
+"""Shell game: a hand shows the ball under a cup, the cups are swapped, the hands leave.
+
+The robot must lift the cup that hides the ball.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from chameleon_policy.camo.hand import (
 )
 from chameleon_policy.camo.scene import BALL_RADIUS, CUP_HEIGHT, CUP_RIM, add_ball, add_cup
 from chameleon_policy.camo.scoring import Verdict
-from chameleon_policy.camo.tasks.task import Answer, Span, Task, check_span, failure, in_a_row
+from chameleon_policy.camo.tasks.task import Span, Task, check_span, failure, in_a_row
 from chameleon_policy.camo.world import World
+from chameleon_policy.suite import Answer
 
 LIFT = 0.10
 """A cup counts as lifted from this height on (m)."""
@@ -32,7 +34,7 @@ OUTSIDE = {"left_hand": -0.30, "right_hand": 0.30}
 
 
 class ShellGame(Task):
-    """z is the place at which the ball ends."""
+    """Task whose z is the final position of the ball."""
 
     name = "shell-game"
     gym_id = "Camo/ShellGame-v0"
@@ -50,7 +52,7 @@ class ShellGame(Task):
         self._grips: dict[str, Array] = {}
 
     def build(self, spec: mujoco.MjSpec) -> None:
-        """Three cups, a ball, two hands."""
+        """Add three cups, a ball and two hands."""
         for cup in self.candidates:
             add_cup(spec, cup)
         add_ball(spec, "ball")
@@ -58,16 +60,18 @@ class ShellGame(Task):
         add_hand(spec, "right_hand")
 
     def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
-        """Cups in a row with some disorder; the ball waits beside them until the script puts it
-        under one.
+        """Return cups in a row with some disorder.
+
+        The ball waits next to them until the script puts it under one.
         """
         homes = in_a_row(self.candidates, rng, x=0.57, spacing=0.17, shift=0.02, disorder=0.012)
         homes["ball"] = Pose(np.array([0.80, 0.0, BALL_RADIUS]), np.eye(3))
         return homes
 
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
-        """Show the ball, swap, leave. The swaps are drawn first: z decides only where the ball
-        begins.
+        """Show the ball, swap cups, leave.
+
+        The swaps are drawn first: z decides only where the ball begins.
         """
         pairs = [(0, 1), (1, 2), (0, 2)]
         swaps = [
@@ -83,13 +87,13 @@ class ShellGame(Task):
             "right_hand": vary_grip(rng) @ RIGHT_GRIP,
         }
         scene = self.new_choreography(homes)
-        at_place = list(self.candidates)
-        covered = at_place[start]
+        cup_at = list(self.candidates)
+        covered = cup_at[start]
         self._put_ball_under(scene, covered)
         self._show_ball(scene, covered)
         for left_in_front, pair in zip(rng.random(len(swaps)) < 0.5, swaps, strict=True):
-            self._swap(scene, at_place, pair, bool(left_in_front), covered)
-        scene.move(3, {hand: self._beside(scene.where(hand), hand) for hand in self.hands})
+            self._swap(scene, cup_at, pair, bool(left_in_front), covered)
+        scene.move(3, {hand: self._next_to(scene.where(hand), hand) for hand in self.hands})
         scene.move(4, {hand: self._away(hand) for hand in self.hands})
         return scene.script()
 
@@ -109,7 +113,7 @@ class ShellGame(Task):
         scene.move(
             5,
             {
-                hand: self._beside(grip, hand),
+                hand: self._next_to(grip, hand),
                 idle: Pose(np.array([0.86, 1.5 * OUTSIDE[idle], 0.10]), self._grips[idle]),
             },
         )
@@ -119,23 +123,20 @@ class ShellGame(Task):
         scene.highlight()
         scene.move(3, {hand: grip}, carry={hand: (cup,)})
         scene.put(cup, home)
-        scene.move(2, {hand: self._beside(grip, hand)})
+        scene.move(2, {hand: self._next_to(grip, hand)})
 
     def _swap(
         self,
         scene: Choreography,
-        at_place: list[str],
+        cup_at: list[str],
         pair: tuple[int, int],
         left_in_front: bool,
         covered: str,
     ) -> None:
-        """Both hands take a cup each and slide them past one another; the ball goes along under its
-        cup.
-        """
-        cups = {"left_hand": at_place[pair[0]], "right_hand": at_place[pair[1]]}
+        """Let both hands take a cup each and slide them past one another, the ball with its cup."""
+        cups = {"left_hand": cup_at[pair[0]], "right_hand": cup_at[pair[1]]}
         starts = {hand: scene.where(cup) for hand, cup in cups.items()}
-        # The ends are the other cup's own pose: cups stand after any swaps exactly where cups stood
-        # before.
+        # Each end is the other cup's own pose: swaps change no position, to the last bit.
         ends = {"left_hand": starts["right_hand"], "right_hand": starts["left_hand"]}
         bow = np.array([0.085 if left_in_front else -0.085, 0, 0])
         scene.move(4, {hand: self._grip(start, hand) for hand, start in starts.items()})
@@ -149,24 +150,24 @@ class ShellGame(Task):
         for hand, cup in cups.items():
             scene.put(cup, ends[hand])
         self._put_ball_under(scene, covered)
-        at_place[pair[0]], at_place[pair[1]] = at_place[pair[1]], at_place[pair[0]]
+        cup_at[pair[0]], cup_at[pair[1]] = cup_at[pair[1]], cup_at[pair[0]]
         scene.move(
-            2, {hand: self._beside(self._grip(end, hand), hand) for hand, end in ends.items()}
+            2, {hand: self._next_to(self._grip(end, hand), hand) for hand, end in ends.items()}
         )
 
     def _grip(self, cup: Pose, hand: str) -> Pose:
-        """Where a hand holds a cup."""
+        """Return the pose of a hand that holds a cup."""
         return Pose(cup.position + (0, 0, GRIP), self._grips[hand])
 
-    def _beside(self, grip: Pose, hand: str) -> Pose:
-        """Drawn back from a cup along the forearm."""
+    def _next_to(self, grip: Pose, hand: str) -> Pose:
+        """Return a grip drawn back from the cup along the forearm."""
         return grip.translated(*(0.11 * self._grips[hand][:, 0] + (0, 0, 0.02)))
 
     def _away(self, hand: str) -> Pose:
         return Pose(AWAY + (0, OUTSIDE[hand], 0), self._grips[hand])
 
     def hidden(self, world: World) -> set[str]:
-        """The ball, while a cup stands over it."""
+        """Return the ball while a cup stands over it."""
         ball = world.position("ball")
         for cup in self.candidates:
             pose = world.pose(cup)
@@ -176,7 +177,7 @@ class ShellGame(Task):
         return set()
 
     def watch(self, world: World) -> None:
-        """Handling of the cups, and lifts."""
+        """Note handling and lifts of the cups."""
         touching = world.touching()
         for cup in self.candidates:
             self.note_handling(world, touching, cup)
@@ -185,8 +186,9 @@ class ShellGame(Task):
                 self.note("lifted", cup)
 
     def finished(self, step: int) -> bool:
-        """A little after the lift, so that a second cup or a fall is still seen; at once when a cup
-        was looked under.
+        """Return true shortly after the lift, or at once when a cup was set down again.
+
+        The delay shows a second cup or a fall.
         """
         events = self.events
         if (
@@ -199,8 +201,9 @@ class ShellGame(Task):
 
     @staticmethod
     def judge(events: Sequence[Event]) -> Verdict:
-        """M: exactly one cup lifted and still held, the others standing. Who looks under a second
-        cup needs no memory.
+        """Return the choice if exactly one cup was lifted and is held, and the others stand.
+
+        A policy that looks under a second cup needs no memory.
         """
         lifted, raised = names(events, "lifted"), names(events, "raised")
         if len(raised) > 1:

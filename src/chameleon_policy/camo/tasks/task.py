@@ -1,5 +1,6 @@
-"""What a task is: objects, a layout, a choreography, a watcher and a judge. A new task is a file
-with one such class.
+"""Tasks: objects, a layout, a choreography, a watcher and a judge.
+
+A new task is a file with one subclass of `Task`.
 """
 
 from __future__ import annotations
@@ -14,55 +15,53 @@ import numpy as np
 from chameleon_policy.camo.events import Event, Kind, happened, names
 from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Choreography, Script
-from chameleon_policy.camo.scoring import Verdict
+from chameleon_policy.camo.scoring import Score, Summary, Verdict, summarise
 from chameleon_policy.camo.world import World
+from chameleon_policy.suite import Answer
 
-Answer = int | tuple[int, ...]
-"""z. Places count from left to right in the third view, from 0."""
 Span = int | tuple[int, int]
-"""A fixed number, or a range (both ends included) to draw one from for every episode."""
+"""A number, or a range (both ends included) from which every episode draws one."""
 
 RAISED, GROUNDED, TOPPLED = 0.03, 0.012, 0.7
-"""Heights above home (m) and tilt (rad) from which something counts as raised, as standing again,
-as fallen over.
+"""Height above home (m) from which an object counts as raised, height below which it stands again,
+and tilt (rad) from which it has fallen over.
 """
 
 
 def check_span(name: str, span: Span, lowest: int, highest: int) -> tuple[int, int]:
-    """The range of a dial, or a ValueError that says what it may be."""
+    """Return the range of a dial, or raise a ValueError that says what it may be."""
     low, high = span if isinstance(span, (tuple, list)) and len(span) == 2 else (span, span)
     whole = all(
         isinstance(end, (int, np.integer)) and not isinstance(end, bool) for end in (low, high)
     )
     if not whole or not lowest <= low <= high <= highest:
         raise ValueError(
-            f"{name} must be a number or a (low, high) pair between {lowest} and {highest}, got {span!r}"
+            f"{name} must be a number or a (low, high) pair between {lowest} and {highest}, "
+            f"got {span!r}"
         )
     return int(low), int(high)
 
 
 class Task(ABC):
-    """One of the benchmark's tasks. An instance serves one environment and keeps what it has seen
-    of the episode.
-    """
+    """Task of the benchmark; an instance serves one environment and keeps the episode's events."""
 
     name: ClassVar[str]
     gym_id: ClassVar[str]
     instruction: ClassVar[str]
     answers: ClassVar[tuple[Answer, ...]]
-    """Every z there is; all equally likely."""
+    """Every z; all equally likely."""
     candidates: ClassVar[tuple[str, ...]]
-    """The objects to choose from, from left to right at the beginning."""
+    """Objects to choose from, from left to right at the beginning."""
     others: ClassVar[tuple[str, ...]]
     hands: ClassVar[tuple[str, ...]]
     execution_steps: ClassVar[int]
-    """Control steps after the first decision until the time is over."""
+    """Limit of control steps after the first decision."""
     decisions: ClassVar[int] = 1
     choosing: ClassVar[Kind] = "raised"
-    """What happens to the candidate that is chosen, before anything else tells which one it is."""
+    """The first event that identifies the chosen candidate."""
     dials: ClassVar[dict[str, tuple[int, int]]] = {}
-    """Difficulty: the name of each dial and its default range; keyword arguments of the
-    constructor. An episode's draw is in `difficulty`.
+    """Difficulty: each dial, a keyword argument of the constructor, and its default range. An
+    episode's draw is in `difficulty`.
     """
 
     def __init__(self) -> None:
@@ -76,13 +75,22 @@ class Task(ABC):
 
     @property
     def chance(self) -> float:
-        """p: the DSR of a guess."""
+        """DSR of a guess."""
         return 1 / len(self.answers)
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """Everything on the table."""
+        """All objects on the table."""
         return (*self.candidates, *self.others)
+
+    @classmethod
+    def slots(cls) -> int:
+        """Return the number of object slots: objects and hands."""
+        return len(cls.candidates) + len(cls.others) + len(cls.hands)
+
+    def summarise(self, scores: Sequence[Score]) -> Summary:
+        """Return MSR, DSR and SR of many episodes."""
+        return summarise(scores, self.chance)
 
     @abstractmethod
     def build(self, spec: mujoco.MjSpec) -> None:
@@ -90,33 +98,33 @@ class Task(ABC):
 
     @abstractmethod
     def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
-        """Where the objects stand at the beginning, the same for every z."""
+        """Return the initial poses of the objects, the same for every z."""
 
     @abstractmethod
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
-        """The evidence for z; sets `difficulty`. Its length and where objects stand at its end must
-        not depend on z.
+        """Return the evidence for z, and set `difficulty`.
+
+        Its length and the final poses of the objects must not depend on z.
         """
 
     @abstractmethod
     def watch(self, world: World) -> None:
-        """Look at the world after a control step of the execution and `note` what happened."""
+        """Read the world after a control step of the execution and `note` its events."""
 
     @abstractmethod
     def finished(self, step: int) -> bool:
-        """Whether the outcome is settled."""
+        """Return whether the outcome is settled."""
 
     @staticmethod
     @abstractmethod
     def judge(events: Sequence[Event]) -> Verdict:
-        """What was chosen, or why the manipulation does not count: a function of the events
-        alone.
-        """
+        """Return the choice, or why the manipulation does not count, from the events alone."""
 
     @classmethod
     def choices(cls, events: Sequence[Event]) -> tuple[int | None, ...]:
-        """For each decision the place of the candidate that was chosen after it, whatever became of
-        it; None for none.
+        """Return for each decision the index of the candidate chosen after it, None for none.
+
+        It counts whatever became of the manipulation.
         """
         found: list[int | None] = []
         for event in events:
@@ -132,11 +140,11 @@ class Task(ABC):
         return tuple(found)
 
     def hidden(self, world: World) -> set[str]:
-        """Objects that no camera can see."""
+        """Return the objects that no camera can see."""
         return set()
 
     def begin(self, homes: dict[str, Pose]) -> None:
-        """A new episode's execution, with the objects at these places."""
+        """Begin the execution of an episode, with the objects at these poses."""
         self._homes, self._log, self._seen, self._step = homes, [], set(), 0
         in_order = sorted(self.candidates, key=lambda name: homes[name].position[1])
         self._label = dict(zip(in_order, self.candidates, strict=True))
@@ -152,31 +160,29 @@ class Task(ABC):
         return tuple(self._log)
 
     def append(self, kind: Kind, name: str = "") -> None:
-        """Write an event into the log.
+        """Append an event to the log.
 
-        Candidates that look alike are called by their place at the decision: `cup_0` is the
-        leftmost, whichever it was.
+        Candidates that look alike are named by their index at the decision: `cup_0` is the
+        leftmost.
         """
         self._log.append(Event(self._step, kind, self._label.get(name, name)))
         self._seen.add((kind, name))
 
     def note(self, kind: Kind, name: str = "") -> None:
-        """Write an event into the log if it is new for this object."""
+        """Append an event to the log if it is new for this object."""
         if not self.noted(kind, name):
             self.append(kind, name)
 
     def noted(self, kind: Kind, name: str = "") -> bool:
-        """Whether an object's event is in the log and was not forgotten."""
+        """Return whether an object's event is in the log and was not forgotten."""
         return (kind, name) in self._seen
 
     def forget(self, *kinds: Kind) -> None:
-        """Let events of these kinds be noted anew; the log keeps them."""
+        """Allow events of these kinds to be noted again; the log keeps them."""
         self._seen = {(kind, name) for kind, name in self._seen if kind not in kinds}
 
     def note_handling(self, world: World, touching: set[frozenset[str]], name: str) -> None:
-        """Touched, raised, lowered, dropped, toppled: what can happen to anything that a gripper
-        takes.
-        """
+        """Note what can happen to a gripped object: touched, raised, lowered, dropped, toppled."""
         held = frozenset(("gripper", name)) in touching
         height = float(world.position(name)[2] - self._homes[name].position[2])
         if held:
@@ -191,13 +197,13 @@ class Task(ABC):
             self.note("toppled", name)
 
     def new_choreography(self, homes: dict[str, Pose]) -> Choreography:
-        """Hands away, objects at home."""
+        """Return a choreography with hands away and objects at home."""
         hands = {name: Pose(AWAY, UPRIGHT_GRIP) for name in self.hands}
         return Choreography(hands, {name: homes[name] for name in self.objects})
 
 
 def standing(x: float, y: float) -> Pose:
-    """Upright on the table."""
+    """Return an upright pose on the table."""
     return Pose(np.array([x, y, 0.0]), np.eye(3))
 
 
@@ -210,21 +216,22 @@ def in_a_row(
     shift: float,
     disorder: float,
 ) -> dict[str, Pose]:
-    """Objects side by side at a distance from the robot: the row as a whole is shifted, and each of
-    them a little more.
+    """Return poses of objects side by side at a distance x from the robot.
+
+    The row as a whole is shifted at random, and each object a little more.
     """
     centre = np.array([x, 0.0]) + rng.uniform(-shift, shift, 2)
     middle = (len(names) - 1) / 2
     return {
         name: standing(
-            *(centre + (0.0, (place - middle) * spacing) + rng.uniform(-disorder, disorder, 2))
+            *(centre + (0.0, (index - middle) * spacing) + rng.uniform(-disorder, disorder, 2))
         )
-        for place, name in enumerate(names)
+        for index, name in enumerate(names)
     }
 
 
 def failure(events: Sequence[Event], thing: str) -> str:
-    """The common reasons why a manipulation does not count, the gravest first."""
+    """Return the common reasons why a manipulation does not count, the gravest first."""
     if happened(events, "toppled"):
         return f"toppled: {', '.join(names(events, 'toppled'))}"
     if happened(events, "dropped"):

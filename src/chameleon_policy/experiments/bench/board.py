@@ -1,4 +1,4 @@
-"""What people see of a bench: a line for everything that runs, and what stays of it."""
+"""Progress of a bench on the terminal."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from chameleon_policy.experiments.bench.plan import Job
+from chameleon_policy.experiments.bench.jobs import BenchJob
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 
-def what(job: Job, task: str | None) -> str:
-    """A training or an evaluation, for people."""
-    return f"training {job.name}" if task is None else f"{job.name} on {task}"
-
-
 class Board:
-    """Bars on a terminal; in a log file, a line when something begins and when it is over."""
+    """Progress bars on a terminal.
+
+    In a log file, a line at the beginning and the end of each process.
+    """
 
     def __init__(self, console: Console, out: Path) -> None:
         columns = (
@@ -40,7 +38,7 @@ class Board:
         self._bars = Progress(
             *columns, console=console, transient=True, disable=not console.is_terminal
         )
-        self._trainings: dict[TaskID, Job] = {}
+        self._training: dict[TaskID, BenchJob] = {}
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -50,26 +48,26 @@ class Board:
         self._bars.stop()
 
     @contextmanager
-    def line(self, job: Job, task: str | None = None) -> Iterator[None]:
-        """A line that is there as long as the work is."""
+    def bar(self, title: str, training: BenchJob | None = None) -> Iterator[None]:
+        """Show a bar while a process runs; it counts the steps of a training."""
         if not self._console.is_terminal:
-            self.say(f"{what(job, task)} begins")
-        line = self._bars.add_task(what(job, task), total=job.bench.steps if task is None else None)
-        if task is None:
-            self._trainings[line] = job
+            self.say(f"{title} begins")
+        bar = self._bars.add_task(title, total=training.bench.steps if training else None)
+        if training:
+            self._training[bar] = training
         try:
             yield
         finally:
-            self._trainings.pop(line, None)
-            self._bars.update(line, visible=False)
+            self._training.pop(bar, None)
+            self._bars.update(bar, visible=False)
 
     def refresh(self) -> None:
-        """How far the trainings are, by what they have written."""
+        """Read the steps of each training from its metrics."""
         if self._console.is_terminal:
-            for line, job in list(self._trainings.items()):
+            for bar, job in list(self._training.items()):
                 steps = [each["step"] for each in read_metrics(job.run(self._out) / METRICS)[-1:]]
-                self._bars.update(line, completed=steps[-1] if steps else 0)
+                self._bars.update(bar, completed=steps[-1] if steps else 0)
 
     def say(self, text: str, style: str = "") -> None:
-        """A line that stays."""
+        """Print a line above the bars."""
         self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -1,6 +1,4 @@
-"""Trainings and evaluations as processes of their own: they share a GPU, and none takes another
-down.
-"""
+"""Training and evaluation as separate processes: they share a GPU, and fail alone."""
 
 from __future__ import annotations
 
@@ -23,11 +21,11 @@ class ProcessFailedError(ValueError):
 
 
 class NoRoomError(ProcessFailedError):
-    """There was not enough memory on the GPU beside everything else."""
+    """There was not enough free memory on the GPU."""
 
 
 class Processes:
-    """Starts processes, waits for them, and stops all of them when asked."""
+    """Processes that are started, awaited, and stopped together."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -35,16 +33,15 @@ class Processes:
         self._stopped = False
 
     def run(self, command: Sequence[str], log: Path) -> int:
-        """The exit status of the command, when it is over; what it says is added to the log."""
+        """Run a command, append its output to the log, and return its exit status."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        # The revision of this process: results that are written meanwhile do not count as a change.
+        # The revision of this process: results written meanwhile do not count as a change.
         environment = {**os.environ, "GIT_REVISION": git_revision()}
         with log.open("ab") as file:
             with self._turn:
                 if self._stopped:
                     raise ProcessFailedError("stopped before it began")
-                # In a session of its own: Ctrl-C reaches this process only, which passes it on
-                # once.
+                # In a session of its own, so that Ctrl-C reaches it once, through this process.
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -60,7 +57,7 @@ class Processes:
         return status
 
     def stop(self) -> None:
-        """Ask every process to end, and kill those that do not; none is started any more."""
+        """Ask every process to end, kill those that do not, and start no more."""
         with self._turn:
             self._stopped = True
             running = list(self._running)
@@ -74,13 +71,13 @@ class Processes:
 
 
 def last_lines(log: Path, since: int = 0, number: int = LAST_LINES) -> str:
-    """The end of what a process said, in one line; `since` is where in the log it began."""
-    said = log.read_bytes()[since:].decode(errors="replace") if log.exists() else ""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    """Return the end of a process's output in one line; `since` is where in the log it began."""
+    output = log.read_bytes()[since:].decode(errors="replace") if log.exists() else ""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return " / ".join(lines[-number:]) or "it said nothing"
 
 
 def failure(status: int, log: Path, since: int) -> ProcessFailedError:
-    """What to raise for a process that ended with this status."""
+    """Return the error for a process that ended with this status."""
     kind = NoRoomError if status == NO_ROOM else ProcessFailedError
     return kind(f"exit status {status}; {log}: {last_lines(log, since)}")

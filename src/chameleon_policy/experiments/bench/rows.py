@@ -1,6 +1,4 @@
-"""The results file of a bench: one row per policy and task, added when it is there; whole at every
-moment.
-"""
+"""The results file of a bench: one row per policy and task, complete at every moment."""
 
 from __future__ import annotations
 
@@ -13,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from chameleon_policy.baselines import load_policy
-from chameleon_policy.camo import task_named
-from chameleon_policy.evaluate.camo import FIRST_SEED, evaluation_seeds
-from chameleon_policy.experiments.bench.plan import Job
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
+from chameleon_policy.experiments.bench.jobs import BenchJob
 from chameleon_policy.locking import only_process
 from chameleon_policy.provenance import PROCESS_START, git_revision, hardware, software
 from chameleon_policy.report.comparison.outcomes import FAILED, SUCCESS, WRONG, words
+from chameleon_policy.suite import suite_named
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.held_out import probe_metric
 from chameleon_policy.train.metrics import METRICS, read_metrics
@@ -38,12 +36,14 @@ IDENTITY = (
     "episodes",
 )
 """Two rows that agree in these are the same experiment."""
-SHOWN = (*IDENTITY, "msr", "dsr", "sr", "first_seed", "outcomes", "parameters")
-"""What every row must have."""
+RATES = ("msr", "dsr", "sr", "chance", "reasons")
+"""Scores of a row; only tasks with a decision have all of them."""
+SHOWN = (*IDENTITY, "sr", "first_seed", "outcomes", "parameters")
+"""Required fields of a row."""
 
 
 class Results:
-    """The rows in one JSON file; a file that is not there yet has none."""
+    """Rows in one JSON file; none if there is no file yet."""
 
     def __init__(self, path: Path) -> None:
         if path.is_dir():
@@ -59,19 +59,18 @@ class Results:
 
     @property
     def rows(self) -> list[Row]:
-        """As they are in the file now."""
+        """Rows of the file as it is now."""
         rows: list[Row] = self._read()["rows"]
         return rows
 
     def holds(self, identity: Mapping[str, Any]) -> bool:
-        """Whether this experiment has a row."""
+        """Return whether this experiment has a row."""
         return any(all(row[name] == identity[name] for name in IDENTITY) for row in self.rows)
 
     def append(self, row: Row, command: str) -> None:
-        """Add a row: the file has it whole, or is as it was before."""
+        """Add a row; an interrupted write leaves the file as it was."""
         with self._turn:
-            # Should the file have been moved away meanwhile, the rows of this bench are not lost
-            # with it.
+            # Rows outlive a file that was moved away meanwhile.
             rows = [*(self.rows if self.path.exists() else self._last["rows"]), row]
             document = {
                 "command": command,
@@ -79,7 +78,7 @@ class Results:
                 "hardware": hardware(),
                 "software": software(),
                 "git_revision": git_revision(),
-                # of all sittings
+                # of this process and the interrupted ones before it
                 "duration_s": round(self._spent_before + time.time() - PROCESS_START, 1),
                 "rows": rows,
             }
@@ -118,15 +117,14 @@ class Results:
                 raise ValueError(f"{self.path}: row {number} has no {', '.join(missing)}; {advice}")
             if len(row["outcomes"]) != row["episodes"]:
                 raise ValueError(
-                    f"{self.path}: row {number} has {row['episodes']} episodes and {len(row['outcomes'])} outcomes; {advice}"
+                    f"{self.path}: row {number} has {row['episodes']} episodes and "
+                    f"{len(row['outcomes'])} outcomes; {advice}"
                 )
         return document
 
 
-def row_of(job: Job, task: str, out: Path, command: str, evaluation_seconds: float) -> Row:
-    """The row of an evaluation that has just been written: its scores, and what the policy is and
-    has cost.
-    """
+def row_of(job: BenchJob, task: str, out: Path, command: str, evaluation_seconds: float) -> Row:
+    """Return the row of an evaluation that has just been written: scores, policy and cost."""
     document = json.loads(job.scores(out, task).read_text())
     scores = document["result"]
     run = job.run(out)
@@ -136,16 +134,16 @@ def row_of(job: Job, task: str, out: Path, command: str, evaluation_seconds: flo
     played = sorted(scores["rollouts"], key=lambda rollout: rollout["seed"])
     return {
         **job.identity(task),
-        **{name: scores[name] for name in ("msr", "dsr", "sr", "chance", "reasons")},
+        **{name: scores[name] for name in RATES if name in scores},
         "first_seed": played[0]["seed"],
         "outcomes": "".join(map(_letter, played)),
         "answers": words(rollout["z"] for rollout in played),
-        "choices": words(rollout["choice"] for rollout in played),
+        "choices": words(rollout.get("choice") for rollout in played),
         "sampling_steps": scores["steps"],
         "executed": policy.executed if scores["executed"] is None else scores["executed"],
         "parameters": sum(weight.numel() for weight in policy.state_dict().values()),
         "minutes": seconds / 60,
-        "probe": _probe(lines, job.tasks, task),
+        "probe": _probe(lines, job, task),
         "git_revision": document["git_revision"],
         "hardware": document["hardware"],
         "command": command,
@@ -154,15 +152,17 @@ def row_of(job: Job, task: str, out: Path, command: str, evaluation_seconds: flo
 
 
 def _letter(rollout: Mapping[str, Any]) -> str:
+    """Return the letter of an episode; only tasks with a decision have wrong choices."""
+    if "decision" not in rollout:
+        return SUCCESS if rollout["success"] else FAILED
     if not rollout["manipulation"]:
         return FAILED
     return SUCCESS if rollout["decision"] else WRONG
 
 
-def _probe(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str], task: str) -> float | None:
-    """How much of the task's answers the last look could read from the memory; None where nothing
-    was read.
-    """
-    name = "held_out_probe" if len(tasks) == 1 else probe_metric(task_named(task).instruction)
+def _probe(lines: Sequence[Mapping[str, Any]], job: BenchJob, task: str) -> float | None:
+    """Return the accuracy of the last probe of the task's answers; None where there was none."""
+    instruction = suite_named(job.bench.suite).task(task).instruction
+    name = "held_out_probe" if len(job.tasks) == 1 else probe_metric(instruction)
     found: list[float] = [line[name] for line in lines if name in line]
     return found[-1] if found else None

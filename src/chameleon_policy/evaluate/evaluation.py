@@ -1,46 +1,50 @@
-"""Scores of a policy on a Camo task, with intervals, reasons, and broken down by answer and by
-difficulty.
-"""
+"""Scores of a policy on a task, with intervals and reasons, also by answer and by difficulty."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
-from chameleon_policy.camo import Summary, summarise, task_named
-from chameleon_policy.camo.seeds import EVALUATION_SEEDS, refuse_training_seeds
 from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import AtDecision, Policy, Rollout, roll_out
-from chameleon_policy.evaluate.settings import CamoSettings
 from chameleon_policy.policy import Features, InstructionEncoder
+from chameleon_policy.seeds import EVALUATION_SEEDS, refuse_training_seeds
+from chameleon_policy.suite import EnvironmentSettings, ScoreSummary, suite_named
+
+FIRST_SEED = EVALUATION_SEEDS.start
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Rollouts of one policy on one task."""
 
-    settings: CamoSettings
+    settings: EnvironmentSettings
     rollouts: list[Rollout]
 
     @property
-    def summary(self) -> Summary:
-        """MSR, DSR, SR and reasons over all episodes."""
+    def summary(self) -> ScoreSummary:
+        """Rates and reasons over all episodes."""
         return self._summary(self.rollouts)
 
-    def by_answer(self) -> dict[str, Summary]:
-        """The same for every z."""
+    def by_answer(self) -> dict[str, ScoreSummary]:
+        """Summarise the episodes of every z; empty where there is none."""
+        if self.rollouts[0].played.z is None:
+            return {}
         return self._grouped(lambda rollout: str(rollout.played.z))
 
-    def by_difficulty(self) -> dict[str, dict[str, Summary]]:
-        """Dial -> its value -> the same: swaps, hovers, steps of retention."""
-        dials = self.rollouts[0].played.difficulty
-        return {dial: self._grouped(partial(_dial, dial)) for dial in dials}
+    def by_difficulty(self) -> dict[str, dict[str, ScoreSummary]]:
+        """Summarise the episodes of every value of every dial: swaps, steps of retention ..."""
+
+        def values_of(dial: str) -> Callable[[Rollout], int]:
+            return lambda rollout: rollout.played.difficulty[dial]
+
+        return {dial: self._grouped(values_of(dial)) for dial in self.rollouts[0].played.difficulty}
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        lengths = [rollout.played.length for rollout in self.rollouts]
+        """Return the evaluation in JSON's types."""
+        results = [rollout.played for rollout in self.rollouts]
+        lengths = [result.length for result in results]
         return {
             "task": self.settings.task,
             "environment": self.settings.as_dict(),
@@ -58,31 +62,31 @@ class Evaluation:
             },
             "rollouts": [
                 {
-                    "seed": played.seed,
-                    "z": played.z,
-                    **asdict(played.score),
-                    **played.difficulty,
-                    "control_steps": played.length,
+                    "seed": result.seed,
+                    "z": result.z,
+                    **asdict(result.score),
+                    **result.difficulty,
+                    "control_steps": result.length,
                 }
-                for played in (rollout.played for rollout in self.rollouts)
+                for result in results
             ],
         }
 
-    def _grouped(self, key: Callable[[Rollout], Any]) -> dict[str, Summary]:
+    def _grouped(self, key: Callable[[Rollout], Any]) -> dict[str, ScoreSummary]:
         values = sorted({key(rollout) for rollout in self.rollouts})
         return {
             str(value): self._summary([each for each in self.rollouts if key(each) == value])
             for value in values
         }
 
-    def _summary(self, rollouts: Sequence[Rollout]) -> Summary:
-        task = task_named(self.settings.task)()
-        return summarise([rollout.played.score for rollout in rollouts], task.chance)
+    def _summary(self, rollouts: Sequence[Rollout]) -> ScoreSummary:
+        task = suite_named(self.settings.suite).task(self.settings.task)
+        return task.summarise([rollout.played.score for rollout in rollouts])
 
 
 def evaluate(
     policy: Policy,
-    settings: CamoSettings,
+    settings: EnvironmentSettings,
     seeds: Sequence[int],
     *,
     steps: int | None = None,
@@ -93,46 +97,40 @@ def evaluate(
     at_decision: AtDecision = lambda state, slots: state,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Evaluation:
-    """Play an episode for every seed. Training seeds are refused, unless it is said that they are
-    meant.
+    """Play an episode for every seed.
+
+    Training seeds are an error unless `training_seeds` is set.
     """
     if not seeds:
         raise ValueError("expected at least one episode, got none")
     if not training_seeds:
         refuse_training_seeds(seeds)
     with EnvPool(settings, parallel, min(workers, len(seeds))) as pool:
-        instruction = embed_instruction(policy.features, settings.task)
+        instruction = suite_named(settings.suite).task(settings.task).instruction
         rollouts = roll_out(
             policy,
             pool,
             seeds,
             steps=steps,
             executed=executed,
-            instruction=instruction,
+            instruction=embed_instruction(policy.features, instruction),
             at_decision=at_decision,
             progress=progress,
         )
     return Evaluation(settings, rollouts)
 
 
-def embed_instruction(features: Features, task: str) -> Any:
-    """The task's instruction for a policy with language, None for one without."""
+def embed_instruction(features: Features, instruction: str) -> Any:
+    """Return the embedded instruction (1, D) for a policy with language, None for one without."""
     if features.language is None:
         return None
-    return InstructionEncoder(features.language.encoder).embed([task_named(task).instruction])
+    return InstructionEncoder(features.language.encoder).embed([instruction])
 
 
 def evaluation_seeds(first: int, episodes: int) -> list[int]:
-    """Consecutive seeds from `first` on, all in the range that no demonstration is made from."""
+    """Return consecutive seeds from `first` on; ValueError for seeds of demonstrations."""
     if episodes < 1:
         raise ValueError(f"--episodes must be at least 1, got {episodes}")
     seeds = list(range(first, first + episodes))
     refuse_training_seeds(seeds)
     return seeds
-
-
-def _dial(name: str, rollout: Rollout) -> int:
-    return rollout.played.difficulty[name]
-
-
-FIRST_SEED = EVALUATION_SEEDS.start

@@ -1,59 +1,38 @@
-"""Can a policy act at all? Here it is told the answer of the next decision, beside its
-proprioception.
+"""Variants of recordings of Camo, for training: with the answer shown, or mirrored.
 
-What it then fails at is not its memory. For looking into a training; no benchmark.
+Table, cameras and gripper are symmetric about the plane y = 0, so the mirror image of an episode is
+an episode, except for the arm above the elbow, the light, and which hand is the left one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from chameleon_policy.camo.env import CamoEnv
+from chameleon_policy.camo.controller import ACTION_NAMES
 from chameleon_policy.data import Episodes
 
 CHOICES = 3
-"""Plates, cups, shakers: every task has three."""
+"""Candidates of every task: plates, cups or shakers."""
 KEY = "answer"
 
+# M R M with M = diag(1, -1, 1), and M p: these change their sign.
+SIGNS = tuple(-1.0 if name in ("y", "r21", "r12", "r32") else 1.0 for name in ACTION_NAMES)
 
-def told(answers: Sequence[int], decisions: int) -> npt.NDArray[np.float32]:
-    """The answer that is due after so many decisions have come: three numbers, a one at its
-    place.
-    """
+
+def answer_due(answers: Sequence[int], decisions: int) -> npt.NDArray[np.float32]:
+    """Return the answer due after this many decisions, one-hot (CHOICES,)."""
     due: npt.NDArray[np.float32] = (np.arange(CHOICES) == answers[max(0, decisions - 1)]).astype(
         np.float32
     )
     return due
 
 
-class ToldEnv(CamoEnv):
-    """Shows three more numbers of proprioception."""
-
-    def _make_observation_space(self) -> gym.spaces.Dict:
-        spaces = super()._make_observation_space().spaces
-        pose = spaces["proprioception"]
-        assert isinstance(pose, gym.spaces.Box)
-        low, high = (
-            np.concatenate([end, np.full(CHOICES, rest, np.float32)])
-            for end, rest in ((pose.low, 0), (pose.high, 1))
-        )
-        return gym.spaces.Dict({**spaces, "proprioception": gym.spaces.Box(low, high)})
-
-    def _observation(self) -> dict[str, Any]:
-        observation = super()._observation()
-        answers = self.z if isinstance(self.z, tuple) else (self.z,)
-        whole = np.concatenate([observation["proprioception"], told(answers, len(self.decisions))])
-        return {**observation, "proprioception": whole}
-
-
-class ToldEpisodes(Episodes):
-    """A recording of Camo with three more numbers of state."""
+class AnswerShownEpisodes(Episodes):
+    """Recording whose state ends with the answer of the next decision."""
 
     def __init__(self, recording: Episodes) -> None:
         if not all(recording.decisions(index)[1] for index in range(len(recording))):
@@ -77,7 +56,7 @@ class ToldEpisodes(Episodes):
         steps, answers = self.decisions(index)
         return np.stack(
             [
-                told(answers, sum(step <= now for step in steps))
+                answer_due(answers, sum(step <= now for step in steps))
                 for now in range(self.lengths[index])
             ]
         )
@@ -89,3 +68,18 @@ class ToldEpisodes(Episodes):
     def decisions(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the time steps of an episode's decisions, and their answers."""
         return self._recording.decisions(index)
+
+
+def check_mirror(recording: Episodes) -> None:
+    """Raise a ValueError if the mirror image of a recording is not known."""
+    instead = "give --no-mirror"
+    if not recording.views or recording.object_slots or recording.state_size != len(ACTION_NAMES):
+        raise ValueError(
+            f"{recording.source}: only recordings of Camo with pictures have a mirror image; "
+            f"{instead}"
+        )
+    if not all(recording.decisions(index)[1] for index in range(len(recording))):
+        raise ValueError(
+            f"{recording.source} is no recording of Camo: what its numbers become in a mirror is "
+            f"not known; {instead}"
+        )

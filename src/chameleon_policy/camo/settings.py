@@ -1,0 +1,122 @@
+"""Settings of an environment: the task, its dials, and the observations that a policy expects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from chameleon_policy.camo.cameras import VIEWS
+from chameleon_policy.camo.controller import ACTION_NAMES
+from chameleon_policy.camo.dataset_variants import CHOICES
+from chameleon_policy.camo.env import SLOT_NAMES, CamoEnv
+from chameleon_policy.camo.nuisance import Level
+from chameleon_policy.camo.play import save_clip, watch_actions
+from chameleon_policy.camo.scoring import Score
+from chameleon_policy.camo.tasks import Span, task_named
+from chameleon_policy.camo.variants import AnswerShownEnv, GuessingEnv, OneChoiceEnv, OracleEnv
+from chameleon_policy.suite import Mode, Spaces
+
+Kind = Literal["policy", "told", "oracle", "guess"]
+VARIANTS: dict[Kind, type[CamoEnv]] = {
+    "policy": CamoEnv,
+    "told": AnswerShownEnv,
+    "oracle": OracleEnv,
+    "guess": GuessingEnv,
+}
+RECORDED = ("task", "observation", "image_size", "retention_steps", "nuisance", "difficulty")
+"""Fields that the settings of a recording have as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CamoSettings:
+    """Settings from which every process can make the same environment."""
+
+    suite: ClassVar[str] = "camo"
+
+    task: str
+    observation: Mode = "rgb"
+    image_size: int = 128
+    retention_steps: Span = (3, 10)
+    nuisance: Level = "none"
+    difficulty: dict[str, Span] = field(default_factory=dict)
+    kind: Kind = "policy"
+    until_choice: int | None = None
+    """End with the choice after this decision, counted from 0, and repeat the first observation
+    before it; for memories that are edited.
+    """
+
+    @property
+    def title(self) -> str:
+        """The task, and whether the answer is shown."""
+        return f"{self.task} and told the answer" if self.kind == "told" else self.task
+
+    def make_env(self) -> CamoEnv:
+        """Return a new environment."""
+        difficulty: dict[str, Any] = self.difficulty
+        if self.until_choice is not None:
+            difficulty = {**difficulty, "until_choice": self.until_choice}
+        variant = VARIANTS[self.kind] if self.until_choice is None else OneChoiceEnv
+        return variant(
+            self.task,
+            observation=self.observation,
+            image_size=self.image_size,
+            retention_steps=self.retention_steps,
+            nuisance=self.nuisance,
+            **difficulty,
+        )
+
+    def save_video(self, seed: int, actions: np.ndarray, path: Path, size: int) -> Score:
+        """Play an episode again, save it as a video with views of this size, return its score."""
+        env = replace(self, observation="state", kind="policy").make_env()
+        try:
+            env.reset(seed=seed)
+            save_clip(watch_actions(env, actions, size), path)
+            return env.score()
+        finally:
+            env.close()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings in JSON's types."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        del plain["until_choice"]  # no dial of the benchmark
+        return plain
+
+
+def observation_for(spaces: Spaces, task: str) -> dict[str, Any]:
+    """Return the settings of the observations for a policy with these spaces.
+
+    ValueError if the policy was made for something else.
+    """
+    numbers = len(ACTION_NAMES)
+    told = spaces.proprioception == numbers + CHOICES
+    if spaces.action != numbers or not (told or spaces.proprioception == numbers):
+        raise ValueError(
+            f"Camo has {numbers} numbers of proprioception and {numbers} of action; this policy "
+            f"has {spaces.proprioception} and {spaces.action}: it was trained for another robot"
+        )
+    kind: Kind = "told" if told else "policy"
+    if spaces.objects is not None:
+        slots = task_named(task).slots()
+        if spaces.views or spaces.objects != (slots, len(SLOT_NAMES)):
+            raise ValueError(
+                f"{task} has {slots} object slots of {len(SLOT_NAMES)} numbers; this policy has "
+                f"{spaces.objects[0]} of {spaces.objects[1]}: it was trained on another task"
+            )
+        return {"observation": "state", "kind": kind}
+    return {"observation": "rgb", "image_size": _image_size(spaces.views), "kind": kind}
+
+
+def _image_size(views: Mapping[str, tuple[int, int]]) -> int:
+    sizes = set(views.values())
+    height, width = next(iter(sizes))
+    if set(views) != set(VIEWS) or len(sizes) != 1 or height != width:
+        shown = ", ".join(f"{name} {size[0]} x {size[1]}" for name, size in views.items())
+        raise ValueError(
+            f"Camo has the square views {' and '.join(VIEWS)}; this policy has {shown}"
+        )
+    return height
