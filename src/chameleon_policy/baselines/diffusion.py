@@ -5,7 +5,7 @@ Both schedules are those of the `diffusers` package. The two variants differ in 
 transformer, and a U-Net over time.
 
 The original predicts the noise. At our sizes and numbers of training steps, predicting the clean
-chunk, as Chameleon's head does, is several times more accurate (LOG.md), so both variants do that.
+chunk, as Chameleon's head does, is several times more accurate (docs/log), so both variants do so.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ def with_emphasis(
 
     As in chameleon_policy.train.sampling for data without annotated decisions: the robot waits
     where no dimension of the action changes by more than a share of its `span`; it decides where it
-    waits but moves within the horizon. At the beginning of a window in the middle of an episode it counts
-    as moving.
+    waits but moves within the horizon. At the beginning of a window in the middle of an episode it
+    counts as moving.
     """
     batch = window.batch
     actions = batch.actions / torch.tensor(span, device=batch.actions.device).clamp(min=1e-6)
