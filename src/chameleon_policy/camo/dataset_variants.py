@@ -50,7 +50,7 @@ class AnswerShownEpisodes(Episodes):
         self._recording = recording
 
     def array(self, index: int, key: str) -> np.ndarray:
-        """Return an array of an episode as it is stored, or the answers that are told."""
+        """Return an array of an episode as it is stored, or the answers (T, CHOICES)."""
         if key != KEY:
             return self._recording.array(index, key)
         steps, answers = self.decisions(index)

@@ -30,7 +30,6 @@ from chameleon_policy.rates import Rate, interval
 from chameleon_policy.suite import full_name, suite_named
 from chameleon_policy.train.checkpoint import POLICY, RUN_SETTINGS
 from chameleon_policy.train.metrics import METRICS, read_metrics
-from chameleon_policy.train.recipes import RECIPES
 from chameleon_policy.train.sampling import balanced_pass
 
 RESULTS = Path(__file__).parents[3] / "docs/results"
@@ -85,7 +84,7 @@ def reproduce(config: Reproduction, workspace: Workspace) -> dict[str, Any]:
     """
     suite, out = suite_named(config.suite), workspace.out
     # Whatever can be refused is made before the long work.
-    run = RECIPES[recipe_for(config.suite, "rgb")].run(
+    run = recipe_for(config.suite, "rgb").run(
         data=tuple(out / "data" / task for task in config.tasks),
         held_out=tuple(out / "held-out" / task for task in config.tasks),
         training={
