@@ -253,7 +253,7 @@ def test_attention_of_one_query(width: int, heads: int, sources: int, dtype: tor
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(3, 5, 24), (2000, 16), (1, 600)])
+@pytest.mark.parametrize("shape", [(3, 5, 24), (600, 16), (1, 600)])
 def test_bias_and_gelu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     def plain(x: Tensor, bias: Tensor) -> Tensor:
         return F.gelu(x + bias)
@@ -289,7 +289,7 @@ def test_sums_of_rows(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shared_memory", [99 * 1024, (227 if DEVICE == "cuda" else 320) * 1024])
 @pytest.mark.parametrize(
-    ("horizon", "action", "robots", "ratio"), [(4, 2, 2, 4), (16, 10, 1, 4), (4, 2, 1, 32)]
+    ("horizon", "action", "robots", "ratio"), [(4, 2, 2, 4), (16, 10, 1, 4), (4, 2, 2, 32)]
 )
 def test_euler_steps(
     horizon: int,
