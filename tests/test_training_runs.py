@@ -7,9 +7,7 @@ import math
 import shutil
 import signal
 import time
-from contextlib import redirect_stderr
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ from chameleon_policy.data import load_episodes, open_datasets
 from chameleon_policy.exit_codes import ALREADY_TRAINED, REFUSED
 from chameleon_policy.train.config import RunConfig, TrainingConfig
 from chameleon_policy.train.training import _differences, _write_settings, build_policy
-from command_line import plain
+from command_line import chameleon_here, plain
 from training_data import chameleon, lines, losses, make_episodes, write_hdf5
 
 STEPS = 21
@@ -64,10 +62,9 @@ def run_to_the_end(data: Path, out: Path, *options: object) -> str:
 
 def train_here(*arguments: object) -> str:
     """Run `chameleon train` in this process; return its messages."""
-    with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()) as printed:
-        patch.setattr("sys.argv", ["chameleon", "train", *map(str, arguments)])
-        main()
-    return printed.getvalue()
+    done = chameleon_here("train", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def wait_for_step(process, run: Path, step: int) -> None:
