@@ -504,6 +504,7 @@ def test_mistakes(
     assert not list(tmp_path.rglob("*.parquet")) and not Path("new.md").exists()
 
 
+@pytest.mark.slow
 def test_from_nothing_to_a_table_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import asdict
 
 import pytest
 
 from chameleon_policy import ChameleonPolicy, parameter_budget, preset
 from chameleon_policy.policy.presets import budget_features
+from command_line import chameleon_here
 from examples import IMAGE_FEATURES, STATE_FEATURES
 
 PAPER = {
@@ -25,14 +24,8 @@ PAPER = {
 }
 
 
-def chameleon(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "chameleon_policy.cli", *arguments], capture_output=True, text=True
-    )
-
-
 def test_params_json_agrees_with_the_paper_and_adds_up() -> None:
-    result = chameleon("params", "--json")
+    result = chameleon_here("params", "--json")
     assert result.returncode == 0, result.stderr
     counts = json.loads(result.stdout)
     assert all(isinstance(count, int) for count in counts.values())
@@ -50,7 +43,7 @@ def test_params_json_agrees_with_the_paper_and_adds_up() -> None:
 
 
 def test_params_prints_the_papers_budget_and_ours() -> None:
-    result = chameleon("params")
+    result = chameleon_here("params")
     assert result.returncode == 0, result.stderr
     for key, millions in PAPER.items():
         assert re.search(
@@ -85,10 +78,10 @@ def test_the_training_branch_is_outside_the_budget() -> None:
 
 
 def test_the_command_line_names_what_it_knows(tmp_path) -> None:
-    result = chameleon("params", "huge")
+    result = chameleon_here("params", "huge")
     assert result.returncode != 0
     assert "paper" in result.stderr
-    result = chameleon("demo", "--demonstrations", "0", "--out", str(tmp_path / "demo"))
+    result = chameleon_here("demo", "--demonstrations", "0", "--out", str(tmp_path / "demo"))
     assert result.returncode == 2
     assert "episodes must be at least 1" in result.stderr
     assert "Traceback" not in result.stderr

@@ -13,7 +13,6 @@ from benchmarks import delayed_question
 from benchmarks.delayed_question import (
     ANSWER_STEPS,
     KINDS,
-    SCORED,
     TOYS,
     Toy,
     UndirectedPolicy,
@@ -103,14 +102,15 @@ def test_every_method_trains_and_is_scored(method: str, monkeypatch: pytest.Monk
 
 
 def test_a_score_counts_nearest_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed_question, "SCORED", 40)
     toy = TOYS["question-4"]
     policy = make_policy("chameleon", toy, 0)
-    _, answer = toy.episodes(torch.full((SCORED,), 4), torch.Generator().manual_seed(5))
-    for wrong in (0, 100):
-        given = torch.where(torch.arange(SCORED) < wrong, (answer + 1) % 4, answer)
+    _, answer = toy.episodes(torch.full((40,), 4), torch.Generator().manual_seed(5))
+    for wrong in (0, 10):
+        given = torch.where(torch.arange(40) < wrong, (answer + 1) % 4, answer)
         chunk = 0.8 * toy.places[given].unsqueeze(1).expand(-1, 4, -1)
         monkeypatch.setattr(policy, "act", lambda *_, chunk=chunk, **__: chunk)
-        assert score(policy, toy, 4, torch.Generator().manual_seed(5)).value == 1 - wrong / SCORED
+        assert score(policy, toy, 4, torch.Generator().manual_seed(5)).value == 1 - wrong / 40
 
 
 def test_an_emptied_part_is_gone_when_the_question_comes(monkeypatch: pytest.MonkeyPatch) -> None:

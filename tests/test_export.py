@@ -132,9 +132,9 @@ def test_programs_compute_what_the_policy_computes(
     assert not np.allclose(memory["working"], 0)
 
 
-# Tracing takes seconds. By default: the methods that differ most from Chameleon, which the other
-# tests trace.
-QUICK = ("act", "lstm", "diffusion-unet")
+# Tracing takes seconds. By default: two methods that differ much from Chameleon and flow matching,
+# which the other tests trace.
+QUICK = ("act", "lstm")
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,7 @@ def test_state_space_layer(
 def test_the_kernels_respect_the_limit() -> None:
     """On a constant input the fused layer forgets within its limit, and not without one."""
     torch.manual_seed(0)
-    streams, steps = 6, 48
+    streams, steps = 3, 48
     kept = {}
     for kind in ("fast", "limited"):
         layer = twin_of(SelectiveSSM(32, SSM_CONFIGS[kind]).to(DEVICE))

@@ -66,7 +66,7 @@ def linear_probe(features: torch.Tensor, label: torch.Tensor) -> float:
 def test_untrained_trace_holds_a_cue_for_an_episode() -> None:
     """A cue is visible for five steps; 250 steps later its token's trace still tells which."""
     torch.manual_seed(1)
-    episodes, time = 192, 256
+    episodes, time = 96, 256
     features = Features(objects=ObjectSlots(count=3, size=4), proprioception=4, action=1, horizon=1)
     policy = ChameleonPolicy(preset("nano"), features, with_control_jepa=False)
     cue = torch.arange(episodes) % 4
