@@ -1,13 +1,13 @@
-# Two commands do everything on a fresh Debian or Ubuntu machine: `make demo` and `make test`.
+# `make demo` and `make test` need nothing but a fresh Debian or Ubuntu machine.
 BIN := .venv/bin
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help demo test test-slow lint format bench setup clean
+.PHONY: help demo test test-slow lint format bench tables setup clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-demo: .venv/installed  ## Train a policy and its memoryless twin, score both, play the shipped one, write a page (seven minutes)
+demo: .venv/installed  ## Train and score a policy and its memoryless twin, write a page (seven minutes)
 	$(BIN)/chameleon demo
 
 test: .venv/installed lint  ## Lint, type-check and run the tests (a few minutes)
@@ -21,16 +21,19 @@ lint: .venv/installed  ## Ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-format: .venv/installed  ## Let ruff put the code in order
+format: .venv/installed  ## Format the code with ruff
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/installed  ## Measure speed, ours and others' in one run; writes runs/
+bench: .venv/installed  ## Measure speed next to other implementations; writes runs/
 	$(BIN)/python -m benchmarks.performance
 	$(BIN)/python -m benchmarks.camo speed
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.exporting
+
+tables: .venv/installed  ## Write every table of the documents from docs/results/
+	$(BIN)/python -m benchmarks.tables
 
 setup: .venv/installed  ## Install everything into .venv
 

@@ -1,13 +1,11 @@
-"""Does the memory matter more when the working state cannot hold the answer? Nano policies whose
-fast layer forgets.
+"""Train nano policies whose fast layer forgets, so that the working state cannot hold the answer.
 
     python -m benchmarks.brief_working_state --out docs/results/brief-working-state.json
 
-Chameleon and the ablations of its memory, trained once more on object slots, by the recipe and with
+Chameleon and the ablations of its memory are trained once more on object slots, with the recipe and
 the demonstrations of `chameleon bench camo --observation state --preset nano --task clean-plate
---steps 1500`, but for one thing: the fast state-space layer (Eq. 10) meets an empty state at every
-step. What is remembered then is remembered by the slow one, or by what an ablation puts in its
-place.
+--steps 1500`. One thing differs: the fast state-space layer (Eq. 10) meets an empty state at every
+step. Only the slow layer, or its replacement in an ablation, can remember then.
 """
 
 from __future__ import annotations
@@ -34,11 +32,11 @@ from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluatio
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.provenance import write_result
-from chameleon_policy.rates import Rate
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.recorder import record_once
 from chameleon_policy.report.comparison.statistics import words
-from chameleon_policy.report.evaluation_table import interval
-from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
+from chameleon_policy.train.recipes import RECIPES
+from chameleon_policy.train.training import AlreadyTrainedError, train
 
 COMMAND = "python -m benchmarks.brief_working_state"
 TASK = "clean-plate"
@@ -46,25 +44,25 @@ DATA = Path("runs/bench-camo/data/state/seed0") / TASK
 
 
 class Brief(BriefPolicy):
-    """Traces alone remember, and the control index asks them."""
+    """Chameleon in which only traces remember, and the control index asks them."""
 
     method: ClassVar[str] = "brief-chameleon"
 
 
 class BriefSimilarity(Brief, SimilarityPolicy):
-    """The bank alone remembers."""
+    """Similarity retrieval in which only the bank remembers."""
 
     method: ClassVar[str] = "brief-similarity"
 
 
 class BriefVanillaMamba(Brief, VanillaMambaPolicy):
-    """The pooled state alone remembers."""
+    """Vanilla Mamba in which only the pooled state remembers."""
 
     method: ClassVar[str] = "brief-vanilla-mamba"
 
 
 class BriefNoControlIndex(Brief, NoControlIndexPolicy):
-    """Traces alone remember, and a constant asks them."""
+    """Chameleon without control index in which only traces remember."""
 
     method: ClassVar[str] = "brief-no-control-index"
 
@@ -112,12 +110,12 @@ def main(
 
 
 def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> dict[str, Any]:
-    """One row: a policy trained on one core, and what it scores."""
+    """Train a policy on one core and return its row of scores."""
     torch.set_num_threads(1)
     METHODS.update(KINDS)  # so that the trainer and the loader know them, in this process
     run = runs / f"{method}-{steps}steps"
-    config = RunConfig.by_recipe(
-        "camo-state", data=(DATA,), training={"steps": steps}, method=method, preset="nano"
+    config = RECIPES["camo-state"].run(
+        data=(DATA,), training={"steps": steps}, method=method, preset="nano"
     )
     with suppress(AlreadyTrainedError):
         train(config, run, device="cpu", workers=1)

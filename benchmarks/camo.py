@@ -1,6 +1,6 @@
-"""Camo: how fast it simulates, draws and records, and how reliable its experts are.
+"""Measure Camo: speed of simulation, pictures and recording, and success of its experts.
 
-python -m benchmarks.camo speed      control steps a second, pictures against MuJoCo's defaults, recording
+python -m benchmarks.camo speed      control steps a second, pictures, recording
 python -m benchmarks.camo experts    success of every expert on held-out seeds
 """
 
@@ -36,6 +36,7 @@ from chameleon_policy.camo.scene import new_scene
 from chameleon_policy.camo.scoring import Score
 from chameleon_policy.camo.tasks import task_named
 from chameleon_policy.provenance import write_result
+from chameleon_policy.rates import interval
 from chameleon_policy.recorder import record
 from chameleon_policy.seeds import evaluation_seed
 
@@ -46,9 +47,7 @@ CPU = torch.device("cpu")
 
 
 def control_steps(task: str) -> dict[str, float]:
-    """Control steps a second in one process: whole expert episodes, with two pictures a step and
-    without.
-    """
+    """Return control steps a second of whole expert episodes, with two pictures and without."""
     rates = {}
     for mode in ("rgb", "state"):
         env = CamoEnv(task, observation=mode, image_size=SIZE)
@@ -69,9 +68,7 @@ def control_steps(task: str) -> dict[str, float]:
 
 
 def pictures_against_defaults(task: str) -> dict[str, float]:
-    """Two pictures of the same scene: ours, and MuJoCo's renderer with its default quality
-    (shadows, multisampling).
-    """
+    """Time two pictures of one scene, ours and by MuJoCo's renderer with its default quality."""
     env = CamoEnv(task, image_size=SIZE)
     env.reset(seed=evaluation_seed(0))
     for _ in range(15):
@@ -100,9 +97,7 @@ def pictures_against_defaults(task: str) -> dict[str, float]:
 
 
 def recording_time(workers: int) -> dict[str, Any]:
-    """Wall-clock time of 120 shell-game demonstrations, from the command to the finished
-    dataset.
-    """
+    """Time 120 shell-game demonstrations, from the command to the finished dataset."""
     folder = Path(tempfile.mkdtemp())
     start = time.perf_counter()
     record(
@@ -122,7 +117,7 @@ def recording_time(workers: int) -> dict[str, Any]:
 
 
 def speed(workers: int) -> dict[str, Any]:
-    """All timings, printed as they come."""
+    """Take all timings and print each as it is done."""
     table = Table(title=f"Camo on this machine, two {SIZE} x {SIZE} cameras, one process")
     columns = (
         "task",
@@ -157,7 +152,7 @@ def _play(arguments: tuple[str, int]) -> tuple[Score, int]:
 
 
 def experts(episodes: int, workers: int) -> dict[str, Any]:
-    """Success of every expert on evaluation seeds, with its disturbance."""
+    """Score every expert on evaluation seeds, with its disturbance."""
     result = {}
     with get_context("spawn").Pool(workers) as pool:
         for task in TASKS:
@@ -170,9 +165,7 @@ def experts(episodes: int, workers: int) -> dict[str, Any]:
                 "longest": max(lengths),
             }
             result[task] = {**summary.as_dict(), "control_steps": steps}
-            print(
-                f"{task}: SR {summary.sr.value:.1%} [{summary.sr.low:.1%}, {summary.sr.high:.1%}] {summary.reasons}"
-            )
+            print(f"{task}: SR {interval(summary.sr)}, {summary.reasons}")
     return result
 
 

@@ -1,10 +1,10 @@
-"""Publishes what `chameleon reproduce` has made: the policy, its scores in one file, the tables
-that quote them, the curves.
+"""Publish the outcome of `chameleon reproduce`: the policy, its scores in one file, the curves.
 
     python -m benchmarks.camo_scores runs/reproduce-camo-600 runs/reproduce-camo
+    make tables
 
-The first folder is the headline, and its policy comes with the package; the others, with other
-numbers of demonstrations, stand beside it.
+The policy of the first folder is shipped with the package. The other folders, with other numbers of
+demonstrations, are added to the same file as further tracks.
 """
 
 from __future__ import annotations
@@ -17,33 +17,27 @@ from typing import Any
 
 import tyro
 
-from benchmarks.tables import replaced
+from benchmarks.tables.scores import camo_chameleon, tracks
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.experiments.pipeline import HELD_OUT
-from chameleon_policy.experiments.reproduce import RATES, SCORES, published_file
+from chameleon_policy.experiments.pipeline import HELD_OUT, SCORES
+from chameleon_policy.experiments.reproduce import published_file
 from chameleon_policy.policy.saving import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
 from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.report.interval_chart import Point, interval_chart
-from chameleon_policy.train.held_out import probe_of
+from chameleon_policy.train.held_out import probe_metric
 
 PUBLISHED = published_file("camo")
 ROOT = PUBLISHED.parents[2]
 FOLDER = SHIPPED / "camo-small"
-PAGES = (ROOT / "README.md", FOLDER / "README.md")
-MARKER = "<!-- table: camo-chameleon -->"
-PAPER = "| the paper, a real robot, mean of three | 120 | 86.1 | 80.8 | 71.3 |"
-"""Table 1: 36 rollouts of each task."""
 BESIDE = ("command", "seeds", "hardware", "software", "git_revision", "duration_s")
-"""Where a track came from."""
+"""Provenance that every track keeps."""
 
 
 def main(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
-    """Join the scores; write the file, the tables and the figures; copy the policy into the
-    package.
+    """Write the joined scores and the figures, and copy the policy into the package.
 
     Args:
-        folders: Folders of `chameleon reproduce`, the headline first.
+        folders: Folders of `chameleon reproduce`; the policy of the first one is shipped.
     """
     document = joined([json.loads((folder / SCORES).read_text()) for folder in folders])
     files = {
@@ -52,19 +46,18 @@ def main(folders: tyro.conf.Positional[tuple[Path, ...]]) -> None:
     result = document["result"]
     result["policy_sha256"] = hashlib.sha256(files[WEIGHTS]).hexdigest()
     # Everything is made before anything is written.
-    pages = {page: with_table(page.read_text(), table(result), page) for page in PAGES}
     figures = {figure_of(track): figure(track) for track in tracks(result)}
-    texts = {PUBLISHED: json.dumps(document, indent=1) + "\n", **pages, **figures}
+    texts = {PUBLISHED: json.dumps(document, indent=1) + "\n", **figures}
     for name, content in files.items():
         (FOLDER / name).write_bytes(content)
     for path, text in texts.items():
         path.write_text(text)
         print(f"Written: {path}")
-    print(table(result))
+    print(camo_chameleon(result))
 
 
 def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The first document, with the results of the others and where they came from in it."""
+    """Return the first document with the results and provenance of the others as its tracks."""
     if not documents:
         raise ValueError("name at least one folder of `chameleon reproduce`")
     demonstrations = [each["result"]["demonstrations"] for each in documents]
@@ -86,46 +79,15 @@ def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**first, "result": {**first["result"], "tracks": beside}}
 
 
-def tracks(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The headline and what stands beside it."""
-    return [result, *result["tracks"].values()]
-
-
-def table(result: Mapping[str, Any]) -> str:
-    """Markdown: a row for each task of each track, their means, and the paper's."""
-    lines = [
-        "| task | demonstrations | MSR % [95 %] | DSR % [95 %] | SR % [95 %] |",
-        "|---|---|---|---|---|",
-    ]
-    for track in tracks(result):
-        for task, scores in track["tasks"].items():
-            rates = [interval(Rate.from_dict(scores[name])) for name in RATES]
-            lines.append(f"| {task} | {track['demonstrations']} | {' | '.join(rates)} |")
-        bold = " | ".join(f"**{100 * mean(track, name):.1f}**" for name in RATES)
-        lines.append(f"| **mean** | {track['demonstrations']} | {bold} |")
-    return "\n".join([*lines, PAPER])
-
-
-def mean(track: Mapping[str, Any], name: str) -> float:
-    """Over the tasks; no number where one of them has none."""
-    rates = [Rate.from_dict(scores[name]).value for scores in track["tasks"].values()]
-    return sum(rates) / len(rates)
-
-
-def with_table(page: str, text: str, where: object = "the page") -> str:
-    """Return the page with its table replaced."""
-    return replaced(page, MARKER, text, where)
-
-
 def figure_of(track: Mapping[str, Any]) -> Path:
-    """Where the curves of a track lie."""
+    """Return the path of the learning curves of a track."""
     return ROOT / "docs/images" / f"camo-learning-{track['demonstrations']}.svg"
 
 
 def figure(track: Mapping[str, Any]) -> str:
-    """How many answers a linear probe reads from the memory, over the minutes of training."""
+    """Draw the share of answers that a linear probe reads from the memory during training."""
     lines = {
-        task: [_point(look, probe_of(task_named(task).instruction)) for look in track["looks"]]
+        task: [_point(look, probe_metric(task_named(task).instruction)) for look in track["looks"]]
         for task in track["tasks"]
     }
     return interval_chart(

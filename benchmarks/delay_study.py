@@ -1,11 +1,10 @@
-"""How long, and through how much, does a policy remember? Scores against the dials that no real
-robot has.
+"""Measure how long, and through how much, a policy remembers: scores against the dials of a task.
 
-    python -m benchmarks.delay_study camo-small --task shell-game --longer-retention 20 --out
-    delay-shell-game.json
+    python -m benchmarks.delay_study camo-small --task shell-game --longer-retention 20 \\
+        --out delay-shell-game.json
 
-Every point is a set of held-out episodes of its own difficulty. Beside the JSON file lies a figure
-for each dial, with the range that the policy was trained on.
+Every point is a set of held-out episodes of its own difficulty. A figure for each dial is drawn
+next to the JSON file, with the range that the policy was trained on.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from chameleon_policy.evaluate.loading import (
     training_of,
 )
 from chameleon_policy.provenance import write_result
-from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.report.interval_chart import interval_chart, point_of
 
 COMMAND = "python -m benchmarks.delay_study"
@@ -69,7 +67,8 @@ def main(
     if longer_retention is None:
         if training is None and str(run) not in EXPERTS:
             raise ValueError(
-                f"{run} does not say what it was trained on: give --longer-retention (0, if nothing was added)"
+                f"{run} does not say what it was trained on: give --longer-retention "
+                "(0, if nothing was added)"
             )
         longer_retention = training["training"].get("longer_retention", 0) if training else 0
     ranges = {
@@ -108,7 +107,7 @@ def main(
 
 
 def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int]) -> str:
-    """DSR and SR over one dial; `trained` is the range trained on."""
+    """Draw DSR and SR over one dial; `trained` is the range trained on."""
     lines = {
         name.upper(): [
             point_of(float(value), Rate.from_dict(row[name]))

@@ -1,14 +1,15 @@
-"""Two toys that ask late, on object slots and in minutes: whose memory can answer?
+"""Train methods on two toys whose question comes after the evidence is gone.
 
-    python -m benchmarks.delayed_question --device cuda --side-by-side 15 --out docs/results/delayed-question.json
-    python -m benchmarks.delayed_question --methods chameleon --tasks question-4 --seeds 0 --steps 500   # a first look
+    python -m benchmarks.delayed_question --device cuda --side-by-side 15 \\
+        --out docs/results/delayed-question.json
+    python -m benchmarks.delayed_question --methods chameleon --tasks question-4 --seeds 0
 
-question-N   N slots light up one after another in random order, each in another of N colours. Twenty steps later one
-             colour is shown; the action must go to the slot that had it. While training 1 to N
-             slots light up, while scoring all do. Guess: 1/N.
-tracking     One of three slots holds a cue. Pairs of slots are marked and thereby swapped, 0 to 4 times while training, 4
-             and 6 while scoring. Ten steps later the action must go to where the cue is now. Guess:
-             1/3.
+question-N   N slots light up one after another in random order, each in another of N colours.
+             Twenty steps later one colour is shown; the action must go to the slot that had it.
+             In training 1 to N slots light up, in evaluation all do. A guess is right in 1/N.
+tracking     One of three slots holds a cue. Pairs of slots are marked and thereby swapped, 0 to 4
+             times in training, 4 and 6 times in evaluation. Ten steps later the action must go to
+             the present slot of the cue. A guess is right in 1/3.
 
 Every method has the nano size, the same optimizer and the same number of steps. On a GPU it trains
 as `chameleon train` does: fused, under bfloat16 autocast, a step as one recorded graph. Scores are
@@ -51,26 +52,26 @@ from chameleon_policy import (
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.policy.memory import ControlIndexedRecall, MemoryLayer
-from chameleon_policy.policy.state import Part
+from chameleon_policy.probes.surgery import MemoryKind, mask
 from chameleon_policy.provenance import git_revision, write_result
 from chameleon_policy.rates import Rate
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.graphs import GraphedLoss
-from chameleon_policy.train.loop import make_optimizers
+from chameleon_policy.train.optimizers import make_optimizers
 
 COMMAND = "python -m benchmarks.delayed_question"
 ACTION_STEPS = 8
-"""Times that each episode's answer is drawn for the action loss, each with a noise of its own."""
+"""Draws of each episode's answer for the action loss, each with its own noise."""
 SCORED = 512
-"""Episodes of a score."""
+"""Episodes of one evaluation."""
 LOOK = 250
-"""Optimizer steps between two scores."""
+"""Optimizer steps between two evaluations."""
 FAR = 1_000_000
-"""Added to a training's seed, for the episodes that score it."""
+"""Added to the seed of a training for its held-out episodes."""
 HORIZON = 4
 NOISE = 0.05
 LOUD = 3.0
-"""Of a mark: what normalisation by range makes of a number that is 0 or 1."""
+"""Value of a mark: normalisation by range maps a number of 0 or 1 to it."""
 
 
 # The toys
@@ -83,31 +84,31 @@ class Toy:
     name: str
     answers: int
     marks: int
-    """What can be seen at a slot, one number each, beside where the slot is."""
+    """Names of the marks of a slot, one number each, next to its position."""
     time: int
     decision: int
-    """The first step at which the answer is due."""
+    """First step at which the answer is due."""
     training: range
-    """How many slots light up, or how many swaps there are, while training."""
+    """Numbers of lights or swaps in training."""
     scored: tuple[int, ...]
-    """The same, while scoring."""
+    """Numbers of lights or swaps in evaluation."""
     draw: Callable[[Toy, Tensor, torch.Generator], tuple[Tensor, Tensor]]
-    """Makes marks (B T K F) and answers (B) of so many lights or swaps (B)."""
+    """Function from numbers of lights or swaps (B) to marks (B T K F) and answers (B)."""
 
     @property
     def features(self) -> Features:
-        """Say what a policy sees and does: it goes to a place on a circle."""
+        """Return the features of a policy for this task; an action goes to a place on a circle."""
         slots = ObjectSlots(count=self.answers + 1, size=2 + self.marks)
         return Features(objects=slots, proprioception=1, action=2, horizon=HORIZON)
 
     @property
     def places(self) -> Tensor:
-        """Return where the slots are (K 2)."""
+        """Return the positions of the slots (K 2)."""
         angle = 2 * math.pi * torch.arange(self.answers) / self.answers
         return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
     def episodes(self, counts: Tensor, generator: torch.Generator) -> tuple[EpisodeBatch, Tensor]:
-        """Draw episodes of so many lights or swaps (B), and their answers (B)."""
+        """Draw episodes with the given numbers of lights or swaps (B), and their answers (B)."""
         marks, answer = self.draw(self, counts, generator)
         middle = torch.zeros(1, 2)  # where the slot behind the last is, which holds the question
         places = torch.cat([self.places, middle]).expand(*marks.shape[:3], 2)
@@ -130,9 +131,7 @@ CUE, SWAP, MOST_SWAPS, STILL = 2, 3, 6, 10
 
 
 def draw_question(toy: Toy, counts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Light up some slots in colours, then ask for one of these colours in the slot behind the
-    last.
-    """
+    """Light up some slots in colours, then ask for one of the colours in the slot after them."""
     batch, slots = len(counts), toy.answers
     everyone = torch.arange(batch)
     order, colour = (torch.rand(batch, slots, generator=generator).argsort(1) for _ in range(2))
@@ -179,7 +178,7 @@ def _until(end: Tensor, length: int, like: Tensor) -> Tensor:
 
 
 def question(slots: int) -> Toy:
-    """Make the delayed question about so many slots."""
+    """Return the delayed question with this number of slots."""
     decision = LIT * slots + WAIT
     return Toy(
         f"question-{slots}",
@@ -194,7 +193,7 @@ def question(slots: int) -> Toy:
 
 
 def tracking() -> Toy:
-    """Make the task in which a cue is swapped away."""
+    """Return the task in which a cue is swapped away."""
     decision = CUE + SWAP * MOST_SWAPS + STILL
     return Toy(
         "tracking",
@@ -216,7 +215,7 @@ TOYS = {toy.name: toy for toy in (question(2), question(3), question(4), questio
 
 
 class UndirectedRecall(ControlIndexedRecall):
-    """Eq. 9 with a learned constant in place of u_t."""
+    """Recall of Eq. 9 with a learned constant in place of u_t."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
@@ -228,7 +227,7 @@ class UndirectedRecall(ControlIndexedRecall):
 
 
 class UndirectedPolicy(ChameleonPolicy):
-    """Chameleon whose recall asks the same thing always; its fast layer still sees u_t."""
+    """Chameleon whose recall always asks the same; its fast layer still sees u_t."""
 
     method: ClassVar[str] = "undirected"
 
@@ -253,7 +252,7 @@ KINDS: dict[str, tuple[type[VisuomotorPolicy], bool]] = {
 """Name -> class, and whether its fast layer has the limit of the preset."""
 TWO_MEMORIES = ("undirected", "no-jepa", "no-control-index", "chameleon-without-limit", "chameleon")
 """Methods with traces and a working state that lasts."""
-EMPTIED: tuple[Part, ...] = ("traces", "working")
+EMPTIED: tuple[MemoryKind, ...] = ("traces", "working")
 
 
 def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
@@ -272,7 +271,7 @@ def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
 def train(
     policy: VisuomotorPolicy, toy: Toy, config: TrainingConfig
 ) -> Iterator[tuple[int, list[Rate]]]:
-    """Train on fresh episodes; yields scores after every `LOOK` steps and at the end."""
+    """Train on fresh episodes; yield scores after every `LOOK` steps and at the end."""
     generator = torch.Generator().manual_seed(config.seed)
     optimizers = make_optimizers(policy, config)
     graphed = None
@@ -295,8 +294,7 @@ def train(
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate * min(1.0, step / config.warmup_steps)
             optimizer.step()
-        if hasattr(policy, "update_target"):
-            policy.update_target()
+        policy.update_target()
         if step % LOOK == 0 or step == config.steps:
             yield (
                 step,
@@ -305,9 +303,7 @@ def train(
 
 
 def held_out_episodes(config: TrainingConfig) -> torch.Generator:
-    """Return where the episodes that score a training come from: the same ones whatever is
-    scored.
-    """
+    """Return a generator of the held-out episodes, the same for every score of a training."""
     return torch.Generator().manual_seed(FAR + config.seed)
 
 
@@ -317,9 +313,9 @@ def score(
     toy: Toy,
     count: int,
     generator: torch.Generator,
-    emptied: Part | None = None,
+    emptied: MemoryKind | None = None,
 ) -> Rate:
-    """Count fresh episodes in which the first action is nearest to the right place.
+    """Return the rate of fresh episodes whose first action is nearest to the right slot.
 
     With `emptied`, this part of the memory is lost just before the step at which the answer is due.
     """
@@ -330,7 +326,7 @@ def score(
         for steps in (slice(toy.decision), slice(toy.decision, toy.decision + 1))
     )
     state = policy.advance(before, policy.initial_state(SCORED))
-    state = policy.advance(now, state if emptied is None else state.mask(part=emptied))
+    state = policy.advance(now, state if emptied is None else mask(state, kind=emptied))
     action = policy.act(state, steps=8, source="zero")[:, 0].cpu()
     policy.train()
     chosen = torch.cdist(action.float(), toy.places).argmin(1)
@@ -340,9 +336,7 @@ def score(
 def run(
     method: str, task: str, config: TrainingConfig, device: str, deadline: float
 ) -> dict[str, Any] | None:
-    """Train a method on a toy and return a row: what it scores on the way and at the end. None: the
-    deadline came first.
-    """
+    """Train a method on a toy and return its row of results; None if the deadline came first."""
     torch.set_num_threads(1)
     start, toy = time.time(), TOYS[task]
     git_revision()  # as it is now: by the end, the rows of others may have changed the checkout
@@ -383,7 +377,7 @@ def run(
 
 
 def identity(method: str, task: str, config: TrainingConfig, device: str) -> dict[str, Any]:
-    """Return what tells a row from all others."""
+    """Return the fields that identify a row."""
     training = {
         name: getattr(config, name)
         for name in ("seed", "steps", "batch", "optimizer", "learning_rate")
@@ -460,7 +454,8 @@ def main(
     print(f"{len(rows)} rows. Written to {out}")
     if failed or given_up:
         raise SystemExit(
-            f"{failed} trainings failed, {given_up} had no time left; the same command tries them again"
+            f"{failed} trainings failed, {given_up} had no time left; "
+            "the same command tries them again"
         )
 
 

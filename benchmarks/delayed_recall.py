@@ -36,13 +36,13 @@ FEATURES = Features(
 
 
 def config() -> PolicyConfig:
-    """The nano preset; all of the action loss falls on the decision."""
+    """Return the nano preset with all of the action loss on the decision."""
     nano = preset("nano")
     return dataclasses.replace(nano, objective=dataclasses.replace(nano.objective, action_steps=16))
 
 
 def make_episodes(episodes: int, generator: torch.Generator) -> tuple[EpisodeBatch, Tensor]:
-    """A balanced batch, and which of the two objects was the cue."""
+    """Make a balanced batch; return it with the index of each episode's cue."""
     time = DECISION_STEP + HORIZON
     cue = torch.randperm(episodes, generator=generator) % 2
     objects = SENSOR_NOISE * torch.randn(episodes, time, 2, 2, generator=generator)
@@ -62,9 +62,7 @@ def make_episodes(episodes: int, generator: torch.Generator) -> tuple[EpisodeBat
 
 @torch.no_grad()
 def accuracy(policy: ChameleonPolicy, generator: torch.Generator, episodes: int = 64) -> float:
-    """Share of fresh episodes whose first action has the right sign, the memory run up to the
-    decision.
-    """
+    """Return the share of fresh episodes whose first action at the decision has the right sign."""
     batch, cue = make_episodes(episodes, generator)
     observation = batch.observation.map(lambda tensor: tensor[:, : DECISION_STEP + 1]).to(
         policy.device
@@ -76,7 +74,7 @@ def accuracy(policy: ChameleonPolicy, generator: torch.Generator, episodes: int 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands."""
+    """Metrics of a training after some steps."""
 
     step: int
     action_loss: float
@@ -91,9 +89,7 @@ def train(
     learning_rate: float = 4e-4,
     check_every: int = 25,
 ) -> Iterator[Progress]:
-    """Train on fresh episodes; yields the accuracy on others (another seed) every `check_every`
-    steps.
-    """
+    """Train on fresh episodes; yield the accuracy on held-out ones every `check_every` steps."""
     training, held_out = (
         torch.Generator().manual_seed(seed),
         torch.Generator().manual_seed(10_000 + seed),

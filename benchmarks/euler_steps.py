@@ -1,10 +1,10 @@
-"""How many Euler steps a chunk of actions needs: difference to 50 steps, and success in closed
-loop.
+"""Measure how many Euler steps a chunk of actions needs.
 
     make demo && python -m benchmarks.euler_steps --run runs/demo/chameleon --data runs/demo/data
 
-The policy is any that `chameleon train` left behind; its actions are compared on recorded
-demonstrations, with the same noise, in normalised units (1 is half the range of a dimension).
+Any run of `chameleon train` will do. Its actions on recorded demonstrations are compared with those
+of 50 steps from the same noise, in normalised units (1 is half the range of a dimension), and it is
+evaluated in closed loop.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from rich.table import Table
 
 from benchmarks.performance.sizes import EULER_STEPS
 from chameleon_policy import ChameleonPolicy, Observation
-from chameleon_policy.data import open_episodes
-from chameleon_policy.data.episodes import load_episodes
+from chameleon_policy.data import load_episodes, open_episodes
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.provenance import write_result
 
 SEED = 0
 LATER_SEEDS = FIRST_SEED + 1000
-"""Not those that scores of the demo are reported on."""
+"""First evaluation seed; the scores of the demo use others."""
 EVERY = 4
 """Control steps between two chunks that are compared."""
 
 
 @torch.no_grad()
 def differences(policy: ChameleonPolicy, data: Path, episodes: int) -> dict[int, float]:
-    """Mean absolute difference of a chunk to that of 50 steps from the same noise."""
+    """Return the mean absolute difference to chunks of 50 steps from the same noise."""
     generator = torch.Generator().manual_seed(SEED)
     sums, count = dict.fromkeys(EULER_STEPS, 0.0), 0
     shape = (1, policy.features.horizon, policy.features.action)

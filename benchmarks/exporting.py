@@ -1,9 +1,9 @@
-"""An exported policy beside the policy itself, on this CPU: how fast it is, and how far from it.
+"""Compare exported programs with the policy itself on this CPU: speed and numerical error.
 
     python -m benchmarks.exporting --every-method --out docs/results/exporting.json
 
-`observe` and `act` with one thread. All candidates take turns in one process; times are medians,
-and what counts are the ratios.
+`observe` and `act` run with one thread. All candidates take turns in one process; times are
+medians, and the ratios are what counts.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from chameleon_policy.provenance import write_result
 SEED = 0
 CPU = torch.device("cpu")
 THREADS = (1,)
-"""One: the runtimes keep threads spinning for one another where they have more."""
+"""One, since with more the runtimes keep threads spinning for one another."""
 Calls = dict[str, dict[str, Callable[[], object]]]
 
 
 def calls(policy: ChameleonPolicy, folder: Path, threads: int) -> Calls:
-    """`observe` and `act` of every candidate, for one robot that has seen something."""
+    """Return `observe` and `act` of every candidate, for one robot that has a memory."""
     generator = torch.Generator().manual_seed(SEED)
     steps = read_manifest(folder).sampling_steps
     seen = random_observation(policy, 1, generator)
@@ -73,7 +73,7 @@ def _add(
 
 
 def measure(policy: ChameleonPolicy, folder: Path, threads: int, rounds: int) -> dict[str, Any]:
-    """Milliseconds of every candidate, and how many times as fast as eager it is."""
+    """Time every candidate in milliseconds and relative to eager code."""
     torch.set_num_threads(threads)
     rows: dict[str, Any] = {}
     for call, candidates in calls(policy, folder, threads).items():
@@ -86,15 +86,15 @@ def measure(policy: ChameleonPolicy, folder: Path, threads: int, rounds: int) ->
 
 
 def errors_of(report: ExportReport) -> dict[str, float]:
-    """The largest over all runtimes and numbers of robots, as shares of the largest value."""
+    """Return the largest errors of all runtimes and batch sizes, as shares of the largest value."""
     return {
-        name: max(getattr(each, name) for each in report.errors)
+        name: max(getattr(each, name) for each in report.deviations)
         for name in ("memory", "working", "actions")
     }
 
 
 def errors_of_methods(folder: Path) -> dict[str, dict[str, float]]:
-    """Of an untrained nano policy of every method, with object slots and three sampling steps."""
+    """Return the errors of untrained nano policies of every method, with three sampling steps."""
     found = {}
     for name, kind in METHODS.items():
         torch.manual_seed(SEED)

@@ -1,14 +1,13 @@
-"""What a training step cannot be faster than: floating-point operations and bytes, counted from the
-code.
+"""Count what a training step costs at least: floating-point operations and bytes.
 
     python -m benchmarks.floor --out docs/results/floor.json
 
-Operations are those of matrix products and convolutions, forward, times three for the way there and
-back. Control context and recall ask one question a step, for which keys and values of all tokens
-are not needed: those are not counted. Bytes are the outputs of these layers in bfloat16, each
-written and read once on the way there; read again, with its gradient written and read, on the way
-back; what attention and recurrence multiply is left out. The two rates are what an H200 was seen to
-reach on large, random operands.
+Operations are those of matrix products and convolutions in the forward pass, times three for both
+passes. Control context and recall ask one question a step, for which keys and values of all tokens
+are not needed: those are not counted. Bytes are the outputs of these layers in bfloat16: written
+and read once in the forward pass, read again in the backward pass, with their gradient written and
+read. Operands of attention and recurrence are left out. The two rates were reached on an H200 with
+large, random operands.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from chameleon_policy.provenance import write_result
 
 SEED = 0
 FRAMES = 4
-"""Of one episode; everything below is in proportion to the number of frames."""
+"""Frames of one episode; all counts are in proportion to it."""
 OPERATIONS_PER_SECOND, BYTES_PER_SECOND = 790e12, 4.3e12
 BYTES_PER_NUMBER = 2 * 5
 
 
 class Outputs(TorchDispatchMode):
-    """Counts the numbers that linear layers and convolutions put out."""
+    """A counter of the numbers that linear layers and convolutions put out."""
 
     LAYERS = (
         torch.ops.aten.mm.default,
@@ -57,9 +56,7 @@ class Outputs(TorchDispatchMode):
 
 
 def count(function: Callable[[], object]) -> dict[str, float]:
-    """Operations and output numbers of the matrix products and convolutions that a function
-    calls.
-    """
+    """Count operations and output bytes of the matrix products and convolutions of a function."""
     with FlopCounterMode(display=False) as counter, Outputs() as outputs, torch.no_grad():
         function()
     return {
@@ -69,9 +66,7 @@ def count(function: Callable[[], object]) -> dict[str, float]:
 
 
 def spared_by_one_query(policy: ChameleonPolicy, tokens: int) -> dict[str, float]:
-    """For one frame: keys and values of all tokens, less what a single query asks of the tokens
-    themselves instead.
-    """
+    """Count what a frame saves where a single query needs no keys and values of all tokens."""
     width, heads = policy.config.width, policy.config.heads
     keys_and_values = 2 * tokens * width * 2 * width
     instead = 2 * 2 * width**2 + 2 * 2 * (heads - 1) * tokens * width
@@ -124,7 +119,8 @@ def main(out: Path | None = None) -> None:
     }
     for name, row in rows.items():
         print(
-            f"{name}: {row['operations'] / 1e12:.1f} TFLOP, {row['operations_ms']:.0f} ms; bytes {row['bytes_ms']:.0f} ms"
+            f"{name}: {row['operations'] / 1e12:.1f} TFLOP, {row['operations_ms']:.0f} ms; "
+            f"bytes {row['bytes_ms']:.0f} ms"
         )
     write_result(
         out or Path("runs/floor.json"), result, command="python -m benchmarks.floor", seeds=[SEED]

@@ -1,12 +1,12 @@
-"""How long do memories last while nothing happens? Half-lives of the heads of slow and fast layers
-on still inputs.
+"""Measure how long memories last while nothing happens: half-lives of heads on still inputs.
 
-    python -m benchmarks.half_lives --out docs/results/half-lives.json python -m
-    benchmarks.half_lives --policies camo-small --tasks shell-game --out runs/half-lives.json
+    python -m benchmarks.half_lives --out docs/results/half-lives.json
+    python -m benchmarks.half_lives --policies camo-small --tasks shell-game
 
-A head's clock Delta_t follows the input. While the input stands still, so does the clock, and the half-life of the head is
-ln 2 / (Delta |A|). Fresh layers see one random input of unit variance in each stream; trained policies play a task up to the
-decision and then see that moment for as long as it takes the convolutions to settle.
+The clock Delta_t of a head follows the input. While the input stands still, so does the clock, and
+the half-life of the head is ln 2 / (Delta |A|). Fresh layers get one random input of unit variance
+in each stream. Trained policies play a task up to the decision and then see that moment for as long
+as it takes the convolutions to settle.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def main(
     for row in rows:
         quantiles = " / ".join(f"{value:.3g}" for value in row["quantiles"])
         print(
-            f"{row['policy']}, {row['layer']}, limit {row['limit']}: {quantiles}; above 64 steps {row['above_64']:.0%}"
+            f"{row['policy']}, {row['layer']}, limit {row['limit']}: {quantiles}; "
+            f"above 64 steps {row['above_64']:.0%}"
         )
     command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
     write_result(
@@ -84,7 +85,7 @@ def _kinds() -> list[tuple[str, bool]]:
 
 
 def fresh(name: str, layer: str, limited: bool) -> dict[str, Any]:
-    """Measure layers of a preset before training, on inputs that stand still."""
+    """Measure layers of an untrained preset on constant inputs."""
     config = preset(name)
     ssm: SSMConfig = getattr(config, layer)
     ssm = ssm if limited else dataclasses.replace(ssm, half_life_limit=None)
@@ -101,10 +102,18 @@ def trained(source: str, task: str, seeds: Sequence[int]) -> list[dict[str, Any]
     policy, settings = load_for_evaluation(source, task, "auto")
     if not isinstance(policy, ChameleonPolicy):
         raise ValueError(
-            f"{source}: only Chameleon and its ablations have slow and fast layers, this is {policy.method}"
+            f"{source} is {policy.method}; only Chameleon and its ablations have two layers"
         )
     held = Held(policy)
-    evaluate(held, settings, seeds, steps=8, parallel=len(seeds), workers=2)
+    evaluate(
+        held,
+        settings,
+        seeds,
+        steps=8,
+        parallel=len(seeds),
+        workers=2,
+        at_decision=held.at_decision,
+    )
     ssm = {"slow": policy.config.slow, "fast": policy.config.fast}
     rows = [
         _row(f"{source}, {task}", layer, ssm[layer], torch.cat(held.found[layer]))
@@ -114,19 +123,17 @@ def trained(source: str, task: str, seeds: Sequence[int]) -> list[dict[str, Any]
 
 
 class Held(Emptied):
-    """A policy that plays as it does, and for which the world is held still at every decision to
-    read its clocks.
-    """
+    """A policy that plays as usual, with the half-lives read from its memory at every decision."""
 
     def __init__(self, policy: ChameleonPolicy) -> None:
         super().__init__(policy, ())
         self.found: dict[str, list[Tensor]] = {layer: [] for layer in LAYERS}
         self._due: list[int] = []
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+    def at_decision(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         """Note that these robots are about to decide."""
         self._due = list(robots)
-        return super().drop_plans(state, robots)
+        return super().at_decision(state, robots)
 
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
         """Observe; where a decision is due, also measure."""
@@ -160,7 +167,7 @@ class Held(Emptied):
 
 @torch.no_grad()
 def half_lives(module: SelectiveSSM, projected: Tensor) -> Tensor:
-    """Compute ln 2 / (Delta |A|) in steps (... heads) from what the input projection gives (... channels)."""
+    """Compute ln 2 / (Delta |A|) in steps (... heads) from projected inputs (... channels)."""
     rates = module._rates(projected[..., -module.heads :])
     return math.log(2) / (rates * module.log_decay.exp())
 

@@ -1,9 +1,9 @@
-"""What the initialisation of the memory is worth: delayed recall, learned from several seeds, one
-choice undone at a time.
+"""Measure what the initialisation of the memory is worth on delayed recall.
 
     python -m benchmarks.initialisation [--device cuda] [--workers 8]
 
-Writes, for every variant and seed, the first step at which held-out accuracy reached 97 %.
+One choice is undone at a time, with several seeds. For every variant and seed the result has the
+first step at which held-out accuracy reached 97 %.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ def _ssm_layers(policy: ChameleonPolicy) -> list[SelectiveSSM]:
 
 @torch.no_grad()
 def _mamba_time_constants(policy: ChameleonPolicy) -> None:
-    """Mamba2's own: Delta log-uniform in [0.001, 0.1], A uniform in [1, 16], input rows as any
-    linear layer's.
-    """
+    """Draw Delta log-uniformly from [0.001, 0.1] and A uniformly from [1, 16], as Mamba2 does."""
     for layer in _ssm_layers(policy):
         rates = torch.exp(torch.empty(layer.heads).uniform_(math.log(0.001), math.log(0.1)))
         layer.rate_bias.copy_(rates + torch.log(-torch.expm1(-rates)))
@@ -49,7 +47,7 @@ def _mamba_time_constants(policy: ChameleonPolicy) -> None:
 
 @torch.no_grad()
 def _no_selectivity(policy: ChameleonPolicy) -> None:
-    """The same half-lives, but Delta does not depend on the input at the start."""
+    """Keep the half-lives, but make Delta independent of the input."""
     for layer in _ssm_layers(policy):
         half_lives = layer.half_lives
         layer.in_projection.weight[-layer.heads :].zero_()
@@ -59,7 +57,7 @@ def _no_selectivity(policy: ChameleonPolicy) -> None:
 
 @torch.no_grad()
 def _pytorch_linear_layers(policy: ChameleonPolicy) -> None:
-    """PyTorch's default weights and biases in every linear layer; the rows of Delta stay ours."""
+    """Reset every linear layer to PyTorch's defaults, except for the rows of Delta."""
     rates = {
         layer: layer.in_projection.weight[-layer.heads :].clone() for layer in _ssm_layers(policy)
     }
@@ -72,9 +70,7 @@ def _pytorch_linear_layers(policy: ChameleonPolicy) -> None:
 
 @torch.no_grad()
 def _faint_slots(policy: ChameleonPolicy) -> None:
-    """Slot embeddings of standard deviation 0.02, as position embeddings of transformers often
-    are.
-    """
+    """Scale slot embeddings to a standard deviation of 0.02, as is usual in transformers."""
     policy.event_tokens.object_slots.mul_(0.02)
 
 
@@ -88,7 +84,7 @@ VARIANTS: dict[str, Callable[[ChameleonPolicy], None] | None] = {
 
 
 def run(variant: str, seed: int, steps: int, device: str) -> int | None:
-    """First step at which held-out accuracy reached 97 %, or None."""
+    """Return the first step at which held-out accuracy reached 97 %, or None."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     policy = ChameleonPolicy(delayed_recall.config(), delayed_recall.FEATURES)

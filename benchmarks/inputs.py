@@ -1,4 +1,4 @@
-"""Inputs with nothing in them, for timings and tests."""
+"""Make random inputs for timings and tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def random_observation(
     generator: torch.Generator,
     dtype: torch.dtype = torch.float32,
 ) -> Observation:
-    """An observation of the right shape; `leading` is (batch,) or (batch, time)."""
+    """Make a random observation; `leading` is (batch,) or (batch, time)."""
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=dtype)

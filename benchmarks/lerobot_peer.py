@@ -19,9 +19,7 @@ VIEWS, SIZE, NUMBERS, HORIZON = 2, 224, 10, 16
 
 
 def observation(device: torch.device) -> dict[str, Tensor]:
-    """A random observation in LeRobot's form: float images in [0, 1] without a time axis, and the
-    state.
-    """
+    """Make a random observation in LeRobot's form: float images in [0, 1] without time, a state."""
     images = {
         f"observation.images.view{i}": torch.rand(1, 3, SIZE, SIZE, device=device)
         for i in range(VIEWS)
@@ -44,7 +42,7 @@ def _features() -> dict[str, Any]:
 
 
 def make_diffusion(device: torch.device, **options: Any) -> tuple[Any, Act]:
-    """LeRobot's defaults (100 DDPM steps), but for a horizon of 16, half of which is executed."""
+    """Make LeRobot's default Diffusion policy, but with a horizon of 16, half of it executed."""
     from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
     from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
     from lerobot.policies.utils import populate_queues
@@ -74,7 +72,7 @@ def make_diffusion(device: torch.device, **options: Any) -> tuple[Any, Act]:
 
 
 def make_act(device: torch.device) -> tuple[Any, Act]:
-    """LeRobot's defaults, but for chunks of 16 actions."""
+    """Make LeRobot's default ACT policy, but with chunks of 16 actions."""
     from lerobot.policies.act.configuration_act import ACTConfig
     from lerobot.policies.act.modeling_act import ACTPolicy
 

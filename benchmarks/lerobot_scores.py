@@ -1,13 +1,11 @@
-"""One checkpoint, two evaluations: the successes of `lerobot-eval` beside those of `chameleon
-eval`, as a row of a file.
+"""Compare `lerobot-eval` with `chameleon eval` on one checkpoint, as a row of a result file.
 
-    python -m benchmarks.lerobot_scores "small, pictures" --lerobot runs/lerobot-eval/eval_info.json
-    \\
-        --own scores.json --version 0.6.1 --lerobot-command "lerobot-eval ..." --out
-        docs/results/lerobot.json
+    python -m benchmarks.lerobot_scores "small, pictures" --own scores.json --version 0.6.1 \\
+        --lerobot runs/lerobot-eval/eval_info.json --lerobot-command "lerobot-eval ..." \\
+        --out docs/results/lerobot.json
 
 Both must have played the same episodes (`lerobot-eval --seed=0`); the row says which of them
-succeeded where. What is in the file already is kept.
+succeeded where. Rows that are in the file already are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from chameleon_policy.seeds import evaluation_seed
 
 
 def row(policy: str, lerobot: Path, own: Path, version: str, command: str) -> dict[str, Any]:
-    """The two evaluations of a policy, episode by episode."""
+    """Join two evaluations of a policy, episode by episode."""
     (task,) = json.loads(lerobot.read_text())["per_task"]
     theirs = [bool(success) for success in task["metrics"]["successes"]]
     document = json.loads(own.read_text())
@@ -33,7 +31,8 @@ def row(policy: str, lerobot: Path, own: Path, version: str, command: str) -> di
     seeds = [each["seed"] for each in result["rollouts"]]
     if seeds != [evaluation_seed(number) for number in range(len(theirs))]:
         raise ValueError(
-            f"{lerobot} has {len(theirs)} episodes from number 0 on, {own} has others; evaluate the same ones"
+            f"{lerobot} has {len(theirs)} episodes from number 0 on, {own} has others; "
+            "evaluate the same ones"
         )
     pairs = list(zip(theirs, ours, strict=True))
     return {

@@ -1,20 +1,19 @@
-"""LeRobot's policy server (lerobot 0.4.4, gRPC) as a peer of ours; run by a Python that has lerobot
-and grpcio.
+"""Measure LeRobot's policy server (lerobot 0.4.4, gRPC) as a peer of ours.
 
     scripts/lerobot-venv && .lerobot-venv/bin/pip install grpcio==1.73.1 'protobuf>=6.31.1,<6.32'
     .lerobot-venv/bin/python benchmarks/lerobot_server_peer.py 5
 
-Two questions, since its policies are not ours and times of policies are not compared:
-- What does the way to the policy and back cost? A round trip (`SendObservations` that must go
-  through, then `GetActions`)
-  less what the same server object takes for the same observation without a network.
-- Which observations reach the policy? A robot sends one in every tick of 30 Hz, and a second thread
-  fetches chunks, as
-  LeRobot's own client does. What moves little (less than 1 in joint space) is filtered out there,
-  and of what arrives while the policy computes the newest is kept.
+It needs a Python that has lerobot and grpcio. Its policies are not ours, so times of policies are
+not compared; two other questions are asked:
 
-A tiny ACT policy with random weights, two 128 x 128 pictures and 10 numbers, chunks of 8. Prints
-JSON as its last line.
+- What does the network cost? A round trip (`SendObservations` that must go through, then
+  `GetActions`), less the time of the same server object for the same observation without a network.
+- Which observations reach the policy? A robot sends one in every tick of 30 Hz, and a second thread
+  fetches chunks, as LeRobot's own client does. Small movements (less than 1 in joint space) are
+  filtered out there, and while the policy computes only the newest observation is kept.
+
+The policy is a tiny ACT with random weights, two 128 x 128 pictures and 10 numbers, chunks of 8.
+The last line of output is JSON.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 
 def save_policy(folder: str) -> None:
-    """Random weights, and the processing around them."""
+    """Save a policy with random weights, and its processors."""
     torch.manual_seed(0)
     inputs = {
         f"observation.images.{name}": PolicyFeature(FeatureType.VISUAL, (3, SIZE, SIZE))
@@ -91,13 +90,13 @@ def save_policy(folder: str) -> None:
 
 
 def instructions(folder: str) -> Any:
-    """What the robot tells the server first."""
+    """Return the first message of a robot to the server."""
     wanted = RemotePolicyConfig("act", folder, FEATURES, CHUNK, "cpu")
     return services_pb2.PolicySetup(data=pickle.dumps(wanted))
 
 
 def observed(tick: int, joints: np.ndarray, *, must_go: bool) -> TimedObservation:
-    """Noise for pictures."""
+    """Make an observation with random pictures."""
     rng = np.random.default_rng(tick)
     pictures = {name: rng.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for name in VIEWS}
     seen = {**dict(zip(JOINTS, joints.tolist(), strict=True)), **pictures}
@@ -105,14 +104,14 @@ def observed(tick: int, joints: np.ndarray, *, must_go: bool) -> TimedObservatio
 
 
 def configuration(port: int) -> PolicyServerConfig:
-    """Without the pause that the server makes by default."""
+    """Return settings without the pause that the server makes by default."""
     return PolicyServerConfig(
         host="127.0.0.1", port=port, fps=RATE, inference_latency=0.0, obs_queue_timeout=1.0
     )
 
 
 def serve(port: int) -> None:
-    """As LeRobot's own `serve` does."""
+    """Serve as LeRobot's own `serve` does."""
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
     services_pb2_grpc.add_AsyncInferenceServicer_to_server(
         PolicyServer(configuration(port)), server
@@ -123,28 +122,28 @@ def serve(port: int) -> None:
 
 
 def send(stub: Any, observation: TimedObservation) -> None:
-    """One observation."""
+    """Send one observation."""
     stub.SendObservations(send_bytes_in_chunks(pickle.dumps(observation), services_pb2.Observation))
 
 
-class Here:
-    """Stands in for a connection."""
+class LocalConnection:
+    """A stand-in for a gRPC connection."""
 
     def peer(self) -> str:
-        """Its name."""
-        return "here"
+        """Return a name."""
+        return "local"
 
 
 def server_object(folder: str) -> PolicyServer:
-    """The same server, called directly."""
+    """Return the same server as an object to call without a network."""
     server = PolicyServer(configuration(1))
-    server.Ready(services_pb2.Empty(), Here())
-    server.SendPolicyInstructions(instructions(folder), Here())
+    server.Ready(services_pb2.Empty(), LocalConnection())
+    server.SendPolicyInstructions(instructions(folder), LocalConnection())
     return server
 
 
 def in_turns(stub: Any, server: PolicyServer, seconds: float) -> tuple[list[float], list[float]]:
-    """Milliseconds from an observation to its chunk, over the network and without one, in turns."""
+    """Time observation to chunk in milliseconds, with and without a network, in turns."""
     networked, direct = [], []
     for tick in _for(2 * seconds):
         observation = observed(tick, np.zeros(NUMBERS), must_go=True)
@@ -160,9 +159,7 @@ def in_turns(stub: Any, server: PolicyServer, seconds: float) -> tuple[list[floa
 
 
 def share(stub: Any, seconds: float, step: float, first: int) -> float:
-    """Of the observations sent in every tick, those that the policy was run on; joints move by
-    `step` in all a tick.
-    """
+    """Return the share of observations that reach the policy when joints move by `step` a tick."""
     done, chunks = threading.Event(), [0]
 
     def fetch() -> None:

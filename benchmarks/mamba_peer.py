@@ -1,6 +1,4 @@
-"""The state-space layer by mamba-ssm's own kernels (2.3, with causal-conv1d), with the weights of
-ours: a peer in speed.
-"""
+"""Run our state-space layer by mamba-ssm's kernels (2.3, with causal-conv1d), to compare speed."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ from chameleon_policy.policy.ssm import NORM_EPSILON, SelectiveSSM
 
 
 class MambaSsmLayer(nn.Module):
-    """mamba-ssm's default path: one function from the input projection to the layer's output,
-    convolution included.
-    """
+    """The default path of mamba-ssm: one function from input projection to output."""
 
     def __init__(self, ours: SelectiveSSM) -> None:
         super().__init__()
@@ -29,7 +25,7 @@ class MambaSsmLayer(nn.Module):
             )
 
     def forward(self, sequence: Tensor) -> Tensor:
-        """(S T width) to (S T width), from an empty state."""
+        """Map (S T width) to (S T width), from an empty state."""
         projected = nn.functional.linear(sequence, self.in_projection_weight)
         output: Tensor = self.combined(
             projected,

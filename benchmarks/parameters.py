@@ -1,5 +1,6 @@
-"""Parameters and memory of every preset, and of every method on Camo, for the docs: `python -m
-benchmarks.parameters`.
+"""Count parameters and bytes of memory of every preset and method, for the documents.
+
+python -m benchmarks.parameters
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ CAMO = Features(
 
 
 def sizes() -> dict[str, Any]:
-    """By preset, on the paper's features: the budget, what stands outside it, and the bytes of one
-    robot's memory.
-    """
+    """Return budget, extras and the bytes of one robot's memory, by preset."""
     result = {}
     for name in PRESETS:
         policy = ChameleonPolicy(preset(name), budget_features())
@@ -52,9 +51,7 @@ def sizes() -> dict[str, Any]:
 
 
 def methods() -> dict[str, dict[str, int]]:
-    """By preset and method, on Camo's pictures: trainable parameters of the policy that control
-    uses.
-    """
+    """Return the trainable parameters of every method, by preset, on Camo's pictures."""
     with torch.device("meta"):  # counted, not made
         return {
             name: {

@@ -1,11 +1,10 @@
-"""The robot loop in simulation: scores, delays and missed ticks at several rates, beside an
-evaluation in one process.
+"""Measure the robot loop in simulation: scores, delays and missed ticks at several rates.
 
     python -m benchmarks.robot_loop --out docs/results/robot-loop.json
 
 A server with the shipped policy runs on this machine, and so does the simulated robot; below 10 Hz
-two of them at a time. What is there already in `--folder` is kept, so that the same command goes
-on. Leave the machine alone meanwhile.
+two of them at a time. Scores stand next to those of an evaluation in one process. Finished runs in
+`--folder` are kept, so that the same command goes on. Leave the machine alone meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 @contextmanager
 def server(port: int) -> Iterator[str]:
-    """`chameleon serve` in a process of its own; yields its URL."""
+    """Run `chameleon serve` in its own process; yield its URL."""
     process = subprocess.Popen([*CHAMELEON, "serve", POLICY, "--port", str(port)], env=ENVIRONMENT)
     try:
         while not _healthy(port):
@@ -59,7 +58,7 @@ def _healthy(port: int) -> bool:
 
 
 def run(file: Path, episodes: int, *words: object) -> dict[str, Any]:
-    """What a command wrote to its JSON file, now or before."""
+    """Return the JSON result of a command, and run it only if there is none yet."""
     if not file.exists():
         options = ("--episodes", episodes, "--steps", STEPS, "--json", file)
         subprocess.run([*CHAMELEON, *map(str, (*words, *options))], check=True, env=ENVIRONMENT)
@@ -68,13 +67,14 @@ def run(file: Path, episodes: int, *words: object) -> dict[str, Any]:
     played = result.get("scores", result).get("rollouts", [])
     if result.get("stopped") or len(played) != episodes:
         raise ValueError(
-            f"{file} holds {len(played)} episodes of {episodes} ({result.get('stopped')}); delete it to play again"
+            f"{file} holds {len(played)} episodes of {episodes} ({result.get('stopped')}); "
+            "delete it to play again"
         )
     return document
 
 
 def scores(result: dict[str, Any]) -> dict[str, Any]:
-    """Rates, and which seeds succeeded."""
+    """Return rates, and the seeds that succeeded."""
     succeeded = [
         each["seed"] for each in result["rollouts"] if each["manipulation"] and each["decision"]
     ]
@@ -89,7 +89,7 @@ def main(
     port: int = 8799,
     out: Path = Path("runs/robot-loop.json"),
 ) -> None:
-    """Play, and write what came out.
+    """Play all episodes and write the result.
 
     Args:
         episodes: Of each task, at each rate.

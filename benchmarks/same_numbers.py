@@ -1,11 +1,10 @@
-"""Does a rewrite compute the same numbers? Losses, gradients and actions of two revisions, compared
-bit by bit on a CPU.
+"""Compare losses, gradients and actions of two revisions bit by bit on a CPU.
 
     python -m benchmarks.same_numbers 7f40af8 --out docs/results/same-numbers.json
 
-Each revision runs in a process of its own, from a checkout of its own: every method at the nano
-size, on object slots and on pictures, Chameleon at the small size, and the policy that is shipped.
-Policies are built without a limit of the half-life, which older revisions do not know.
+Each revision runs in its own process from its own checkout: every method at the nano size, on
+object slots and on pictures, Chameleon at the small size, and the shipped policy. Policies are
+built without a limit of the half-life, which older revisions do not know.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def main(revision: tyro.conf.Positional[str], out: Path = Path("runs/same-number
 
 
 def _run(tree: Path, file: Path) -> dict[str, Tensor]:
-    """Let the code of a checkout compute; this file says what."""
+    """Run this file's `compute` with the code of a checkout."""
     code = f"import runpy; runpy.run_path({__file__!r})['compute']({str(file)!r}, {str(tree)!r})"
     paths = os.pathsep.join([str(tree / "src"), str(tree)])
     subprocess.run(
@@ -103,7 +102,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def compute(file: str, tree: str) -> None:
-    """Save everything that is compared, by name."""
+    """Save all compared tensors by name."""
     import chameleon_policy
 
     assert Path(chameleon_policy.__file__).is_relative_to(tree), (
@@ -149,9 +148,7 @@ def _unlimited(config: Any) -> Any:
 
 
 def _training(policy: Any, features: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the loss of two episodes of different length, its parts, every gradient and the memory
-    afterwards.
-    """
+    """Yield the loss of two episodes, its parts, every gradient, and the memory afterwards."""
     from benchmarks.inputs import random_observation
     from chameleon_policy import EpisodeBatch
 
@@ -177,7 +174,7 @@ def _training(policy: Any, features: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _control(policy: Any, features: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield what some control steps give: chunks of actions, and the memory at the end."""
+    """Yield the chunks of some control steps, and the memory at the end."""
     from benchmarks.inputs import random_observation
 
     generator = torch.Generator().manual_seed(SEED + 1)

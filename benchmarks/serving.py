@@ -1,13 +1,12 @@
-"""Ticks per second of the policy server against the number of clients, beside the same policy
-without a network.
+"""Measure ticks per second of the policy server by the number of clients.
 
     python -m benchmarks.serving
-    LEROBOT_PYTHON=.lerobot-venv/bin/python python -m benchmarks.serving      with LeRobot's server as a peer
+    LEROBOT_PYTHON=.lerobot-venv/bin/python python -m benchmarks.serving    # and LeRobot's server
 
 The server is a process, and so is every client. Clients are robots that never wait: a new tick as
 soon as the last one is answered, a chunk (8 sampling steps) whenever one is used up. All of them
-share this machine's cores with the server; policies compute with `--threads` of them, here as in
-the loop without a network.
+share this machine's cores with the server. Policies compute with `--threads` of them, also in the
+loop without a network, which is measured for comparison.
 """
 
 from __future__ import annotations
@@ -43,16 +42,17 @@ STEPS = 8
 CLIENTS = (1, 2, 4, 8, 16)
 WARM_UP = 0.5
 STATE = Features(objects=ObjectSlots(count=6, size=13), proprioception=10, action=10, horizon=8)
-"""As a Camo task without pictures."""
+"""Features of a Camo task without pictures."""
 SERVER = """
 import sys
-from chameleon_policy.serve import Settings, serve
-serve(sys.argv[1], Settings(port=0), device=sys.argv[2], announce=lambda said: print(said, flush=True))
+from chameleon_policy.serve import ServerSettings, serve
+announce = lambda message: print(message, flush=True)
+serve(sys.argv[1], ServerSettings(port=0), device=sys.argv[2], announce=announce)
 """
 
 
 def policies() -> dict[str, VisuomotorPolicy]:
-    """A policy with two 128 x 128 pictures, and one so small that the way to it counts."""
+    """Return a policy with two 128 x 128 pictures, and one so small that the network counts."""
     torch.manual_seed(SEED)
     return {
         "camo-small, 2 x 128 x 128": load_policy("camo-small").float(),
@@ -63,7 +63,7 @@ def policies() -> dict[str, VisuomotorPolicy]:
 
 
 def in_process(policy: VisuomotorPolicy, seconds: float) -> dict[str, float]:
-    """The same loop without a network: a batch of one."""
+    """Run the same loop without a network, with a batch of one."""
     seen = random_observation(policy.features, (1,), torch.Generator().manual_seed(SEED))
     state = policy.observe(seen, policy.initial_state(1))
     policy.act(state, steps=STEPS)
@@ -83,7 +83,7 @@ def in_process(policy: VisuomotorPolicy, seconds: float) -> dict[str, float]:
 
 @contextmanager
 def server(policy: VisuomotorPolicy, device: str, threads: int) -> Iterator[str]:
-    """A server process for a policy; yields its URL."""
+    """Run a server process for a policy; yield its URL."""
     with tempfile.TemporaryDirectory() as folder:
         policy.save_pretrained(Path(folder) / "policy")
         command = [sys.executable, "-c", SERVER, f"{folder}/policy", device]
@@ -101,9 +101,7 @@ def server(policy: VisuomotorPolicy, device: str, threads: int) -> Iterator[str]
 
 
 def overhead(policy: VisuomotorPolicy, url: str, seconds: float) -> float:
-    """Milliseconds that the network adds to an `observe`: the median of differences to the same
-    call here, in turns.
-    """
+    """Return the milliseconds that the network adds to an `observe`: a median of differences."""
     differences: list[float] = []
     with Client(url, timeout=120) as client:
         session, arrays = (
@@ -122,7 +120,7 @@ def overhead(policy: VisuomotorPolicy, url: str, seconds: float) -> float:
 
 
 def with_clients(url: str, count: int, seconds: float) -> dict[str, Any]:
-    """So many robots at once."""
+    """Run a number of robots at once."""
     arguments = [str(seconds), str(WARM_UP), str(STEPS)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     robots = [
@@ -155,11 +153,12 @@ def with_clients(url: str, count: int, seconds: float) -> dict[str, Any]:
 
 
 def lerobot(seconds: float, threads: int) -> dict[str, Any] | None:
-    """LeRobot's policy server, measured by a Python that has it; None without one."""
+    """Measure LeRobot's policy server by a Python that has it; None without one."""
     python = os.environ.get("LEROBOT_PYTHON")
     if python is None:
         print(
-            "LeRobot's server is left out: set LEROBOT_PYTHON to a Python that has it; scripts/lerobot-venv makes one"
+            "LeRobot's server is left out: set LEROBOT_PYTHON to a Python that has it; "
+            "scripts/lerobot-venv makes one"
         )
         return None
     script = Path(__file__).with_name("lerobot_server_peer.py").resolve()

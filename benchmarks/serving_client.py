@@ -1,8 +1,7 @@
-"""One robot of the serving benchmark: a process with the client's package and nothing else, as on a
-robot.
+"""Play one robot of the serving benchmark with nothing but the client's package.
 
-It says `ready`, waits for a line, ticks as fast as it is answered for some seconds, and prints its
-waits as JSON.
+The process prints `ready`, waits for a line, ticks as fast as it is answered for some seconds, and
+prints its waits as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from chameleon_client import Client, Metadata
 
 
 def observation(metadata: Metadata, rng: np.random.Generator) -> dict[str, Any]:
-    """Noise in the shape of what the policy sees."""
+    """Return random arrays in the shapes of the policy's inputs."""
     seen: dict[str, Any] = {
         "proprioception": rng.standard_normal(metadata.proprioception).astype(np.float32)
     }

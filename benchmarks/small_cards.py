@@ -1,13 +1,11 @@
-"""Which kernels fit which cards? Compile all that a policy uses, for cards that are not here, and
-read what they need.
+"""List which kernels fit which cards, by compiling them for cards that are not here.
 
     python -m benchmarks.small_cards --out docs/results/small-cards.json
 
 Triton compiles without a card. Fused policies take a training step and a control step and sample
-chunks on a CPU, and every launch of a kernel compiles it for the card in question instead of
-running it. Memory and head see as many tokens as the paper's cameras make. Shared memory is what
-Triton allots to a block of threads; registers and spilled bytes are a thread's, as `cuobjdump`
-reads them from the compiled kernel.
+chunks on a CPU; every launch of a kernel compiles it for the card in question instead of running
+it. Memory and head see as many tokens as the paper's cameras make. Shared memory is Triton's
+allotment to a block of threads; registers and spilled bytes of a thread are read by `cuobjdump`.
 """
 
 from __future__ import annotations
@@ -48,14 +46,14 @@ CARDS = {
     "sm_80": (80, 163, "A100"),
     "sm_90": (90, 227, "H100, H200"),
 }
-"""Compute capability, shared memory that a block of threads can have (KiB), and who has it."""
+"""Compute capability, shared memory of a block of threads at most (KiB), and cards."""
 TIME = 70
 """Time steps: more than one chunk of the scan, so that its states are kept, too."""
 PICTURES = budget_features()
 SLOTS = dataclasses.replace(
     PICTURES, views=(), objects=ObjectSlots(count=PICTURES.tokens - 2, size=4)
 )
-"""As many tokens without pictures, which would take a CPU minutes."""
+"""The same number of tokens without pictures, which would take a CPU minutes."""
 ROBOTS = (1, 2, 4)
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
@@ -84,9 +82,10 @@ def main(
                 row := {"card": card, "names": CARDS[card][2], "preset": name, **needs(card, name)}
             )
             print(
-                f"{card}, {name}: {len(row['kernels'])} kernels; shared memory at most {row['shared_kib']:.0f} KiB of "
-                f"{row['card_kib']} ({row['largest']}); {row['registers']} registers; spilled at most "
-                f"{row['spilled_bytes']} bytes ({row['most_spilled']})",
+                f"{card}, {name}: {len(row['kernels'])} kernels; shared memory at most "
+                f"{row['shared_kib']:.0f} KiB of {row['card_kib']} ({row['largest']}); "
+                f"{row['registers']} registers; spilled at most {row['spilled_bytes']} bytes "
+                f"({row['most_spilled']})",
                 flush=True,
             )
             write_result(
@@ -99,9 +98,7 @@ def main(
 
 
 def needs(card: str, name: str) -> dict[str, Any]:
-    """Compile the kernels that a preset uses for a card: which there are, and what the hungriest of
-    them need.
-    """
+    """Compile the kernels that a preset uses for a card; return the largest needs of all."""
     capability, memory, _ = CARDS[card]
     with compiling_for(capability) as compiled:
         use(name, memory * 1024)
@@ -155,7 +152,7 @@ def use(name: str, shared_memory: int) -> None:
 
 @dataclass(frozen=True)
 class Need:
-    """What one compiled kernel needs."""
+    """Resources that one compiled kernel needs."""
 
     kernel: str
     shared: int
@@ -166,7 +163,7 @@ class Need:
 
     @classmethod
     def of(cls, name: str, kernel: Any) -> Need:
-        """Read it from a compiled kernel."""
+        """Return the needs of a compiled kernel."""
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(kernel.asm["cubin"])
             file.flush()
@@ -181,28 +178,26 @@ class Need:
 
 @dataclass(frozen=True)
 class AbsentCard:
-    """What Triton asks of a driver before it compiles."""
+    """A driver for Triton that names a card without having one."""
 
     capability: int
 
     def get_current_target(self) -> GPUTarget:
-        """Say what to compile for."""
+        """Return the card to compile for."""
         return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> int:
-        """Return a number of its own for every card: compiled kernels are kept by it."""
+        """Return a number for each card, by which compiled kernels are cached."""
         return self.capability
 
     def get_current_stream(self, device: int) -> int:
-        """Return the default one; nothing runs on it."""
+        """Return the default stream; nothing runs on it."""
         return 0
 
 
 @contextmanager
 def compiling_for(capability: int) -> Iterator[list[tuple[str, Any]]]:
-    """Compile kernels for a card in place of running them, in this block; afterwards the list has
-    them, by name.
-    """
+    """Compile kernels for a card instead of running them; yield the list of them by name."""
     found: list[tuple[str, Any]] = []
     run, enabled = JITFunction.run, kernels.enabled
 

@@ -11,13 +11,13 @@ import torch
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was told."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def measure(function: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call, the device's work included."""
+    """Return the seconds of one call, including the device's work."""
     synchronize(device)
     start = time.perf_counter()
     function()
@@ -28,16 +28,14 @@ def measure(function: Callable[[], object], device: torch.device) -> float:
 def take_turns(
     candidates: Mapping[str, Callable[[], object]], device: torch.device, rounds: int
 ) -> dict[str, float]:
-    """Median seconds of every candidate; they run one after the other in each round, so that noise
-    hits all alike.
-    """
+    """Return the median seconds of candidates that take turns, so that noise hits all alike."""
     return compare(
         {name: partial(measure, function, device) for name, function in candidates.items()}, rounds
     )
 
 
 def compare(measurements: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Medians of numbers that are measured in turns, after one round that does not count."""
+    """Return medians of measurements that take turns, after one round that does not count."""
     values: dict[str, list[float]] = {name: [] for name in measurements}
     for number in range(1 + rounds):
         for name, measurement in measurements.items():

@@ -1,12 +1,13 @@
-"""Can the hands do it, and from when on? Policies that are told the answer, saved at several
-moments of a training.
+"""Draw the success of policies that are given the answer, by minutes of training.
 
-    chameleon train DATA... --recipe camo --tell-answer --no-mirror --minutes 4 --checkpoint-minutes 0.65 --out runs/told
-    chameleon eval COPY --task TASK --first-seed 1500000000 --json evaluations/1.7/TASK.json   # each copy, each task
+    chameleon train DATA... --recipe camo --tell-answer --no-mirror --minutes 4 \\
+        --checkpoint-minutes 0.65 --out runs/told
+    chameleon eval COPY --task TASK --first-seed 1500000000 --json evaluations/1.7/TASK.json
     python -m benchmarks.told_answer runs/told/run.json evaluations
 
-Every checkpoint writes runs/told/policy anew: copy it away in time. A folder of evaluations is
-named after the minutes of training behind its policy.
+They show whether, and when, a policy can act. Every checkpoint overwrites runs/told/policy: copy it
+in time, and evaluate each copy on each task. A folder of evaluations is named after the minutes of
+training of its policy.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from benchmarks.camo_scores import ROOT
 from chameleon_policy.camo import TASKS
 from chameleon_policy.experiments.reproduce import RATES
 from chameleon_policy.provenance import write_result
-from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.report.interval_chart import interval_chart, point_of
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
@@ -55,7 +55,8 @@ def main(training: tyro.conf.Positional[Path], evaluations: tyro.conf.Positional
     lines = read_metrics(training.with_name(METRICS))
     if not lines:
         raise FileNotFoundError(
-            f"{training.with_name(METRICS)} is missing or empty: name the run.json of a finished training"
+            f"{training.with_name(METRICS)} is missing or empty: "
+            "name the run.json of a finished training"
         )
     trained = {name: lines[-1][name] for name in ("step", "seconds")}
     result = {"training": json.loads(training.read_text()), "trained": trained, "minutes": minutes}
@@ -74,19 +75,20 @@ def main(training: tyro.conf.Positional[Path], evaluations: tyro.conf.Positional
 
 
 def folders(evaluations: Path) -> dict[str, Path]:
-    """Of the policies, by their minutes of training, in that order."""
+    """Return the folders of evaluations by minutes of training, in that order."""
     found = {path.name: path for path in evaluations.iterdir() if path.is_dir()}
     strange = [name for name in found if not name.replace(".", "", 1).isdecimal()]
     if strange or not found:
         got = " ".join(sorted(strange)) or "none"
         raise ValueError(
-            f"{evaluations} must hold folders that are named after minutes of training, such as 1.7; got {got}"
+            f"{evaluations} must hold folders that are named after minutes of training, "
+            f"such as 1.7; got {got}"
         )
     return {name: found[name] for name in sorted(found, key=float)}
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    """What `chameleon eval --json` wrote of one policy, by task."""
+    """Read the evaluations of one policy, by task."""
     documents = {}
     for task in TASKS:
         path = folder / f"{task}.json"
@@ -98,13 +100,14 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
         environment = documents[task]["result"]["environment"]
         if environment["task"] != task or environment["kind"] != "told":
             raise ValueError(
-                f"{path} is no evaluation of {task} with a policy that is told the answer (train --tell-answer)"
+                f"{path} is no evaluation of {task} with a policy that is told the answer "
+                "(train --tell-answer)"
             )
     return documents
 
 
 def figure(minutes: Mapping[str, Mapping[str, Any]]) -> str:
-    """SR of each task over the minutes of training."""
+    """Draw SR of each task over the minutes of training."""
     lines = {
         task: [
             point_of(float(name), Rate.from_dict(tasks[task]["sr"]))

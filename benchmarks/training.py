@@ -1,10 +1,10 @@
-"""Does training ever wait for data? Reading demonstrations from disk, and the share of a step spent
-waiting for its batch.
+"""Measure whether training waits for data.
 
-    python -m benchmarks.training                    two CPU cores: the nano policy on pictures
-    python -m benchmarks.training --device cuda      a GPU: the paper's policy, data on the GPU and data that have to travel
+    python -m benchmarks.training                   two CPU cores: the nano policy on pictures
+    python -m benchmarks.training --device cuda     a GPU: the paper's policy, data there or not
 
-Records the demonstrations it needs into a temporary folder unless `--data` names some.
+Demonstrations are read from disk, and steps that fetch their batch are compared with steps that
+have it at hand. Demonstrations are recorded into a temporary folder unless `--data` names some.
 """
 
 from __future__ import annotations
@@ -28,31 +28,29 @@ from rich.table import Table
 from benchmarks.timing import compare, measure
 from chameleon_policy import ChameleonPolicy, preset
 from chameleon_policy.camo.recording import Recording
-from chameleon_policy.data.episodes import EpisodeArrays, Episodes, load_episodes, open_episodes
+from chameleon_policy.data import EpisodeArrays, Episodes, load_episodes, open_episodes
 from chameleon_policy.data.lerobot_episodes import LeRobotEpisodes
 from chameleon_policy.data.video import decode_video
 from chameleon_policy.provenance import write_result
 from chameleon_policy.recorder import record
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.feeder import Feeder, Part
+from chameleon_policy.train.feeder import Feeder, SubBatches
 from chameleon_policy.train.loop import Trainer
-from chameleon_policy.train.order import episodes_of_step, seed_weights
-from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.normalization import statistics_of
+from chameleon_policy.train.sampling import episodes_of_step, seed_weights
 from chameleon_policy.train.store import EpisodeStore, features_of
 
 SEED = 0
 SIZE = 128
 START = 4
-"""Steps that do not count: what a run waits for once, at its start, is no share of a long one."""
+"""Warm-up steps: a wait at the start of a run is no share of a long run."""
 SAMPLED = 4
 """Episodes that are also read frame by frame."""
 
 
 @contextmanager
 def demonstrations(data: Path | None, episodes: int, workers: int) -> Iterator[Path]:
-    """A dataset with pictures: the one that is named, or a new one for as long as the block
-    lasts.
-    """
+    """Yield a dataset with pictures: the given one, or a temporary one."""
     if data is not None:
         yield data
         return
@@ -69,9 +67,7 @@ def demonstrations(data: Path | None, episodes: int, workers: int) -> Iterator[P
 
 
 def reading(path: Path, workers: int) -> tuple[Episodes, list[EpisodeArrays], dict[str, Any]]:
-    """Whole episodes in order, and for comparison frame by frame with a seek each, as a shuffling
-    loader reads them.
-    """
+    """Time reading whole episodes in order, and frame by frame with a seek each."""
     start = time.perf_counter()
     episodes = open_episodes(path)
     arrays = load_episodes(episodes, workers=workers)
@@ -112,9 +108,7 @@ def waiting(
     batch: int,
     steps: int,
 ) -> Any:
-    """Training steps that fetch their batches against the same steps with batches at hand: the
-    difference is the wait.
-    """
+    """Time steps that fetch their batch against the same steps with batches at hand."""
     rows = {}
     features = features_of(episodes, horizon=16)
     accelerator = Accelerator(
@@ -139,10 +133,12 @@ def waiting(
                     lambda: [trainer._step(feeder.next_step(), 0.0) for _ in range(steps)], device
                 )
 
-        def at_hand(trainer: Trainer = trainer, ready: list[list[Part]] = ready) -> float:
-            for parts in ready[:START]:
-                trainer._step(parts, 0.0)
-            return measure(lambda: [trainer._step(parts, 0.0) for parts in ready[START:]], device)
+        def at_hand(trainer: Trainer = trainer, ready: list[SubBatches] = ready) -> float:
+            for batches in ready[:START]:
+                trainer._step(batches, 0.0)
+            return measure(
+                lambda: [trainer._step(batches, 0.0) for batches in ready[START:]], device
+            )
 
         def preparing(store: EpisodeStore = store) -> float:
             batches = [episodes_of_step(SEED, step, batch, store.lengths) for step in range(START)]

@@ -1,14 +1,12 @@
-"""Which of its two memories does a policy answer from? Scores after one of them, or both, are
-emptied at the decision.
+"""Measure which of its two memories a policy answers from, by emptying them at the decision.
 
-    python -m benchmarks.which_memory runs/bench-camo/small/chameleon-4000steps-seed0 --task
-    clean-plate --task shell-game \
-        --out docs/results/which-memory.json
+    python -m benchmarks.which_memory runs/bench-camo/small/chameleon-4000steps-seed0 \\
+        --task clean-plate --task shell-game --out docs/results/which-memory.json
 
 A memory layer carries the traces of its tokens in a slow state-space layer (Eq. 6) and its working
 state in a fast one (Eq. 10). At the moment at which the robot may act, one of them, or both, is
-replaced by an empty one in all layers. What is still chosen rightly was in the part that was left.
-What is then wrong need not have been in the part that is gone: no policy was trained with such a
+replaced by an empty one in all layers. A choice that is still right was in the part that is left. A
+choice that is then wrong need not have been in the other part: no policy was trained with such a
 hole in its memory.
 """
 
@@ -30,8 +28,8 @@ from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluatio
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ChameleonPolicy, Features, MemoryState, Observation
 from chameleon_policy.provenance import write_result
+from chameleon_policy.rates import interval
 from chameleon_policy.report.comparison.statistics import words
-from chameleon_policy.report.evaluation_table import interval
 
 COMMAND = "python -m benchmarks.which_memory"
 EMPTIED: dict[str, tuple[str, ...]] = {
@@ -40,11 +38,13 @@ EMPTIED: dict[str, tuple[str, ...]] = {
     "fast": ("fast",),
     "both": ("slow", "fast"),
 }
-"""What is said to be emptied -> fields of a `LayerState`."""
+"""Name of what is emptied -> fields of a `LayerState`."""
 
 
 class Emptied:
     """A policy of Chameleon's family that loses parts of its memory when a decision is due."""
+
+    temporal_ensemble = None
 
     def __init__(self, policy: ChameleonPolicy, parts: Sequence[str]) -> None:
         self._policy, self._parts = policy, parts
@@ -53,22 +53,19 @@ class Emptied:
         self.executed = policy.executed
 
     def initial_state(self, batch_size: int = 1) -> MemoryState:
-        """As the policy's."""
+        """Call the policy."""
         return self._policy.initial_state(batch_size)
 
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
-        """As the policy's."""
+        """Call the policy."""
         return self._policy.observe(observation, state)
 
     def act(self, state: MemoryState, *, steps: int | None, source: Tensor) -> Tensor:
-        """As the policy's."""
+        """Call the policy."""
         return self._policy.act(state, steps=steps, source=source)
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
-        """Called when these robots may act: the memory that is left to them, before they look
-        again.
-        """
-        state = self._policy.drop_plans(state, robots)
+    def at_decision(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+        """Return the memory with parts emptied for the robots that may act now."""
         empty = self.initial_state(len(robots))
         layers = tuple(
             replace(layer, **{part: getattr(nothing, part) for part in self._parts})
@@ -108,16 +105,18 @@ def main(
             policy, settings = load_for_evaluation(run, name, device)
             if not isinstance(policy, ChameleonPolicy):
                 raise ValueError(
-                    f"{run}: only Chameleon and its ablations have a slow and a fast memory to empty"
+                    f"{run}: only Chameleon and its ablations have a slow and a fast memory"
                 )
             for emptied, parts in EMPTIED.items():
+                playing = Emptied(policy, parts)
                 evaluation = evaluate(
-                    Emptied(policy, parts),
+                    playing,
                     settings,
                     seeds,
                     steps=steps,
                     parallel=parallel,
                     workers=workers,
+                    at_decision=playing.at_decision,
                 )
                 summary, played = (
                     evaluation.summary,
@@ -138,7 +137,8 @@ def main(
                     }
                 )
                 print(
-                    f"{run} on {name}, {emptied} emptied: MSR {interval(summary.msr)}, DSR {interval(summary.dsr)}",
+                    f"{run} on {name}, {emptied} emptied: "
+                    f"MSR {interval(summary.msr)}, DSR {interval(summary.dsr)}",
                     flush=True,
                 )
                 # After every row, so that a study that is cut off leaves what it has.
@@ -148,9 +148,8 @@ def main(
                     command=shlex.join([*COMMAND.split(), *sys.argv[1:]]),
                     seeds=seeds,
                 )
-    print(
-        f"Written: {out}; a guess has DSR {', '.join(f'{task_named(name)().chance:.2f} ({name})' for name in task)}"
-    )
+    chances = ", ".join(f"{task_named(name)().chance:.2f} ({name})" for name in task)
+    print(f"Written: {out}; a guess has DSR {chances}")
 
 
 if __name__ == "__main__":

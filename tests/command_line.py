@@ -1,4 +1,4 @@
-"""What a command says, whatever the width of the terminal."""
+"""Output of commands, independent of the width of the terminal."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import re
 
 
 def plain(text: str) -> str:
-    """Return the text without frames and line breaks."""
+    """Return the text of an output without frames and line breaks."""
     return " ".join(re.sub("[╭╮╰╯│─]", " ", text).split())

@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
     from theatre_browser import Open
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # one of several processes that share the cores; read when torch is imported
-    os.environ["OMP_NUM_THREADS"] = "1"
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so shells start what runs in the background
-    # some tests press Ctrl-C, in this process and its children
+# Processes of tests share the cores, and runs in several processes must agree to the last bit.
+# Torch reads this when it is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Shells start background jobs like this, and some tests send SIGINT to themselves and children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# No test may reach for a model hub: what is needed is made by the tests or installed by `make
-# setup`.
+# Tests create what they need or find it installed; none may download from a model hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 
@@ -39,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """Say which promises were not checked on this machine."""
+    """List why tests were skipped, with their numbers: promises not checked on this machine."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
     if reasons:
@@ -50,7 +49,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def lerobot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A LeRobot dataset of three episodes, for tests that leave it as it is."""
+    """Write a LeRobot dataset of three episodes, for tests that do not change it."""
     from episode_files import write_lerobot
 
     return write_lerobot(tmp_path_factory.mktemp("parts"), tmp_path_factory.mktemp("lerobot"))
@@ -58,7 +57,7 @@ def lerobot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The system's Chromium."""
+    """Start the system's Chromium."""
     from theatre_browser import chromium
 
     with chromium() as found:
@@ -67,7 +66,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def show(browser: Browser) -> Iterator[Open]:
-    """Opens pages in it; none of them may fail or ask for anything but itself."""
+    """Return a function that opens pages, which may neither fail nor request other files."""
     from theatre_browser import pages
 
     with pages(browser) as open_page:
@@ -76,7 +75,7 @@ def show(browser: Browser) -> Iterator[Open]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page on episodes that nobody played."""
+    """Write a page of made-up episodes."""
     from theatre_browser import EPISODES, write
 
     return write(tmp_path_factory.mktemp("report"), EPISODES)
@@ -84,7 +83,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def poisoned_memory() -> Iterator[None]:
-    """Fill what a kernel leaves unwritten with NaN, and let every test draw other numbers."""
+    """Fill new GPU memory with NaN, so that unwritten values show, and seed every test anew."""
     import torch
 
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -101,9 +100,7 @@ def poisoned_memory() -> Iterator[None]:
 
 @pytest.fixture
 def kernels_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let kernels compute where they otherwise would not: in float32, and on a CPU. Float64 stays
-    plain.
-    """
+    """Use the kernels also in float32 and on a CPU; float64 stays plain."""
     import torch
 
     from chameleon_policy import kernels

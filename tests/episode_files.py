@@ -1,4 +1,4 @@
-"""Small datasets in every format, for the tests of what reads them."""
+"""Small datasets in every format, for the tests of their readers."""
 
 from __future__ import annotations
 

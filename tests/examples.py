@@ -1,4 +1,4 @@
-"""Small policies, observations and batches that the tests share."""
+"""Small policies, observations and batches for the tests."""
 
 from __future__ import annotations
 

@@ -1,47 +1,44 @@
-"""Robots and sessions for tests of the loop: one records what it is told, the other computes in
-this process.
-"""
+"""A toy robot for tests of the loop, and sessions that compute in this process."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from chameleon_policy.evaluate.pool import EnvPool, Order, Tick
 from chameleon_policy.policy import Observation, VisuomotorPolicy
-from chameleon_policy.robot.robot import Array, Sight
+from chameleon_policy.robot.robot import Array, RobotObservation
 
 
 class ToyRobot:
-    """Two numbers; it is where it was told to be. Its first camera shows the tick."""
+    """A robot of two numbers, which reaches every action at once; its camera shows the tick."""
 
     name, instruction, period = "toy", "move", None
     action_names = state_names = ("x", "y")
 
-    def __init__(self, length: int, decisions: tuple[int, ...] = ()) -> None:
-        self.length, self.decisions = length, decisions
+    def __init__(self, length: int) -> None:
+        self.length = length
         self.sent: list[Array] = []
         self.stopped = 0
-        self._place = np.zeros(2, np.float32)
+        self._position = np.zeros(2, np.float32)
 
     def begin(self, episode: int) -> None:
         self.sent = []
 
-    def observe(self) -> Sight:
-        tick = len(self.sent)
-        picture = np.full((16, 16, 3), tick, np.uint8)
-        return Sight(
-            proprioception=self._place, images={"front": picture}, decision=tick in self.decisions
-        )
+    def observe(self) -> RobotObservation:
+        image = np.full((16, 16, 3), len(self.sent), np.uint8)
+        return RobotObservation(proprioception=self._position, images={"front": image})
 
     def hold(self) -> Array:
-        return self._place
+        return self._position
 
     def send(self, action: Array) -> None:
         self.sent.append(action)
-        self._place = action
+        self._position = action
 
     @property
     def over(self) -> bool:
@@ -55,7 +52,7 @@ class ToyRobot:
 
 
 class LateSession:
-    """Its chunk number n is n, n, ... and comes after `delay` further ticks."""
+    """A session whose chunk number n is n, n, ... and arrives after `delay` further ticks."""
 
     def __init__(self, delay: int, horizon: int = 8) -> None:
         self.delay, self.horizon = delay, horizon
@@ -63,7 +60,7 @@ class LateSession:
         self.asked: list[int] = []
         self._open: list[tuple[int, Future[Any]]] = []
 
-    def observe_soon(self, *, decision: bool = False, **arrays: Any) -> Future[int]:
+    def observe_soon(self, **arrays: Any) -> Future[int]:
         self.ticks.append(arrays["proprioception"])
         for due, future in self._open:
             if len(self.ticks) > due and not future.done():
@@ -81,15 +78,13 @@ class LateSession:
 
 
 class LocalSession:
-    """A policy in this process, with the noise that an evaluation of this seed has."""
+    """A policy in this process, with the noise of an evaluation with this seed."""
 
     def __init__(self, policy: VisuomotorPolicy, seed: int) -> None:
         self._policy, self._state = policy, policy.initial_state()
         self._generator = torch.Generator().manual_seed(seed)
 
-    def observe_soon(self, *, decision: bool = False, **arrays: Any) -> Future[int]:
-        if decision:
-            self._state = self._policy.drop_plans(self._state, [0])
+    def observe_soon(self, **arrays: Any) -> Future[int]:
         self._state = self._policy.observe(Observation.single(**arrays), self._state)
         return done(int(self._state.steps))
 
@@ -100,7 +95,15 @@ class LocalSession:
 
 
 def done(value: Any) -> Future[Any]:
-    """A future that has come."""
+    """Return a future with this result."""
     future: Future[Any] = Future()
     future.set_result(value)
     return future
+
+
+class PoolWithoutDecisions(EnvPool):
+    """Environments that never say that a decision is due, as no robot does."""
+
+    def advance(self, order: Order) -> dict[int, Tick]:
+        ticks = super().advance(order)
+        return {slot: replace(tick, decision=False) for slot, tick in ticks.items()}

@@ -29,7 +29,7 @@ STEPS = 3
 
 
 def episode(features: Features, length: int, seed: int) -> list[Arrays]:
-    """What a robot sees, tick by tick, as the client takes it."""
+    """Return the observations of an episode as arguments for the client."""
     ticks = []
     for tick in range(length):
         seen = make_observation(features, 1, seed=1000 * seed + tick)
@@ -51,10 +51,9 @@ def in_process(
     instruction: torch.Tensor | None = None,
     steps: int | None = STEPS,
 ) -> list[np.ndarray]:
-    """The chunks of an episode: a batch of one, the policy's own two calls, noise as in
-    evaluate/rollouts.py.
+    """Return the chunks of an episode, computed with the noise of evaluate/rollouts.py.
 
-    One is planned after each of the ticks `at`, by default after every second.
+    A chunk is planned after each of the ticks `at`, by default after every second one.
     """
     generator, state, chunks = torch.Generator().manual_seed(seed), policy.initial_state(1), []
     shape = (policy.features.horizon, policy.features.action)
@@ -73,7 +72,7 @@ def in_process(
 def over_the_network(
     session: Session, ticks: Sequence[Arrays], *, steps: int | None = STEPS
 ) -> list[np.ndarray]:
-    """The same episode on a server."""
+    """Return the chunks of the same episode on a server."""
     chunks = []
     for number, arrays in enumerate(ticks):
         assert session.observe(**arrays) == number + 1
@@ -83,7 +82,7 @@ def over_the_network(
 
 
 def assert_same(chunks: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    """To the last bit."""
+    """Compare to the last bit."""
     assert len(chunks) == len(expected) > 0
     for chunk, wanted in zip(chunks, expected, strict=True):
         assert chunk.dtype == np.float32
@@ -91,7 +90,7 @@ def assert_same(chunks: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 def assert_close(chunks: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    """But for what the size of a batch does to the last bits."""
+    """Compare up to the last bits, which depend on the size of a batch."""
     assert len(chunks) == len(expected) > 0
     for chunk, wanted in zip(chunks, expected, strict=True):
         np.testing.assert_allclose(chunk, wanted, rtol=1e-4, atol=1e-5)
@@ -103,7 +102,7 @@ def health(url: str) -> Mapping[str, Any]:
 
 
 def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something that another thread is about to do."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not happen"
@@ -118,18 +117,18 @@ class ServerProcess:
     process: subprocess.Popen[str]
 
     def memory(self, what: str = "VmRSS") -> float:
-        """MiB that it has now, or (VmHWM) had at most."""
+        """Return its memory in MiB: the present one, or (VmHWM) the peak."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(what):
                 return int(line.split()[1]) / 1024
         raise AssertionError(f"no {what}")
 
     def forget_peak(self) -> None:
-        """From now on VmHWM counts afresh."""
+        """Reset the peak that VmHWM reports."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def files(self) -> int:
-        """Open files, sockets among them."""
+        """Return the number of open files and sockets."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))  # noqa: PTH208
 
 
@@ -137,12 +136,13 @@ class ServerProcess:
 def server_process(
     policy: VisuomotorPolicy, folder: Path, **settings: Any
 ) -> Iterator[ServerProcess]:
-    """Serves a policy until the block ends."""
+    """Serve a policy until the block ends."""
     policy.save_pretrained(folder / "policy")
     code = (
-        "from functools import partial; from chameleon_policy.serve import Settings, serve\n"
-        f"settings = Settings(**{ {'port': 0, **settings}!r})\n"
-        f"serve({str(folder / 'policy')!r}, settings, device='cpu', announce=partial(print, flush=True))"
+        "from functools import partial; from chameleon_policy.serve import ServerSettings, serve\n"
+        f"settings = ServerSettings(**{ {'port': 0, **settings}!r})\n"
+        f"serve({str(folder / 'policy')!r}, settings, device='cpu', "
+        "announce=partial(print, flush=True))"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen(
@@ -159,9 +159,7 @@ def server_process(
 
 
 class Robot(threading.Thread):
-    """A well-behaved client that plays episodes until it is stopped and knows what its chunks have
-    to be.
-    """
+    """A well-behaved client that plays episodes until it is stopped, and checks its chunks."""
 
     def __init__(self, policy: VisuomotorPolicy, url: str, seed: int, length: int = 12) -> None:
         super().__init__(name=f"robot-{seed}", daemon=True)
@@ -180,24 +178,22 @@ class Robot(threading.Thread):
                     with client.open(seed=self.seed) as session:
                         self.playing.set()
                         chunks = over_the_network(session, self.ticks)
-                    # With others in the batch the last bits may differ; another memory differs in
-                    # the first digit.
+                    # the last bits depend on the batch; another memory would differ in the first
+                    # digit
                     for chunk, wanted in zip(chunks, self.expected, strict=True):
                         np.testing.assert_allclose(chunk, wanted, rtol=1e-4, atol=1e-5)
                     self.episodes += 1
         except BaseException as error:
             self.failure = error
         finally:
-            self.playing.set()  # nobody has to wait for it any longer
+            self.playing.set()  # also after an error, so that nobody waits for it
 
     def stop(self) -> None:
-        """After the running episode."""
+        """Stop after the running episode."""
         self._enough.set()
 
     def finish(self) -> int:
-        """Stop after the running episode; raises what went wrong, and returns how many were
-        played.
-        """
+        """Stop after the running episode, raise its error, return the number of episodes."""
         self.stop()
         self.join(240)
         if self.failure is not None:
@@ -208,7 +204,7 @@ class Robot(threading.Thread):
 
 @contextmanager
 def robots(policy: VisuomotorPolicy, url: str, count: int = 1) -> Iterator[list[Robot]]:
-    """They play through the whole block and must never notice what else happens in it."""
+    """Run robots through the whole block; nothing else in it may disturb them."""
     playing = [Robot(policy, url, seed) for seed in range(count)]
     for robot in playing:
         robot.start()

@@ -1,4 +1,4 @@
-"""What bad clients send, and a client that sends it."""
+"""Malformed messages, and clients that send them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ Fuzz = Callable[[random.Random, dict[str, Any]], bytes]
 
 
 def raw(url: str, **options: Any) -> ClientConnection:
-    """A websocket without our client around it."""
+    """Return a websocket without our client."""
     return connect(url, compression=None, close_timeout=5, **options).__enter__()
 
 
-# What bad clients send: `valid` is a request that would be accepted, with a number that is next in
-# line
+# Malformed messages. `valid` is a request that would be accepted, with the next number
 
 
 def random_bytes(rng: random.Random, valid: dict[str, Any]) -> bytes:
@@ -62,7 +61,7 @@ def deeply_nested(rng: random.Random, valid: dict[str, Any]) -> bytes:
 
 
 def wrong_array(rng: random.Random, valid: dict[str, Any]) -> bytes:
-    """A dtype, rank or size that does not fit the bytes."""
+    """Return an array whose dtype, rank or size does not fit its bytes."""
     payload = rng.choice(
         [
             struct.pack("<BBxx", rng.randrange(12, 256), 1),

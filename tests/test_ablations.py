@@ -1,6 +1,4 @@
-"""Each ablation differs from Chameleon in one mechanism: what is gone is gone, and everything else
-is the same.
-"""
+"""Each ablation differs from Chameleon in exactly one mechanism."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ GONE = {
     "no-jepa": (set(), set()),
     "brief": (set(), set()),
 }
-"""What a memory layer of Chameleon has and that of the ablation has not, and the other way
-round.
-"""
+"""Modules of a memory layer that only Chameleon has, and modules that only the ablation has."""
 
 
 def weights(policy: ChameleonPolicy) -> dict[str, torch.Size]:
@@ -45,7 +41,7 @@ def weights(policy: ChameleonPolicy) -> dict[str, torch.Size]:
 
 
 def modules(names: set[str]) -> set[str]:
-    """memory.0.propagation.slow.skip -> propagation.slow, wherever it is."""
+    """Return paths such as propagation.slow for names such as memory.0.propagation.slow.skip."""
     shorter = {name.split(".", 2)[2].rpartition(".")[0] for name in names}
     return {"propagation.slow" if name.startswith("propagation.slow") else name for name in shorter}
 
@@ -62,8 +58,8 @@ def test_the_weights_differ_in_the_mechanism_alone(kind: type[ChameleonPolicy]) 
     assert all(full[name] == ablated[name] for name in full.keys() & ablated.keys())
 
 
-def full_layers_back(ablated: ChameleonPolicy, full: ChameleonPolicy) -> None:
-    """Undo the ablation: put Chameleon's mechanism where the other stands."""
+def restore_mechanism(ablated: ChameleonPolicy, full: ChameleonPolicy) -> None:
+    """Undo an ablation by putting Chameleon's mechanism back."""
     for mine, whole in zip(ablated.memory, full.memory, strict=True):
         mine.propagation = copy.deepcopy(whole.propagation)
         mine.recall.control_context.index = copy.deepcopy(whole.recall.control_context.index)
@@ -73,7 +69,7 @@ def full_layers_back(ablated: ChameleonPolicy, full: ChameleonPolicy) -> None:
 
 
 @pytest.mark.parametrize("kind", ABLATIONS, ids=lambda kind: kind.method)
-def test_with_the_mechanism_put_back_it_is_chameleon_to_the_last_bit(
+def test_with_its_mechanism_restored_it_equals_chameleon_bit_for_bit(
     kind: type[ChameleonPolicy],
 ) -> None:
     torch.manual_seed(0)
@@ -89,7 +85,7 @@ def test_with_the_mechanism_put_back_it_is_chameleon_to_the_last_bit(
     )
     # which differs in training alone
     assert (action_loss(ablated) == action_loss(full)) == (kind is NoJepaPolicy)
-    full_layers_back(ablated, full)
+    restore_mechanism(ablated, full)
     assert action_loss(ablated) == action_loss(full)
 
 
@@ -115,7 +111,7 @@ class TestVanillaMamba:
         many, _ = traces(bound.mean(2, keepdim=True).expand(-1, -1, 5, -1), None, keep_state=False)
         torch.testing.assert_close(one.expand_as(many), many)
 
-    def test_which_token_saw_it_cannot_be_told(self) -> None:
+    def test_its_trace_does_not_depend_on_the_token(self) -> None:
         pooled = PooledPropagation(nano())
         bound = torch.randn(2, 7, 5, nano().width)
         first, _ = pooled(bound, None, keep_state=False)
@@ -147,7 +143,7 @@ class TestSimilarity:
                 torch.testing.assert_close(retrieved[episode, now], torch.stack(expected))
 
     def test_half_precision_finds_the_same_frames(self) -> None:
-        """Neighbouring frames differ by less than bfloat16 can tell."""
+        """Neighbouring frames differ by less than the resolution of bfloat16."""
         torch.manual_seed(0)
         frames = torch.randn(1, 1, 1, nano().width) + 0.01 * torch.randn(
             1, 30, 1, nano().width
@@ -159,7 +155,7 @@ class TestSimilarity:
         torch.testing.assert_close(found, precise, rtol=0, atol=0)
 
     @pytest.mark.parametrize("cut", [1, 5, 19])
-    def test_a_bank_that_is_carried_on_finds_the_same(self, cut: int, monkeypatch) -> None:
+    def test_a_continued_bank_finds_the_same(self, cut: int, monkeypatch) -> None:
         monkeypatch.setattr(similarity_module, "BANK", 6)
         layer, bound = SimilarityBank(nano()), torch.randn(2, 20, 3, nano().width)
         whole, after = layer(bound, None, keep_state=True)
@@ -170,7 +166,7 @@ class TestSimilarity:
         from_nothing, _ = layer(bound, layer.initial_state(2, 3), keep_state=False)
         torch.testing.assert_close(from_nothing, whole)
 
-    def test_a_full_bank_stays_as_large(self) -> None:
+    def test_a_full_bank_keeps_its_size(self) -> None:
         policy = SimilarityPolicy(nano(), STATE_FEATURES).eval()
         state = policy.initial_state(1)
         size = state.nbytes
@@ -193,7 +189,7 @@ class TestSimilarity:
 
 
 class TestNoControlIndex:
-    def test_the_question_does_not_depend_on_body_or_instruction(self) -> None:
+    def test_the_control_index_does_not_depend_on_body_or_instruction(self) -> None:
         for kind, same in ((NoControlIndexPolicy, True), (ChameleonPolicy, False)):
             torch.manual_seed(0)
             index = kind(nano(), STATE_FEATURES).memory[0].recall.control_context.index

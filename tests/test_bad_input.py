@@ -1,4 +1,4 @@
-"""What a user gets wrong is answered with what was expected, what came, and what to do."""
+"""Errors of users are answered with what was expected, what came, and what to do."""
 
 from __future__ import annotations
 

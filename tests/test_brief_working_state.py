@@ -1,6 +1,4 @@
-"""Policies whose fast layer forgets: what they carry in it changes nothing, and what else they
-carry does.
-"""
+"""Policies whose fast layer forgets: its state changes nothing, all other state does."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from examples import STATE_FEATURES, make_observation, nano
 
 
 def with_another(state: MemoryState, other: MemoryState, part: str) -> MemoryState:
-    """The memory with one part of every layer from another one."""
+    """Return the memory with one part of every layer from another one."""
     layers = zip(state.layers, other.layers, strict=True)
     return replace(
         state,

@@ -49,7 +49,7 @@ def test_params_json_agrees_with_the_paper_and_adds_up() -> None:
     assert counts["memory_rest"] == 15_240_192
 
 
-def test_params_prints_the_paper_beside_ours() -> None:
+def test_params_prints_the_papers_budget_and_ours() -> None:
     result = chameleon("params")
     assert result.returncode == 0, result.stderr
     for key, millions in PAPER.items():

@@ -1,6 +1,4 @@
-"""Control-JEPA: the objective by hand, no gradient into its target, absent from what is
-exported.
-"""
+"""Control-JEPA: the objective by hand, no gradient to its target, no weights in the export."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def test_matches_a_loop_over_episodes_times_and_horizons() -> None:
                 predicted = jepa.predictor(torch.cat([working[b, t], jepa.horizon_tokens[k]]))
                 losses.append(F.smooth_l1_loss(predicted, contexts[b, t + horizon]))
                 predictions.append(predicted)
-        if losses:  # nobody reaches horizon 32
+        if losses:  # no episode reaches horizon 32
             weighted = weighted + weight * torch.stack(losses).mean()
             weights += weight
             spread = torch.stack(predictions).var(0, unbiased=False)
@@ -42,8 +40,8 @@ def test_matches_a_loop_over_episodes_times_and_horizons() -> None:
     torch.testing.assert_close(variance, torch.stack(hinges).mean())
 
 
-def test_the_loss_asks_it_about_the_last_layer() -> None:
-    """Its target is made of the last layer's bound tokens, from the last layer's working state."""
+def test_the_loss_is_that_of_the_last_layer() -> None:
+    """Its inputs are the last layer's bound tokens and working state."""
     policy = make_policy(config=dataclasses.replace(nano(), layers=2), dtype=torch.float64).eval()
     batch = make_batch(STATE_FEATURES, 2, 9)
     observation = batch.observation.map(torch.Tensor.double)

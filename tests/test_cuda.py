@@ -1,4 +1,4 @@
-"""The same policy on a GPU; skipped where there is none."""
+"""Policies on a GPU compared with a CPU, kernels with plain code; skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch import nn
 
 from chameleon_policy import ChameleonPolicy, FastControl, fuse, kernels, preset
 from chameleon_policy.baselines import METHODS
-from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy import Features, ObjectSlots, View
 from chameleon_policy.policy.presets import PRESETS
 from chameleon_policy.policy.ssm import SelectiveSSM
-from chameleon_policy.train.appearance import Appearance, Mirror, warped
+from chameleon_policy.train.augmentation import Appearance, Mirror, augment, warp_images
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.feeder import Feeder
+from chameleon_policy.train.feeder import Feeder, _received
 from chameleon_policy.train.graphs import GraphedLoss
-from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.store import EpisodeStore
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy
 from training_data import make_episodes
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 def test_control_on_the_gpu_equals_control_on_the_cpu() -> None:
-    """In float64, so that nothing but the code can differ; observations may come from the CPU."""
+    """Compare in float64, so that only the code can differ; observations may be on the CPU."""
     chunks = []
     for device in ("cpu", "cuda"):
         policy = make_policy(IMAGE_FEATURES, dtype=torch.float64).to(device)
@@ -69,10 +69,8 @@ def test_loading_straight_to_the_gpu(tmp_path) -> None:
     assert policy.initial_state(1).to("cpu").working.device.type == "cpu"
 
 
-def test_batches_that_travel_are_those_that_lie_there() -> None:
-    """Copied on a stream of their own, ahead of time; more steps than are prepared ahead, so that
-    memory is used again.
-    """
+def test_batches_copied_to_the_gpu_equal_resident_ones() -> None:
+    """Copies run ahead on their own stream; 40 steps, so that their memory is reused."""
     episodes = make_episodes([9, 30, 14, 22, 5, 17])
     features = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
     config, accelerator, taken = TrainingConfig(steps=40, batch=4, window=8), Accelerator(), {}
@@ -83,7 +81,7 @@ def test_batches_that_travel_are_those_that_lie_there() -> None:
         with Feeder(store, config, accelerator, 0) as feeder:
             sums = []
             for _ in range(40):
-                for window in feeder.next_step()[0].windows:
+                for window in feeder.next_step()[0]:
                     torch.cuda._sleep(1_000_000)  # so that the copies are ahead of what uses them
                     sums.append(
                         (
@@ -96,7 +94,7 @@ def test_batches_that_travel_are_those_that_lie_there() -> None:
 
 
 @pytest.mark.parametrize("resident", [True, False])
-def test_pictures_in_the_mirror_and_in_another_light_are_those_of_the_cpu(resident: bool) -> None:
+def test_mirrored_and_tinted_images_equal_those_of_the_cpu(resident: bool) -> None:
     rng, mirror = np.random.default_rng(0), Mirror((1.0, -1.0, 1.0), (-1.0, 1.0))
     features = Features(
         views=(View(name="third", height=32, width=32),), proprioception=3, action=2, horizon=4
@@ -111,31 +109,24 @@ def test_pictures_in_the_mirror_and_in_another_light_are_those_of_the_cpu(reside
         )
         for length in (9, 6, 12)
     ]
-    looks = (
+    appearances = (
         Appearance(mirrored=True, tint=(0.8, 1.1, 1.2)),
         Appearance(),
         Appearance(mirrored=True),
     )
     stores = [
-        EpisodeStore(
-            episodes,
-            features,
-            statistics_of(episodes),
-            device=device,
-            resident=stays,
-            mirror=mirror,
-        )
+        EpisodeStore(episodes, features, statistics_of(episodes), device=device, resident=stays)
         for device, stays in (("cpu", None), ("cuda", resident))
     ]
     here, there = (
-        store.dressed(store.batch([0, 1, 2]).to(store.device), looks).to("cpu").tensors()
+        augment(store.batch([0, 1, 2]).to(store.device), appearances, mirror).to("cpu").tensors()
         for store in stores
     )
     for name, tensor in here.items():
         torch.testing.assert_close(there[name], tensor, rtol=0, atol=0)
 
 
-def test_warped_pictures_are_those_of_the_cpu() -> None:
+def test_warped_images_equal_those_of_the_cpu() -> None:
     images = (
         F.interpolate(torch.rand(1, 3, 5, 5), (64, 64), mode="bicubic")
         .clamp(0, 1)
@@ -144,13 +135,14 @@ def test_warped_pictures_are_those_of_the_cpu() -> None:
     )
     images = images.permute(0, 2, 3, 1).expand(2, 3, 64, 64, 3)
     matrices = [((1.1, 0.05), (-0.08, 0.9)), ((0.95, 0.0), (0.1, 1.05))]
-    here, there = warped(images, matrices), warped(images.to("cuda"), matrices).cpu()
+    here, there = warp_images(images, matrices), warp_images(images.to("cuda"), matrices).cpu()
     assert int((here.int() - there.int()).abs().max()) <= 2  # half precision on the GPU
 
 
 def test_a_recorded_step_is_the_step() -> None:
-    """The first batch of a shape runs as usual, later ones are replayed: same losses and gradients,
-    of other batches too and of two shapes that take turns in the same memory.
+    """Replayed batches have the losses and gradients of plain ones.
+
+    Also other batches than the recorded one, and two shapes that alternate in the same memory.
     """
     policy = fuse(make_policy(IMAGE_FEATURES).cuda())
     graphed = GraphedLoss(policy, lambda: torch.autocast("cuda", torch.bfloat16))
@@ -162,14 +154,14 @@ def test_a_recorded_step_is_the_step() -> None:
     def run(number: int, *, recorded: bool) -> tuple[float, torch.Tensor]:
         policy.zero_grad(set_to_none=True)
         torch.manual_seed(7)
-        figures = (graphed if recorded else graphed._run)(batches[number])
-        return figures["loss"].item(), torch.cat(
+        metrics = (graphed if recorded else graphed._run)(batches[number])
+        return metrics["loss"].item(), torch.cat(
             [p.grad.flatten() for p in policy.parameters() if p.grad is not None]
         )
 
     plain = [run(number, recorded=False) for number in range(5)]
     assert len({loss for loss, _ in plain}) == 5
-    # of each shape: as usual, recorded, and then replayed
+    # Of each shape: plain, recorded, and then replayed.
     for number in (0, 0, 1, 2, 3, 3, 4, 0, 3, 1):
         loss, gradients = run(number, recorded=True)
         expected_loss, expected = plain[number]
@@ -183,14 +175,12 @@ def test_a_recorded_step_is_the_step() -> None:
     assert all(tensor.data_ptr() == short[name].data_ptr() for name, tensor in long.items())
     torch.manual_seed(8)
     assert graphed(batches[0])["loss"].item() != pytest.approx(plain[0][0], rel=1e-4), (
-        "noise is drawn anew"
+        "the noise must be drawn anew"
     )
 
 
-def assert_as_right(right: Tensors, plain: Tensors, fused: Tensors, *, slack: float) -> None:
-    """Half precision errs, with kernels and without: theirs may be `slack` more than twice the
-    plain code's.
-    """
+def assert_as_exact(right: Tensors, plain: Tensors, fused: Tensors, *, slack: float) -> None:
+    """Allow kernels twice the plain code's half-precision error, and `slack`."""
     assert fused.keys() == plain.keys() == right.keys()
     largest = max(tensor.norm() for tensor in right.values())
     for name, expected in right.items():
@@ -206,12 +196,10 @@ def assert_as_right(right: Tensors, plain: Tensors, fused: Tensors, *, slack: fl
 @BLOCKS
 @pytest.mark.parametrize("layer", ["slow", "fast"])
 @pytest.mark.parametrize("size", PRESETS)
-def test_a_fused_memory_is_as_right_as_a_plain_one(
+def test_fused_memory_is_as_exact_as_a_plain_one(
     size: str, layer: str, shared_memory: int | None
 ) -> None:
-    """In bfloat16, against float32: outputs, state and gradients over several chunks, at the sizes
-    that people train.
-    """
+    """Compare outputs, state and gradients in bfloat16 with float32, over several chunks."""
     torch.manual_seed(0)
     config = preset(size)
     exact = SelectiveSSM(config.width, getattr(config, layer)).cuda()
@@ -230,19 +218,17 @@ def test_a_fused_memory_is_as_right_as_a_plain_one(
         }
 
     fused = fuse(nn.ModuleList([copy.deepcopy(exact)]), shared_memory=shared_memory)[0]
-    assert_as_right(
+    assert_as_exact(
         run(exact, half=False), run(exact, half=True), run(fused, half=True), slack=0.02
     )
 
 
 @BLOCKS
 @pytest.mark.parametrize("size", PRESETS)
-def test_a_fused_step_is_as_right_as_a_plain_one(size: str, shared_memory: int | None) -> None:
-    """In bfloat16, against float32: the loss and the gradient of every module, at the sizes that
-    people train.
+def test_fused_step_is_as_exact_as_a_plain_one(size: str, shared_memory: int | None) -> None:
+    """Compare the loss and every module's gradient in bfloat16 with float32.
 
-    Over a few steps: over many, the gradient of a policy that has learned nothing is lost in any
-    rounding.
+    Only a few time steps: over many, rounding hides the gradient of an untrained policy.
     """
     torch.manual_seed(0)
     exact = ChameleonPolicy(preset(size), IMAGE_FEATURES).cuda().eval()
@@ -261,15 +247,13 @@ def test_a_fused_step_is_as_right_as_a_plain_one(size: str, shared_memory: int |
 
     right, plain = (run(copy.deepcopy(exact), half=half) for half in (False, True))
     fused = run(fuse(copy.deepcopy(exact), shared_memory=shared_memory), half=True)
-    assert_as_right(right, plain, fused, slack=0.1)
+    assert_as_exact(right, plain, fused, slack=0.1)
 
 
 @pytest.mark.parametrize("method", METHODS)
 class TestEveryMethod:
-    def test_the_gpu_sees_and_does_what_the_cpu_does(self, method: str) -> None:
-        """In float32, with the kernels of the GPU: working states of whole episodes, control step
-        by step, and actions.
-        """
+    def test_control_on_the_gpu_equals_control_on_the_cpu(self, method: str) -> None:
+        """Compare working states of episodes and of single steps, and actions, in float32."""
         seen = []
         for device in ("cpu", "cuda"):
             torch.manual_seed(0)
@@ -299,20 +283,20 @@ class TestEveryMethod:
         def run(number: int, *, recorded: bool) -> tuple[float, torch.Tensor]:
             policy.zero_grad(set_to_none=True)
             torch.manual_seed(7)
-            figures = (graphed if recorded else graphed._run)(batches[number])
-            return figures["loss"].item(), torch.cat(
+            metrics = (graphed if recorded else graphed._run)(batches[number])
+            return metrics["loss"].item(), torch.cat(
                 [p.grad.flatten() for p in policy.parameters() if p.grad is not None]
             )
 
         plain = [run(number, recorded=False) for number in range(2)]
-        for number in (0, 0, 1, 0):  # as usual, recorded, and then replayed
+        for number in (0, 0, 1, 0):  # plain, recorded, and then replayed
             loss, gradients = run(number, recorded=True)
             assert loss == pytest.approx(plain[number][0], rel=5e-3)
             assert (gradients - plain[number][1]).norm() < 0.1 * plain[number][1].norm()
 
 
-def test_fast_sampling_is_the_same_every_time_and_right() -> None:
-    """The paper's action head: many kernels that start before the one in front has ended."""
+def test_fast_sampling_is_exact_and_repeatable() -> None:
+    """Sample with the paper's action head: many kernels start before the previous one has ended."""
     features = dataclasses.replace(STATE_FEATURES, horizon=16, action=10)
     policy = make_policy(features, config=preset("paper")).eval().cuda()
     control, state = FastControl(policy), policy.initial_state()
@@ -329,7 +313,7 @@ def test_fast_sampling_is_the_same_every_time_and_right() -> None:
 
 
 def test_control_with_small_blocks_is_control() -> None:
-    """What an RTX 3090, 4090 or 5090 runs, at the paper's size."""
+    """Use the blocks of an RTX 3090, 4090 or 5090 at the paper's size."""
     policy = make_policy(IMAGE_FEATURES_16, config=preset("paper")).eval().cuda()
     own, small = FastControl(policy), FastControl(policy, shared_memory=kernels.LEAST_SHARED_MEMORY)
     for t in range(3):
@@ -341,26 +325,18 @@ def test_control_with_small_blocks_is_control() -> None:
     )
 
 
-def test_a_step_waits_for_the_batch_that_travels() -> None:
-    """The copy is held up on its stream: without waiting for it, what was there before would be
-    read.
-    """
+def test_step_waits_for_the_copy_of_its_batch() -> None:
+    """Delay the copy on its stream: a step that does not wait would read the previous content."""
     episodes = make_episodes([40] * 8)
     features = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
     store = EpisodeStore(episodes, features, statistics_of(episodes), device="cuda", resident=False)
     feeder = Feeder(store, TrainingConfig(steps=40, batch=4), Accelerator(), 0)
-    expected = [
-        window.batch.actions.clone() for part in feeder._prepare(0) for window in part.windows
-    ]
+    expected = [window.batch.actions.clone() for window in feeder._sub_batches(0)[0]]
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(400_000_000)
-    shipment = feeder._ship(feeder._prepare(0), stream)
-    assert not shipment.arrival.query(), (
-        "the copy must still be under way for this test to mean anything"
-    )
-    received = [
-        window.batch.actions.clone() for part in shipment.receive() for window in part.windows
-    ]
+    sub_batches, arrival = feeder._copied(0, stream)
+    assert not arrival.query(), "the copy must still be under way for this test to mean anything"
+    received = [window.batch.actions.clone() for window in _received(sub_batches, arrival)[0]]
     for got, right in zip(received, expected, strict=True):
         torch.testing.assert_close(got.cpu(), right, rtol=0, atol=0)

@@ -96,7 +96,7 @@ def test_a_policy_that_does_not_say_what_it_was_trained_on(tmp_path: Path) -> No
         delay_study.main(Path("camo-small"), "shell-game", tmp_path / "delay.json")
 
 
-def test_rates_lie_where_they_belong() -> None:
+def test_rates_are_drawn_at_their_values() -> None:
     points = [(1.0, 0.5, 0.25, 0.75), (10.0, 1.0, 0.5, 1.0), (100.0, 0.0, 0.0, 0.25)]
     svg = interval_chart(
         {"DSR <1>": points},

@@ -1,6 +1,4 @@
-"""The toys that ask late: what they show, what the answer is, and that nothing at the decision
-gives it away.
-"""
+"""The toys of delayed questions: evidence, answers, and a decision that gives nothing away."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def episodes(
 @pytest.mark.parametrize("slots", [4, 6])
 @pytest.mark.parametrize("shown", [1, 4])
 def test_question(slots: int, shown: int) -> None:
-    """What is seen, read step by step as a person would."""
+    """Read the observations step by step, as a person would."""
     toy = TOYS[f"question-{slots}"]
     for objects, answer in zip(*episodes(toy, shown), strict=True):
         colour_of: dict[int, int] = {}
@@ -115,8 +113,8 @@ def test_a_score_counts_nearest_places(monkeypatch: pytest.MonkeyPatch) -> None:
         assert score(policy, toy, 4, torch.Generator().manual_seed(5)).value == 1 - wrong / SCORED
 
 
-def test_what_is_emptied_is_gone_when_the_question_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the last observation: that one is seen with what is left."""
+def test_an_emptied_part_is_gone_when_the_question_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty the memory before the last observation, which is then added to the rest."""
     monkeypatch.setattr(delayed_question, "SCORED", 3)
     toy = TOYS["question-2"]
     policy = make_policy("chameleon", toy, 0)
@@ -141,9 +139,7 @@ def test_what_is_emptied_is_gone_when_the_question_comes(monkeypatch: pytest.Mon
 
 
 def test_undirected_recall_asks_a_constant() -> None:
-    """With the same traces, whatever the control context says, the same is recalled; in Chameleon
-    it is not.
-    """
+    """Recall the same from the same traces whatever the control context; Chameleon does not."""
     toy = TOYS["question-4"]
     traces, contexts = torch.randn(1, 1, 7, 64), torch.randn(2, 1, 1, 64)
     for method, same in (("undirected", True), ("chameleon", False)):

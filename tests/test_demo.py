@@ -31,6 +31,7 @@ OPTIONS = [
 OPTIONS += ["--shipped-episodes", "1"]
 
 
+@pytest.mark.slow
 def test_from_nothing_to_a_page_and_again(tmp_path: Path, capsys, monkeypatch) -> None:
     out = tmp_path / "demo"
     monkeypatch.setattr(demo, "TASKS", {"clean-plate": CleanPlate})  # the shortest

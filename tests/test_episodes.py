@@ -1,4 +1,4 @@
-"""Training data whatever their format: what is missing or unknown is refused with advice."""
+"""Training data in every format: missing and unknown arrays are refused with advice."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_keys_that_do_not_exist(lerobot: Path, tmp_path: Path) -> None:
     unusual = write_hdf5(tmp_path / "b.hdf5", state={"joint_angles": 7})
     refused(
         unusual,
-        r"b.hdf5: expected the robot's state .* are: .*joint_angles.*Choose among them with Keys\(state=",
+        r"b.hdf5: expected the robot's state .* are: .*joint_angles.*"
+        r"Choose among them with Keys\(state=",
     )
     assert open_episodes(unusual, Keys(state=("joint_angles",))).state_size == 7
 

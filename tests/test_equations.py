@@ -1,6 +1,4 @@
-"""The equations of the paper, written out by hand, against the modules that stand for them; all in
-float64.
-"""
+"""The equations of the paper, written out by hand in float64, against their modules."""
 
 from __future__ import annotations
 
@@ -32,10 +30,8 @@ def seed() -> None:
     torch.manual_seed(0)
 
 
-def away_from_its_beginning(module: torch.nn.Module) -> torch.nn.Module:
-    """The module in float64 with all weights moved: biases of zero and gains of one would hide
-    mistakes.
-    """
+def with_random_weights(module: torch.nn.Module) -> torch.nn.Module:
+    """Move all weights of a module, in float64: zero biases and unit gains would hide mistakes."""
     module.double()
     with torch.no_grad():
         for parameter in module.parameters():
@@ -44,7 +40,7 @@ def away_from_its_beginning(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def normalised(norm: torch.nn.LayerNorm, x: Tensor) -> Tensor:
-    """LN: zero mean and unit variance over the width, then gain and bias."""
+    """Compute LN: zero mean and unit variance over the width, then gain and bias."""
     centred = x - x.mean(-1, keepdim=True)
     return (
         centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
@@ -65,7 +61,7 @@ def mlp(layers: torch.nn.Sequential, x: Tensor) -> Tensor:
 
 
 def attended(attention: Attention, query: Tensor, sources: Tensor) -> Tensor:
-    """Attn(query, sources, sources) for one query (D) and sources (N D), head by head."""
+    """Compute Attn(query, sources, sources) for one query (D) and sources (N D), head by head."""
     width = query.shape[-1]
     size = width // attention.heads
     asked = affine(attention.query, query)
@@ -82,17 +78,15 @@ def attended(attention: Attention, query: Tensor, sources: Tensor) -> Tensor:
 
 
 def mixed(block: TransformerBlock, tokens: Tensor) -> Tensor:
-    """The textbook block over (N D): x + attn(norm(x)), then x + mlp(norm(x))."""
+    """Compute the textbook block over (N D): x + attn(norm(x)), then x + mlp(norm(x))."""
     normed = normalised(block.attention_norm, tokens)
     tokens = tokens + torch.stack([attended(block.attention, query, normed) for query in normed])
     norm, *layers = block.feedforward
     return tokens + mlp(torch.nn.Sequential(*layers), normalised(norm, tokens))
 
 
-def carried(ssm: SelectiveSSM, sequence: Tensor) -> Tensor:
-    """SSM over (T D), step by step from an empty state; `test_ssm.py` compares the step with the
-    recurrence.
-    """
+def recurrence(ssm: SelectiveSSM, sequence: Tensor) -> Tensor:
+    """Run an SSM over (T D), step by step from an empty state; `test_ssm.py` tests the step."""
     state, outputs = ssm.initial_state(1), []
     for current in sequence:
         output, state = ssm.step(current[None], state)
@@ -102,8 +96,8 @@ def carried(ssm: SelectiveSSM, sequence: Tensor) -> Tensor:
 
 @torch.no_grad()
 def test_memory_layer() -> None:
-    """Eqs. 5 to 11, one episode, one time step and one token after the other."""
-    layer = away_from_its_beginning(MemoryLayer(CONFIG))
+    """Eqs. 5 to 11, for one episode, time step by time step and token by token."""
+    layer = with_random_weights(MemoryLayer(CONFIG))
     episodes, time, tokens = 2, 5, 4
     events = torch.randn(episodes, time, tokens, CONFIG.width, dtype=torch.float64)
     output = layer(events, None, write_back=True)
@@ -114,7 +108,7 @@ def test_memory_layer() -> None:
         bound = torch.stack([mixed(layer.binding.mixer, moment) for moment in events[episode]])
         # Eq. 6
         traces = torch.stack(
-            [carried(layer.propagation.slow, bound[:, i]) for i in range(tokens)], dim=1
+            [recurrence(layer.propagation.slow, bound[:, i]) for i in range(tokens)], dim=1
         )
         contexts, answers, fused = [], [], []
         for moment, there in zip(bound, traces, strict=True):
@@ -132,7 +126,7 @@ def test_memory_layer() -> None:
             fused.append(
                 normalised(consolidation.fuse[-1], mlp(consolidation.fuse[:3], torch.cat([u, r])))
             )
-        working = carried(consolidation.fast, torch.stack(fused))  # Eq. 10
+        working = recurrence(consolidation.fast, torch.stack(fused))  # Eq. 10
         following = torch.stack(
             [
                 torch.stack(
@@ -159,7 +153,7 @@ def test_memory_layer() -> None:
 
 
 class Flow(ActionFlow):
-    """The head, with a list of what F_theta is asked for."""
+    """The head, with a list of the inputs of F_theta."""
 
     asked: list[tuple[Tensor, Tensor]]
 
@@ -171,8 +165,9 @@ class Flow(ActionFlow):
 @torch.no_grad()
 @pytest.mark.parametrize("power", [1.0, 2.0])
 def test_interpolant_in_training(power: float) -> None:
-    """Eq. 15: A_tau = (1 - tau) A_0 + tau A, where tau = u^power, u uniform and A_0 normal,
-    independent of all else.
+    """Eq. 15: A_tau = (1 - tau) A_0 + tau A.
+
+    tau = u^power with u uniform, and A_0 normal, independent of everything else.
     """
     chunks, horizon, action = 4096, 4, 3
     head = Flow(CONFIG, action, horizon).double()
@@ -185,7 +180,7 @@ def test_interpolant_in_training(power: float) -> None:
     assert (uniform - (torch.arange(chunks) + 0.5) / chunks).abs().max() < 1.95 / math.sqrt(
         chunks
     ), "Kolmogorov-Smirnov"
-    some = flow_time < 0.9  # of the rest hardly any noise is left
+    some = flow_time < 0.9  # the others have hardly any noise
     tau = flow_time[some, None, None]
     noise = ((noised[some] - tau * clean[some]) / (1 - tau)).flatten(1)
     numbers = torch.cat([noise, clean[some].flatten(1), flow_time[some, None]], dim=1)
@@ -200,9 +195,7 @@ def test_interpolant_in_training(power: float) -> None:
 
 
 def test_action_loss_compares_endpoints_with_clean_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eq. 16: a head that always answers with the clean chunk has no loss, and one that is off by
-    0.5 has 0.25.
-    """
+    """Eq. 16: a head that returns the clean chunk has loss 0, one that is off by 0.5 has 0.25."""
     policy, batch = make_policy(dtype=torch.float64).eval(), make_batch(STATE_FEATURES, 2, 6)
     batch = dataclasses.replace(
         batch, actions=batch.actions.double(), observation=batch.observation.map(Tensor.double)
@@ -216,9 +209,7 @@ def test_action_loss_compares_endpoints_with_clean_chunks(monkeypatch: pytest.Mo
 
 @torch.no_grad()
 def test_crop_is_drawn_once_per_episode_and_view() -> None:
-    """A still scene gives the same patches at every step, a crop of its own to every episode and
-    view, and its pixels.
-    """
+    """A constant scene has constant patches, with a crop per episode and view."""
     height, width = 64, 96
     features = Features(
         views=tuple(View(name=name, height=height, width=width) for name in ("third", "wrist")),
@@ -226,7 +217,7 @@ def test_crop_is_drawn_once_per_episode_and_view() -> None:
         action=1,
         horizon=2,
     )
-    tokens = away_from_its_beginning(
+    tokens = with_random_weights(
         EventTokens(nano(proprioception_noise=0.0), features, Statistics())
     )
     episodes, time = 3, 4
@@ -261,10 +252,8 @@ def test_crop_is_drawn_once_per_episode_and_view() -> None:
 
 @torch.no_grad()
 def test_recall_reads_traces() -> None:
-    """Eq. 9: other traces, the same question, another answer; the bound tokens have no part in
-    it.
-    """
-    recall = away_from_its_beginning(MemoryLayer(CONFIG).recall)
+    """Eq. 9: recall changes with the traces and does not depend on the bound tokens."""
+    recall = with_random_weights(MemoryLayer(CONFIG).recall)
     bound, traces, others = torch.randn(3, 1, 2, 4, CONFIG.width, dtype=torch.float64)
     question = recall.control_context(bound)
     answer = recall(question, traces)
@@ -278,10 +267,10 @@ def test_recall_reads_traces() -> None:
 
 @torch.no_grad()
 def test_patch_encoder() -> None:
-    """Eq. 2: ResNet-18 as it is taught, with GroupNorm for BatchNorm, and no pooling behind it."""
+    """Eq. 2: a textbook ResNet-18 with GroupNorm for BatchNorm and without pooling."""
     # the crop is 64 x 96: its middle begins at row 6 of 0 to 11
     view = View(name="camera", height=75, width=112)
-    encoder = away_from_its_beginning(PatchEncoder(CONFIG, view))
+    encoder = with_random_weights(PatchEncoder(CONFIG, view))
     images = torch.rand(2, 1, view.height, view.width, 3, dtype=torch.float64)
 
     def convolved(
@@ -307,10 +296,11 @@ def test_patch_encoder() -> None:
 
 @torch.no_grad()
 def test_time_token() -> None:
-    """F_theta sees tau as sines and cosines of 1000 tau, whose periods grow from 2 pi to 20,000 pi,
-    through an MLP.
+    """F_theta encodes tau as sines and cosines of 1000 tau, then an MLP.
+
+    Their periods grow from 2 pi to 20,000 pi.
     """
-    head = away_from_its_beginning(ActionFlow(CONFIG, 3, 4))
+    head = with_random_weights(ActionFlow(CONFIG, 3, 4))
     half = CONFIG.width // 2
     for tau in (0.0, 0.25, 0.7):
         angles = torch.tensor(
@@ -323,8 +313,9 @@ def test_time_token() -> None:
 
 @torch.no_grad()
 def test_first_clock() -> None:
-    """At its bias a head's Delta is sqrt(1 - a^2), where a = 2^(-1/H) is its decay per step at a
-    half-life of H.
+    """At its bias a head's Delta is sqrt(1 - a^2).
+
+    a = 2^(-1/H) is its decay per step at a half-life of H.
     """
     layer = SelectiveSSM(64, dataclasses.replace(CONFIG.slow, half_life=(2.0, 200.0))).double()
     layer.initialise_half_lives()

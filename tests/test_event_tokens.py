@@ -1,6 +1,4 @@
-"""Event tokens: patch grids, crops that stay put through an episode, slots, and the ResNet-18 under
-it.
-"""
+"""Event tokens: patch grids, crops that are constant within an episode, slots, and ResNet-18."""
 
 from __future__ import annotations
 
@@ -10,8 +8,10 @@ import pytest
 import torch
 
 from chameleon_policy import Features, View, preset
-from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
-from chameleon_policy.policy.visual import PatchEncoder, corners, crop
+from chameleon_policy.policy.crop import corners, crop
+from chameleon_policy.policy.event_tokens import EventTokens
+from chameleon_policy.policy.observation import Augmentation
+from chameleon_policy.policy.visual import PatchEncoder
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy, nano
 
 
@@ -64,10 +64,8 @@ def test_token_order_and_count() -> None:
     assert changed.tolist() == [False, True], "every episode has its own"
 
 
-def test_patches_lie_where_their_pixels_are() -> None:
-    """Slot by slot: each token of a view has its own embedding, and a crop's corner reaches the
-    corner token most.
-    """
+def test_patches_are_in_the_order_of_their_pixels() -> None:
+    """A view's tokens have embeddings in order, and a crop's corner reaches its token most."""
     policy = make_policy(IMAGE_FEATURES)
     slots = policy.event_tokens.slots[0]()
     assert slots.shape == (6, 64)
@@ -87,8 +85,8 @@ def test_patches_lie_where_their_pixels_are() -> None:
     assert divmod(int(difference.argmax()), view.grid[1]) == (0, view.grid[1] - 1)
 
 
-def test_the_crop_is_one_per_episode_and_view_and_stays_through_time() -> None:
-    """Images that hold their own coordinates: the crop's offsets can be read off."""
+def test_a_crop_is_constant_within_an_episode_and_view() -> None:
+    """Images of their own coordinates show the offsets of the crops."""
     view = View(name="camera", height=70, width=70)
     rows = torch.arange(70).view(1, 1, 70, 1, 1).expand(4, 5, 70, 70, 3).to(torch.uint8)
     position = torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.999, 0.999], [0.25, 0.0]])
@@ -97,7 +95,7 @@ def test_the_crop_is_one_per_episode_and_view_and_stays_through_time() -> None:
     assert cut[:, :, 0, 0, 0].tolist() == [[0] * 5, [5] * 5, [10] * 5, [2] * 5]
 
 
-def test_random_offsets_cover_everything_evenly() -> None:
+def test_random_offsets_are_uniform() -> None:
     view = View(name="camera", height=14, width=14)
     rows = torch.arange(14).view(1, 1, 14, 1, 1).expand(6000, 1, 14, 14, 3)
     torch.manual_seed(0)
@@ -116,10 +114,10 @@ def test_training_crops_differ_between_episodes_and_control_never_crops_at_rando
     assert torch.equal(first.working, second.working)
 
 
-def test_a_loss_draws_what_training_sees_and_nothing_in_eval_mode(
+def test_a_loss_draws_an_augmentation_in_training_mode_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One crop and offset for every episode of the batch, handed to the event tokens."""
+    """The event tokens receive one crop and offset for every episode."""
     policy, batch = make_policy(IMAGE_FEATURES), make_batch(IMAGE_FEATURES, 3, 4)
     seen: list[Augmentation | None] = []
     forward = EventTokens.forward
@@ -172,7 +170,7 @@ def test_no_language_means_a_learned_null_token() -> None:
     assert policy.event_tokens.null_instruction.requires_grad
 
 
-def test_objects_and_views_can_be_had_together() -> None:
+def test_objects_and_views_together() -> None:
     both = Features(
         views=IMAGE_FEATURES.views,
         objects=STATE_FEATURES.objects,

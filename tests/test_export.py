@@ -1,6 +1,4 @@
-"""An exported policy does what the policy does, says what it takes, and is refused where it does
-not.
-"""
+"""Exported policies compute what the policy computes, and wrong exports are refused."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from documents import ROOT
 from rich.console import Console
 
 from chameleon_policy import (
@@ -30,13 +29,11 @@ from chameleon_policy import (
 from chameleon_policy.baselines import METHODS, load_policy
 from chameleon_policy.export import check, exporting
 from chameleon_policy.export.check import as_arrays, check_export
-from chameleon_policy.export.exporting import ExportReport, export_policy
+from chameleon_policy.export.exporting import ExportReport, export_policy, export_table
 from chameleon_policy.export.manifest import MANIFEST, Manifest, read_manifest
 from chameleon_policy.export.runtime import ExportedPolicy
-from chameleon_policy.export.table import export_table
 from chameleon_policy.policy.config import from_json
 from chameleon_policy.policy.normalizer import Range
-from documents import ROOT
 from examples import STATE_FEATURES, make_observation, nano
 
 pytest.importorskip("onnxruntime")
@@ -59,14 +56,14 @@ STEPS = 2
 
 
 def tiny() -> PolicyConfig:
-    """Two memory layers, so that one writes back; of everything else as little as there can be."""
+    """Return the smallest configuration with two memory layers, so that one writes back."""
     return dataclasses.replace(nano(), head_layers=1, encoder_blocks=(1, 1, 1, 1))
 
 
-def assert_close(found: np.ndarray, expected: np.ndarray, what: str = "") -> None:
-    """But for the order in which numbers are added up, which small ones among large ones notice."""
+def assert_close(found: np.ndarray, expected: np.ndarray, name: str = "") -> None:
+    """Compare up to the order of additions, which changes small numbers among large ones."""
     np.testing.assert_allclose(
-        found, expected, rtol=0, atol=1e-4 * np.abs(expected).max(), err_msg=what
+        found, expected, rtol=0, atol=1e-4 * np.abs(expected).max(), err_msg=name
     )
 
 
@@ -83,7 +80,7 @@ def saved(
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Chameleon with everything that an observation can have."""
+    """Save a Chameleon with everything that an observation can have."""
     return saved("chameleon", tmp_path_factory.mktemp("policy"), EVERYTHING, STATISTICS)
 
 
@@ -94,22 +91,23 @@ def report(source: Path, tmp_path_factory: pytest.TempPathFactory) -> ExportRepo
 
 @pytest.fixture(scope="module")
 def exported(report: ExportReport) -> dict[str, ExportedPolicy]:
-    """Loaded once: torch takes seconds for it."""
+    """Load the export in both runtimes, once: torch needs seconds."""
     return {
         "torch": ExportedPolicy(report.directory, "torch"),
         "onnx": ExportedPolicy(report.directory, "onnx"),
     }
 
 
-def rolled(
+def assert_same_rollout(
     policy: VisuomotorPolicy, exported: ExportedPolicy, robots: int, ticks: int = 6
 ) -> tuple[MemoryState, dict[str, np.ndarray]]:
-    """Both through the same observations and noise; memories and actions must agree all the way."""
+    """Run both on the same observations and noise; compare memories and actions at every step."""
     state, memory = policy.initial_state(robots), exported.initial_state(robots)
     rng = np.random.default_rng(robots)
     for tick in range(ticks):
-        seen = make_observation(policy.features, robots, seed=tick)
-        state, memory = policy.observe(seen, state), exported.observe(as_arrays(seen), memory)
+        observation = make_observation(policy.features, robots, seed=tick)
+        state = policy.observe(observation, state)
+        memory = exported.observe(as_arrays(observation), memory)
         for name, tensor in state.tensors().items():
             assert_close(memory[name], tensor.numpy(), f"{name} at {tick}")
             assert memory[name].dtype == tensor.numpy().dtype
@@ -125,14 +123,16 @@ def rolled(
 
 @pytest.mark.parametrize("runtime", ["torch", "onnx"])
 @pytest.mark.parametrize("robots", [1, 3])
-def test_it_does_what_the_policy_does(source: Path, exported, runtime: str, robots: int) -> None:
-    state, memory = rolled(load_policy(source), exported[runtime], robots)
+def test_programs_compute_what_the_policy_computes(
+    source: Path, exported, runtime: str, robots: int
+) -> None:
+    state, memory = assert_same_rollout(load_policy(source), exported[runtime], robots)
     assert memory["steps"].tolist() == state.steps.tolist() == [6] * robots
     assert not np.allclose(memory["working"], 0)
 
 
-# Tracing takes seconds: by default those that differ most from Chameleon, which the other tests
-# trace.
+# Tracing takes seconds. By default: the methods that differ most from Chameleon, which the other
+# tests trace.
 QUICK = ("act", "lstm", "diffusion-unet")
 
 
@@ -142,20 +142,17 @@ QUICK = ("act", "lstm", "diffusion-unet")
 def test_every_method_becomes_torch_programs(method: str, tmp_path: Path) -> None:
     folder = saved(method, tmp_path / "policy")
     report = export_policy(folder, tmp_path / "out", steps=1, onnx=False)
-    assert {(errors.runtime, errors.batch_size) for errors in report.errors} == {
+    assert {(row.runtime, row.batch_size) for row in report.deviations} == {
         ("torch", 1),
         ("torch", 3),
     }
     exported = ExportedPolicy(report.directory, "torch")
-    _, memory = rolled(load_policy(folder), exported, robots=4, ticks=3)
-    if method == "act":  # its plans are all that it acts from
-        assert [spec.name for spec in exported.manifest.act.inputs] == [
-            "layers.0.plans",
-            "layers.0.made",
-        ]
+    _, memory = assert_same_rollout(load_policy(folder), exported, robots=4, ticks=3)
+    if method == "act":  # it draws nothing
+        assert [spec.name for spec in exported.manifest.act.inputs] == ["working"]
         assert exported.executed == 1
         with pytest.raises(ValueError, match="not finite"):
-            exported.act({**memory, "layers.0.made": np.zeros_like(memory["layers.0.made"])})
+            exported.act({**memory, "working": np.full_like(memory["working"], np.nan)})
 
 
 @pytest.mark.slow
@@ -167,17 +164,21 @@ def test_every_method_becomes_onnx_programs(
     folder = saved(method, tmp_path / "policy", features)
     report = export_policy(folder, tmp_path / "out", steps=STEPS)
     assert report.no_onnx is None
-    rolled(load_policy(folder), ExportedPolicy(report.directory, "onnx"), robots=4, ticks=3)
+    assert_same_rollout(
+        load_policy(folder), ExportedPolicy(report.directory, "onnx"), robots=4, ticks=3
+    )
 
 
 @pytest.mark.slow
 def test_the_shipped_policy(tmp_path: Path) -> None:
     report = export_policy("camo-small", tmp_path / "out")
     assert report.steps == 8 and report.no_onnx is None
-    rolled(load_policy("camo-small").float(), ExportedPolicy(report.directory), robots=1)
+    assert_same_rollout(
+        load_policy("camo-small").float(), ExportedPolicy(report.directory), robots=1
+    )
 
 
-def test_the_manifest_says_what_the_programs_take(source: Path, report: ExportReport) -> None:
+def test_manifest_describes_the_programs(source: Path, report: ExportReport) -> None:
     policy, manifest = load_policy(source), read_manifest(report.directory)
     blank = policy.initial_state(7).tensors()
     assert [spec.name for spec in manifest.memory] == list(blank)
@@ -187,8 +188,8 @@ def test_the_manifest_says_what_the_programs_take(source: Path, report: ExportRe
     assert not any(tensor.any() for tensor in blank.values()), (
         "a memory begins with zeros, as the manifest says"
     )
-    seen = [spec.name for spec in manifest.seen]
-    assert seen == ["images.third", "images.wrist", "proprioception", "objects", "instruction"]
+    observed = [spec.name for spec in manifest.observation]
+    assert observed == ["images.third", "images.wrist", "proprioception", "objects", "instruction"]
     assert [spec.name for spec in manifest.act.inputs] == ["working", "noise"]
     assert (
         manifest.executed == policy.executed
@@ -203,16 +204,16 @@ def test_the_manifest_says_what_the_programs_take(source: Path, report: ExportRe
     )
     assert set(document["files"]) == {"observe.pt2", "act.pt2", "observe.onnx", "act.onnx"}
     assert document["versions"]["torch"] == torch.__version__
-    tried = {(errors["runtime"], errors["batch_size"]) for errors in document["check"]["errors"]}
-    assert tried == {("torch", 1), ("torch", 3), ("onnx", 1), ("onnx", 3)}
+    compared = {(row["runtime"], row["batch_size"]) for row in document["check"]["errors"]}
+    assert compared == {("torch", 1), ("torch", 3), ("onnx", 1), ("onnx", 3)}
 
 
-def test_programs_hold_the_weights_that_they_read_and_no_others(
+def test_programs_contain_only_the_weights_that_they_read(
     source: Path, report: ExportReport
 ) -> None:
     policy = load_policy(source)
     head = sum(parameter.numel() for parameter in policy.action_flow.parameters())
-    ranges = 100  # of normalisation, which both have
+    ranges = 100  # numbers of the normalisation, which both programs have
     for name, read in (("act", head), ("observe", policy.parameter_count - head)):
         weights = torch.export.load(report.directory / f"{name}.pt2").state_dict.values()
         assert read / 2 < sum(tensor.numel() for tensor in weights) <= read + ranges
@@ -221,44 +222,42 @@ def test_programs_hold_the_weights_that_they_read_and_no_others(
 def test_a_fixed_number_of_robots(tmp_path: Path) -> None:
     folder = saved("flow-matching", tmp_path / "policy")
     report = export_policy(folder, tmp_path / "out", steps=1, batch_size=2, onnx=False)
-    assert {errors.batch_size for errors in report.errors} == {2}
+    assert {row.batch_size for row in report.deviations} == {2}
     exported = ExportedPolicy(report.directory, "torch")
     assert exported.manifest.act.inputs[0].shape[0] == 2
-    rolled(load_policy(folder), exported, robots=2, ticks=2)
+    assert_same_rollout(load_policy(folder), exported, robots=2, ticks=2)
     with pytest.raises(ValueError, match="expected 2, which it was exported for, got 1"):
         exported.initial_state()
     with pytest.raises(ValueError, match="batch_size: expected at least 1"):
         export_policy(folder, tmp_path / "other", batch_size=0)
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
     "part", ["event_tokens.proprioception.weight", "action_flow.action_out.weight"]
 )
-def test_the_check_finds_a_weight_that_is_off_by_a_hundredth(
+def test_check_finds_a_weight_that_is_off_by_one_percent(
     source: Path, report: ExportReport, part: str
 ) -> None:
     policy = load_policy(source)
     with torch.no_grad():
         policy.get_parameter(part).mul_(1.01)
     for runtime in ("torch", "onnx"):
-        with pytest.raises(
-            ValueError, match=f"the {runtime} programs do not do what the policy does"
-        ):
+        with pytest.raises(ValueError, match=f"the {runtime} programs differ from the policy"):
             check_export(report.directory, policy, (runtime,), STEPS, None)
 
 
-def test_numbers_that_are_none_do_not_pass() -> None:
-    errors = check.Errors(
+def test_nan_does_not_pass_the_check() -> None:
+    deviations = check.Deviations(
         runtime="torch", batch_size=1, memory=0.0, working=float("nan"), actions=0.0
     )
-    assert not errors.largest <= check.TOLERANCE
+    assert not deviations.largest <= check.TOLERANCE
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnx"])
-def test_a_file_that_was_changed_is_refused(report: ExportReport, tmp_path: Path, runtime) -> None:
+def test_changed_file_is_refused(report: ExportReport, tmp_path: Path, runtime) -> None:
     copied = Path(shutil.copytree(report.directory, tmp_path / "copied"))
     path = copied / ("act.pt2" if runtime == "torch" else "act.onnx")
     content = bytearray(path.read_bytes())
@@ -272,8 +271,8 @@ def test_a_file_that_was_changed_is_refused(report: ExportReport, tmp_path: Path
 
 
 @pytest.fixture
-def not_traced_again(report: ExportReport, monkeypatch) -> None:
-    """What is traced and written is what was there before."""
+def reuse_programs(report: ExportReport, monkeypatch) -> None:
+    """Copy the programs of `report` where new ones would be traced."""
 
     def copied(policy: VisuomotorPolicy, folder: Path, **_: object) -> Manifest:
         shutil.copytree(report.directory, folder, dirs_exist_ok=True)
@@ -282,21 +281,21 @@ def not_traced_again(report: ExportReport, monkeypatch) -> None:
     monkeypatch.setattr(exporting, "write_programs", copied)
 
 
-@pytest.mark.usefixtures("not_traced_again")
-def test_what_fails_the_check_is_not_written(source: Path, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.usefixtures("reuse_programs")
+def test_failed_check_leaves_nothing_behind(source: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(check, "TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="Nothing was written"):
         export_policy(source, tmp_path / "out", steps=STEPS)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_but_an_export_is_replaced(
+def test_only_an_export_is_replaced(
     source: Path, report: ExportReport, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(
         exporting,
         "load_trained",
-        lambda *_, **__: pytest.fail("it should have been refused before"),
+        lambda *_, **__: pytest.fail("the policy was loaded before the refusal"),
     )
     foreign = tmp_path / "thesis"
     foreign.mkdir()
@@ -312,10 +311,11 @@ def test_nothing_but_an_export_is_replaced(
     assert (foreign / "chapter.tex").read_text() == "two years of work"
 
 
-@pytest.mark.usefixtures("not_traced_again")
+@pytest.mark.usefixtures("reuse_programs")
 def test_an_export_is_replaced_by_another(
-    source: Path, report: ExportReport, tmp_path: Path
+    source: Path, report: ExportReport, tmp_path: Path, monkeypatch
 ) -> None:
+    monkeypatch.setattr(exporting, "check_export", lambda *_: ())
     out = Path(shutil.copytree(report.directory, tmp_path / "out"))
     (out / "act.pt2").write_bytes(b"an older program")
     export_policy(source, out, steps=STEPS)
@@ -323,7 +323,7 @@ def test_an_export_is_replaced_by_another(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_onnx_cannot_say_is_told(tmp_path: Path, monkeypatch) -> None:
+def test_missing_onnx_programs_are_reported(tmp_path: Path, monkeypatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise torch.onnx.OnnxExporterError("No ONNX function found for aten::remember")
 
@@ -339,7 +339,7 @@ def test_what_onnx_cannot_say_is_told(tmp_path: Path, monkeypatch) -> None:
     assert "aten::remember" in console.export_text()
 
 
-def test_a_method_that_cannot_be_traced_is_named(tmp_path: Path, monkeypatch) -> None:
+def test_untraceable_method_is_named(tmp_path: Path, monkeypatch) -> None:
     def advance(self, observation, state):
         if bool(observation.proprioception.sum() > 0):
             raise RuntimeError
@@ -353,23 +353,23 @@ def test_a_method_that_cannot_be_traced_is_named(tmp_path: Path, monkeypatch) ->
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_input_is_answered(report: ExportReport) -> None:
+def test_wrong_input_is_refused(report: ExportReport) -> None:
     exported = ExportedPolicy(report.directory)
-    state, seen = exported.initial_state(), as_arrays(make_observation(EVERYTHING, 1))
+    state, good = exported.initial_state(), as_arrays(make_observation(EVERYTHING, 1))
     with pytest.raises(ValueError, match="has not observed anything yet"):
         exported.act(state)
     wrong = [
-        ({**seen, "objects": None}, "observation: expected images.third"),
+        ({**good, "objects": None}, "observation: expected images.third"),
         (
-            {**seen, "proprioception": np.zeros((2, 5))},
+            {**good, "proprioception": np.zeros((2, 5))},
             r"proprioception: expected the shape \(1, 5\), got \(2, 5\)",
         ),
         (
-            {**seen, "proprioception": np.full((1, 5), np.nan)},
+            {**good, "proprioception": np.full((1, 5), np.nan)},
             "proprioception: expected finite numbers",
         ),
         (
-            {**seen, "images": {name: image / 255 for name, image in seen["images"].items()}},
+            {**good, "images": {name: image / 255 for name, image in good["images"].items()}},
             "expected uint8",
         ),
     ]
@@ -379,19 +379,19 @@ def test_wrong_input_is_answered(report: ExportReport) -> None:
     with pytest.raises(
         ValueError, match=r"state: expected arrays named working, steps.*begin with initial_state"
     ):
-        exported.observe(seen, {"working": state["working"]})
-    state = exported.observe(seen, state)
+        exported.observe(good, {"working": state["working"]})
+    state = exported.observe(good, state)
     with pytest.raises(ValueError, match=r"noise: expected the shape \(1, 4, 2\)"):
         exported.act(state, noise=np.zeros((4, 2)))
-    same = [exported.act(state, rng=np.random.default_rng(0)) for _ in range(2)]
-    np.testing.assert_array_equal(*same)
+    repeated = [exported.act(state, rng=np.random.default_rng(0)) for _ in range(2)]
+    np.testing.assert_array_equal(*repeated)
     with pytest.raises(ValueError, match="runtime: expected one of torch, onnx, got 'tensorrt'"):
         ExportedPolicy(report.directory, "tensorrt")
     with pytest.raises(FileNotFoundError, match="chameleon export RUN"):
         ExportedPolicy(report.directory.parent)
 
 
-# Without torch, and as the page says
+# Without torch, and as the documentation shows
 
 
 def test_onnx_programs_run_without_torch(report: ExportReport) -> None:
@@ -401,10 +401,14 @@ import numpy as np
 from chameleon_policy.export.runtime import ExportedPolicy
 policy = ExportedPolicy({str(report.directory)!r}, "onnx", threads=1)
 state = policy.initial_state(2)
-seen = {{spec.name: np.zeros(spec.sizes(2), spec.dtype) for spec in policy.manifest.seen}}
-images = {{name.removeprefix("images."): seen.pop(name) for name in list(seen) if name.startswith("images.")}}
-state = policy.observe({{"images": images, **seen}}, state)
-print(policy.act(state).shape, sorted({{"torch", "onnx", "chameleon_policy.policy"}} & sys.modules.keys()))
+observation = {{"images": {{}}}}
+for spec in policy.manifest.observation:
+    view = spec.name.removeprefix("images.")
+    group = observation if view == spec.name else observation["images"]
+    group[view] = np.zeros(spec.sizes(2), spec.dtype)
+state = policy.observe(observation, state)
+unwanted = {{"torch", "onnx", "chameleon_policy.policy"}}
+print(policy.act(state).shape, sorted(unwanted & sys.modules.keys()))
 """
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -412,10 +416,10 @@ print(policy.act(state).shape, sorted({{"torch", "onnx", "chameleon_policy.polic
     assert result.stdout.strip() == "(2, 4, 2) []"
 
 
-def test_code_in_the_page_runs(
+def test_code_in_the_documentation_runs(
     report: ExportReport, source: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    """And gives the policy's actions, from the same zeros."""
+    """The code also computes the policy's memory from the same zeros."""
     shutil.copytree(report.directory, tmp_path / "exported")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/export.md").read_text(), re.DOTALL)
@@ -433,7 +437,7 @@ def test_code_in_the_page_runs(
         assert_close(namespace["memory"]["working"], state.working.numpy())
 
 
-def test_the_table_tells_what_was_measured(report: ExportReport) -> None:
+def test_table_has_deviations_and_files(report: ExportReport) -> None:
     console = Console(record=True, width=160)
     console.print(export_table(report))
     text = console.export_text()

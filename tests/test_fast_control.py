@@ -1,4 +1,4 @@
-"""The fast controller does what the policy does."""
+"""The fast controller computes what the policy does."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_episode_gives_the_same_actions(features: Features, device: str) -> N
     assert {p.dtype for p in policy.parameters()} == {torch.float32}
 
 
-def test_reset_forgets_one_robot_and_a_state_can_be_put_back(device: str) -> None:
+def test_reset_of_one_robot_and_assignment_of_a_state(device: str) -> None:
     control = FastControl(policy_on(device, STATE_FEATURES), batch_size=2)
     observations = [make_observation(STATE_FEATURES, 2, seed=t) for t in range(5)]
     control.observe(observations[0])
@@ -69,7 +69,7 @@ def test_reset_forgets_one_robot_and_a_state_can_be_put_back(device: str) -> Non
     torch.testing.assert_close(control.act(source="zero"), later)
 
 
-def test_a_state_that_was_handed_out_stays_as_it_is(device: str) -> None:
+def test_a_returned_state_does_not_change(device: str) -> None:
     control = FastControl(policy_on(device, STATE_FEATURES))
     control.observe(make_observation(STATE_FEATURES, 1))
     kept, working = control.state, control.state.working.clone()
@@ -78,7 +78,7 @@ def test_a_state_that_was_handed_out_stays_as_it_is(device: str) -> None:
     assert not torch.equal(control.state.working, working)
 
 
-def test_later_changes_of_the_policy_are_not_seen(device: str) -> None:
+def test_later_changes_of_the_policy_have_no_effect(device: str) -> None:
     policy = policy_on(device, STATE_FEATURES)
     control = FastControl(policy)
     observation = make_observation(STATE_FEATURES, 1)

@@ -1,6 +1,4 @@
-"""A fused policy as a whole: it computes what the plain one does, and fusing can be undone,
-repeated and switched off.
-"""
+"""A fused policy computes what the plain one does; fusing can be undone, repeated, switched off."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ SMALL_CARD = 99 * 1024
 def test_the_whole_loss_and_its_gradients(
     features: Features, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All kernels together, in eval mode and with the same noise, against the plain policy in
-    float64.
-    """
+    """All kernels in eval mode, with the same noise, against the plain policy in float64."""
     flow_time, noise = torch.rand(6, dtype=torch.float64), torch.randn(6, 4, 2, dtype=torch.float64)
     monkeypatch.setattr(torch, "rand", lambda _, dtype, device: flow_time.to(device, dtype))
     monkeypatch.setattr(torch, "randn_like", lambda like: noise.to(like))
@@ -75,7 +71,7 @@ def test_fusing_keeps_parameters_and_names() -> None:
     )
 
 
-def test_what_is_no_plain_module_is_left_alone() -> None:
+def test_other_modules_are_left_alone() -> None:
     torch.manual_seed(0)
     policy = fuse(METHODS["brief"](nano(), STATE_FEATURES))
     kinds = {type(module) for module in policy.modules()}
@@ -86,7 +82,7 @@ def test_what_is_no_plain_module_is_left_alone() -> None:
 def test_where_kernels_cannot_compute_a_fused_policy_is_the_plain_one(
     method: str, tmp_path
 ) -> None:
-    """To the last bit, in float32: losses, gradients, actions; saved and loaded, too."""
+    """Losses, gradients, actions and checkpoints in float32, to the last bit."""
     found = []
     for fused in (False, True):
         torch.manual_seed(0)
@@ -134,7 +130,7 @@ def test_frozen_policies_act_as_before() -> None:
 def test_the_loss_stays_precise_while_weights_are_converted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The same figures as with autocast's own conversions, in float32."""
+    """The metrics equal those of autocast's own conversions in float32."""
     batch = make_batch(STATE_FEATURES, 2, 6).to(DEVICE)
     monkeypatch.setattr(kernels, "enabled", lambda tensor: False)
     policy = make_policy().to(DEVICE).eval()
@@ -182,7 +178,7 @@ def test_fusing_can_be_undone_and_repeated() -> None:
 
 @pytest.mark.usefixtures("kernels_on")
 def test_a_frozen_policy_can_be_fused_and_thawed() -> None:
-    """What was kept of weights is not kept any longer: they may change."""
+    """Cached weights are dropped, since the weights may change again."""
     policy = make_policy(STATE_FEATURES).eval()
     fuse(freeze(policy))
     assert not any(type(module) is FrozenAttention for module in policy.modules())
@@ -234,7 +230,7 @@ def test_a_fused_policy_may_forget_its_activations() -> None:
         policy = fuse(make_policy(STATE_FEATURES).to(DEVICE).eval())
         policy.forget_activations = forget
         torch.manual_seed(0)
-        loss = policy.loss(make_batch(STATE_FEATURES, 1, 6).to(DEVICE))
+        loss = policy.loss(make_batch(STATE_FEATURES, 1, 4).to(DEVICE))
         loss.total.backward()
         found.append(
             (loss.total.detach(), [p.grad for p in policy.parameters() if p.grad is not None])

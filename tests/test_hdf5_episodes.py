@@ -1,4 +1,4 @@
-"""robomimic and LIBERO files as training data: what went in comes out."""
+"""robomimic and LIBERO files as training data: they are read back as written."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def test_truncated_hdf5(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "place"), [("actions", "actions"), ("robot0_eef_quat", "obs/robot0_eef_quat")]
+    ("key", "name"), [("actions", "actions"), ("robot0_eef_quat", "obs/robot0_eef_quat")]
 )
-def test_not_finite_in_hdf5(key: str, place: str, tmp_path: Path) -> None:
+def test_not_finite_in_hdf5(key: str, name: str, tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "bad.hdf5")
     with h5py.File(path, "a") as file:
-        file[f"data/demo_10/{place}"][4, 2] = np.nan
-    refused(path, rf"bad.hdf5, data/demo_10/{place}, episode 2: nan at time step 4, dimension 2")
+        file[f"data/demo_10/{name}"][4, 2] = np.nan
+    refused(path, rf"bad.hdf5, data/demo_10/{name}, episode 2: nan at time step 4, dimension 2")
 
 
 def test_lengths_that_do_not_agree(tmp_path: Path) -> None:
@@ -95,12 +95,12 @@ def test_lengths_that_do_not_agree(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         del file["data/demo_9/obs/front_image"]
         file["data/demo_9/obs/front_image"] = pictures("x", 1)[:2]
-    place = "unequal.hdf5, data/demo_9/obs/front_image, episode 1"
-    refused(path, rf"{place}: expected 3 time steps, as many as actions has, got 2")
+    where = "unequal.hdf5, data/demo_9/obs/front_image, episode 1"
+    refused(path, rf"{where}: expected 3 time steps, as many as actions has, got 2")
     with h5py.File(path, "a") as file:
         del file["data/demo_9/obs/front_image"]
         file["data/demo_9/obs/front_image"] = pictures("x", 1, (8, 8))
-    refused(path, rf"{place}: expected pictures \(T, 12, 9, 3\) uint8, .* got \(3, 8, 8, 3\)")
+    refused(path, rf"{where}: expected pictures \(T, 12, 9, 3\) uint8, .* got \(3, 8, 8, 3\)")
     with h5py.File(path, "a") as file:
         del file["data/demo_9/obs/front_image"]
     refused(path, r"unequal.hdf5 has no data/demo_9/obs/front_image, which the first episode has")

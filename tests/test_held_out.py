@@ -1,6 +1,4 @@
-"""Looks at demonstrations that are not trained on: the probe, the answer that is told, joined
-datasets, recipes.
-"""
+"""Evaluation on held-out demonstrations, told answers, joined datasets and recipes."""
 
 from __future__ import annotations
 
@@ -21,16 +19,14 @@ from chameleon_policy.camo.dataset_variants import AnswerShownEpisodes, answer_d
 from chameleon_policy.camo.recording import Recording
 from chameleon_policy.camo.variants import AnswerShownEnv
 from chameleon_policy.cli import main
-from chameleon_policy.data.episodes import load_episodes, open_episodes
-from chameleon_policy.data.joined_episodes import open_datasets
+from chameleon_policy.data import load_episodes, open_datasets, open_episodes
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy.presets import nano
 from chameleon_policy.recorder import record
-from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.held_out import _by_task, probe, probe_of, watch_held_out
+from chameleon_policy.train.config import RunConfig, TrainingConfig
+from chameleon_policy.train.held_out import _by_task, probe, probe_metric, watch_held_out
+from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.recipes import RECIPES
-from chameleon_policy.train.run import RunConfig
-from chameleon_policy.train.statistics import statistics_of
 from chameleon_policy.train.store import Decisions, EpisodeStore, features_of
 from training_data import lines, make_episodes, write_hdf5
 
@@ -47,10 +43,10 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
 
 
-def looked_at(
+def stores_and_policy(
     recordings: list[Path], **objective: int
 ) -> tuple[list[EpisodeStore], ChameleonPolicy]:
-    """A store for each recording, and a policy that fits."""
+    """Return a store for each recording, and a policy that fits."""
     arrays = [load_episodes(open_episodes(path)) for path in recordings]
     features, statistics = (
         features_of(open_episodes(recordings[0]), horizon=4),
@@ -63,10 +59,8 @@ def looked_at(
     return [EpisodeStore(each, features, statistics) for each in arrays], policy
 
 
-def writes_answers(policy: ChameleonPolicy, decisions: list[Decisions]) -> list[int]:
-    """Answers, and nothing else, into the working states of the episodes that are asked for one
-    after the other.
-    """
+def write_answers(policy: ChameleonPolicy, decisions: list[Decisions]) -> list[int]:
+    """Replace the working states by the answers of these episodes, one after the other."""
     seen: list[int] = []
 
     def working_states(observation):
@@ -89,29 +83,29 @@ class TestProbe:
             torch.randn(120, 64, generator=generator)
             + 4 * torch.randn(3, 64, generator=generator)[answers]
         )
-        # On an offset and scales that are its own business, with a number that never changes.
+        # rows with an offset, various scales, and a dimension that never changes
         rows = torch.cat([100 + rows * torch.logspace(-3, 3, 64), torch.ones(120, 1)], 1)
         assert bool(probe(rows[:60], answers[:60], rows[60:], answers[60:]).all())
         noise = torch.randn(1200, 64, generator=generator)
         labels = torch.randint(3, (1200,), generator=generator)
-        told_right = probe(noise[:600], labels[:600], noise[600:], labels[600:])
-        assert abs(told_right.float().mean() - 1 / 3) < 0.08
+        right = probe(noise[:600], labels[:600], noise[600:], labels[600:])
+        assert abs(right.float().mean() - 1 / 3) < 0.08
         assert probe(noise[:1], labels[:1], noise[:1], labels[:1]).tolist() == [True]
 
-    def test_looks_at_the_working_state_of_the_decision(self, recordings: list[Path]) -> None:
-        stores, policy = looked_at(recordings)
-        seen = writes_answers(policy, [*stores[0].decisions, *stores[1].decisions])
-        figures = watch_held_out(*stores, nullcontext)(policy)
-        assert figures["held_out_probe"] == 1.0 and len(seen) == 9
-        assert set(figures) == {"held_out_action", "held_out_decision_loss", "held_out_probe"}
+    def test_reads_the_working_state_of_the_decision(self, recordings: list[Path]) -> None:
+        stores, policy = stores_and_policy(recordings)
+        seen = write_answers(policy, [*stores[0].decisions, *stores[1].decisions])
+        metrics = watch_held_out(*stores, nullcontext)(policy)
+        assert metrics["held_out_probe"] == 1.0 and len(seen) == 9
+        assert set(metrics) == {"held_out_action", "held_out_decision_loss", "held_out_probe"}
         for store in stores:
             store.decisions = [Decisions(each.instruction, (), ()) for each in store.decisions]
         assert "held_out_probe" not in watch_held_out(*stores, nullcontext)(policy)
 
-    def test_every_task_has_a_probe_of_its_own(self, recordings: list[Path]) -> None:
-        # Two tasks in whose working states the answers stand the other way round: one probe could
-        # not read both.
-        stores, policy = looked_at(recordings)
+    def test_every_task_has_its_own_probe(self, recordings: list[Path]) -> None:
+        # The answers of the second task are written in reverse, so that one probe could not read
+        # both.
+        stores, policy = stores_and_policy(recordings)
         for store in stores:
             store.decisions = [
                 replace(each, instruction=str(n % 2)) for n, each in enumerate(store.decisions)
@@ -123,9 +117,11 @@ class TestProbe:
             for each in store.decisions
             if each.instruction == task
         ]
-        writes_answers(policy, turned)
-        figures = watch_held_out(*stores, nullcontext)(policy)
-        assert [figures[name] for name in ("held_out_probe", probe_of("0"), probe_of("1"))] == [
+        write_answers(policy, turned)
+        metrics = watch_held_out(*stores, nullcontext)(policy)
+        assert [
+            metrics[name] for name in ("held_out_probe", probe_metric("0"), probe_metric("1"))
+        ] == [
             1.0,
             1.0,
             1.0,
@@ -133,22 +129,26 @@ class TestProbe:
         misled = [
             replace(each, answers=(0,)) if each.instruction == "1" else each for each in turned
         ]
-        writes_answers(policy, misled)  # nothing of the second task
-        figures = watch_held_out(*stores, nullcontext)(policy)
+        write_answers(policy, misled)  # nothing of the second task
+        metrics = watch_held_out(*stores, nullcontext)(policy)
         assert (
-            figures[probe_of("0")] == 1.0 > figures[probe_of("1")] < figures["held_out_probe"] < 1.0
+            metrics[probe_metric("0")]
+            == 1.0
+            > metrics[probe_metric("1")]
+            < metrics["held_out_probe"]
+            < 1.0
         )
 
     def test_a_probe_is_fitted_to_all_of_a_large_store(
         self, recordings: list[Path], monkeypatch
     ) -> None:
         monkeypatch.setattr("chameleon_policy.train.held_out.LARGEST_FIT", 3)
-        assert _by_task(looked_at(recordings)[0][0]) == {
+        assert _by_task(stores_and_policy(recordings)[0][0]) == {
             task_named("clean-plate").instruction: [0, 2, 5]
         }
 
     def test_losses_have_the_emphasis_of_the_training(self, recordings: list[Path]) -> None:
-        stores, policy = looked_at(recordings, action_steps=8)
+        stores, policy = stores_and_policy(recordings, action_steps=8)
         plain, moving = (
             watch_held_out(*stores, nullcontext, emphasis)(policy)
             for emphasis in (None, (1.0, 1e-9, 1e-9))
@@ -216,23 +216,27 @@ class TestTold:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         path = write_hdf5(tmp_path / "demos.hdf5", make_episodes([5, 6]))
-        words = f"chameleon train {path} --out {tmp_path / 'run'} --preset nano --steps 1 --batch 2 --uneven-pace 0.2"
-        monkeypatch.setattr("sys.argv", [*words.split(), "--device", "cpu"])
+        words = f"chameleon train {path} --out {tmp_path / 'run'} --preset nano --device cpu"
+        options = ["--steps", "1", "--batch", "2", "--uneven-pace", "0.2"]
+        monkeypatch.setattr("sys.argv", [*words.split(), *options])
         with pytest.raises(SystemExit):
             main()
         assert "do not say where one is" in capsys.readouterr().err
 
 
 class TestJoined:
-    def test_episodes_come_one_behind_the_other(self, recordings: list[Path]) -> None:
+    def test_episodes_of_all_datasets_in_order(self, recordings: list[Path]) -> None:
         joined, parts = open_datasets(recordings), [open_episodes(path) for path in recordings]
         assert joined.lengths == (*parts[0].lengths, *parts[1].lengths)
-        for index, (part, place) in {0: (0, 0), 5: (0, 5), 6: (1, 0), 8: (1, 2)}.items():
-            here, there = joined.read(index), parts[part].read(place)
-            np.testing.assert_array_equal(here.actions, there.actions)
-            assert (here.decision_steps, here.answers) == (there.decision_steps, there.answers)
+        for index, (number, position) in {0: (0, 0), 5: (0, 5), 6: (1, 0), 8: (1, 2)}.items():
+            ours, expected = joined.read(index), parts[number].read(position)
+            np.testing.assert_array_equal(ours.actions, expected.actions)
+            assert (ours.decision_steps, ours.answers) == (
+                expected.decision_steps,
+                expected.answers,
+            )
 
-    def test_what_does_not_fit_is_refused(self, recordings: list[Path], tmp_path: Path) -> None:
+    def test_unequal_datasets_are_refused(self, recordings: list[Path], tmp_path: Path) -> None:
         other = record(
             Recording(task="shell-game", episodes=1, observation="state"), tmp_path / "shell-game"
         )
@@ -251,7 +255,7 @@ class TestJoined:
 
 @pytest.fixture
 def configured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunConfig]:
-    """What a command line asks for, without training."""
+    """Return the configuration of a command line, without training."""
 
     def configure(*arguments: str) -> RunConfig:
         asked: list[RunConfig] = []
@@ -266,7 +270,7 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunConfig]:
 
 
 class TestRecipe:
-    def test_it_is_where_options_begin(self, configured) -> None:
+    def test_a_recipe_gives_the_defaults_of_options(self, configured) -> None:
         recipe = RECIPES["camo"]
         config = configured("--recipe", "camo")
         assert (config.training, config.objective) == (recipe.training, recipe.objective)
@@ -275,7 +279,7 @@ class TestRecipe:
         )
         assert configured("--recipe=camo") == config
 
-    def test_options_beside_it_count_more(self, configured) -> None:
+    def test_options_override_it(self, configured) -> None:
         config = configured(
             "--optimizer", "adamw", "--recipe", "camo", "--steps=3", "--no-mirror", "--horizon", "4"
         )
@@ -349,11 +353,11 @@ class TestRecipe:
         training = json.loads((run / "run.json").read_text())["training"]
         assert training["batch"] == 2 and training["minutes"] is None
         assert training["optimizer"] == "muon" and training["beta2"] == 0.99
-        look = lines(run)[-1]
+        evaluation = lines(run)[-1]
         assert (
-            0 <= look["held_out_probe"] <= 1
-            and look["held_out_action"] > 0
-            and "train_msr" not in look
+            0 <= evaluation["held_out_probe"] <= 1
+            and evaluation["held_out_action"] > 0
+            and "train_msr" not in evaluation
         )
         policy, settings = load_for_evaluation(run, "clean-plate", "cpu")
         assert settings.kind == "told" and policy.features.proprioception == 13
@@ -420,5 +424,5 @@ class TestRecipe:
             main()
         assert stopped.value.code == 2
         assert message in " ".join(capsys.readouterr().err.split())
-        # the corrected command is not told that the folder is taken
+        # so that the corrected command can use the same folder
         assert not (tmp_path / "run/run.json").exists()

@@ -1,5 +1,4 @@
-"""Every GPU kernel against the plain code it stands for: outputs and gradients, fresh inputs,
-memory full of NaN beforehand.
+"""Every GPU kernel against plain code: outputs and gradients, on memory that is full of NaN.
 
 On a CUDA device the kernels are compiled; elsewhere Triton's interpreter runs them on the CPU.
 """
@@ -29,7 +28,7 @@ from chameleon_policy.kernels.stem import depth_weight, norm_pool, space_to_dept
 from chameleon_policy.kernels.sums import sum_rows
 from chameleon_policy.kernels.weights import converted
 from chameleon_policy.policy.action_flow import ActionFlow
-from chameleon_policy.policy.visual import crop, to_unit_range
+from chameleon_policy.policy.crop import crop, to_unit_range
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 DTYPES = [torch.float32, torch.bfloat16] if DEVICE == "cuda" else [torch.float32]
@@ -46,9 +45,7 @@ def check(
     inputs: Sequence[Tensor],
     dtype: torch.dtype,
 ) -> None:
-    """Relative errors of all outputs and of the gradients of all inputs, against the plain code in
-    float64.
-    """
+    """Check errors of all outputs and input gradients, relative to plain code in float64."""
     exact = [tensor.detach().double().requires_grad_(tensor.requires_grad) for tensor in inputs]
     results, expected = ours(*inputs), plain(*exact)
     results, expected = ([r] if isinstance(r, Tensor) else list(r) for r in (results, expected))
@@ -100,7 +97,7 @@ def test_group_norm(shape: tuple[int, ...], relu: bool, residual: bool, dtype: t
     inputs = [channels_last(*shape, dtype=dtype), normal(shape[1]), normal(shape[1])]
     inputs += [channels_last(*shape, dtype=dtype)] if residual else []
     check(ours, plain, inputs, dtype)
-    with torch.no_grad():  # few, large pictures go another way
+    with torch.no_grad():  # few large images take another path
         error = (ours(*inputs).double() - plain(*(i.double() for i in inputs))).norm() / plain(
             *(i.double() for i in inputs)
         ).norm()
@@ -110,7 +107,7 @@ def test_group_norm(shape: tuple[int, ...], relu: bool, residual: bool, dtype: t
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [(7, 9), (8, 8), (1, 5)])
 def test_norm_and_pooling(size: tuple[int, int], dtype: torch.dtype) -> None:
-    """Of pictures in cells of 2 x 2; what lies behind an odd edge is full of NaN."""
+    """Images come in cells of 2 x 2; pixels after an odd edge are NaN."""
     height, width = size
 
     def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -214,7 +211,7 @@ def test_short_attention(queries: int, keys: int, context: int, dtype: torch.dty
     check(ours, plain, inputs, dtype)
 
     def side_by_side(qkv: Tensor, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """What is mixed, and what others do with the tokens' own keys and values."""
+        """Return the mixed values, and the tokens' own keys and values for others."""
         mixed, own = ShortAttention.apply(
             qkv, None, None if more is None else more[..., width:], heads
         )
@@ -302,10 +299,9 @@ def test_euler_steps(
     shared_memory: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A feed-forward network of 2,048 channels is as wide as the paper's: where memory is scarce it
-    goes in two rounds.
+    """A feed-forward network of 2,048 channels, the paper's width, takes two rounds on small cards.
 
-    In float32 it is scarce on every card; the interpreter may have as much as it likes.
+    In float32 memory is scarce on every card; the interpreter has no limit.
     """
     monkeypatch.setattr(euler, "STREAM", torch.float32)
     flow = (
@@ -328,8 +324,9 @@ def test_euler_steps(
 
 
 def test_weights_converted_at_once_are_those_of_autocast() -> None:
-    """Same results and gradients, of a layer that is used twice or not at all too; weights back in
-    place, come what may.
+    """Results and gradients equal autocast's, also for a layer that is used twice or not at all.
+
+    The weights are restored in any case.
     """
     model = torch.nn.Sequential(
         torch.nn.Linear(6, 6), torch.nn.Linear(6, 6), torch.nn.Linear(6, 3)

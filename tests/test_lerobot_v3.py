@@ -1,6 +1,4 @@
-"""LeRobot v3.0 datasets: what is written comes back, others can read it, and an interrupted
-recording can be continued.
-"""
+"""LeRobot v3.0 datasets: written and read back, read by others, continued after an interruption."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ INSTRUCTIONS = ["pick the cube", "lift the café cup", "pick the cube", "pick th
 
 
 def picture(height: int, width: int, number: int) -> np.ndarray:
-    """A smooth picture with `number` drawn into it as ten bits: bright and dark blocks along the
-    upper edge.
-    """
+    """Draw a smooth picture with the bits of `number` as blocks along its upper edge."""
     rows, columns = np.mgrid[0:height, 0:width].astype(np.float64)
     channels = [rows / height, columns / width, (rows + columns) / (height + width)]
     pixels = np.stack([60 + 120 * channel for channel in channels], axis=-1)
@@ -307,12 +303,15 @@ def test_recording_is_resumed_after_a_kill(tmp_path: Path) -> None:
     code = f"""
         import os, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
-        import chameleon_policy.data.parts as parts_module
+        import chameleon_policy.data.recorded_episodes as parts_module
         from pathlib import Path
         from test_lerobot_v3 import record
         parts = Path({str(parts)!r})
         record(parts, [0])
-        parts_module.encode_video = lambda path, frames, rate: (path.write_bytes(b"half"), os._exit(9))
+        def killed(path, frames, rate):
+            path.write_bytes(b"half")
+            os._exit(9)
+        parts_module.encode_video = killed
         record(parts, [1])
     """
     killed = subprocess.run(

@@ -1,6 +1,4 @@
-"""The plugin's translation of LeRobot's windows, without lerobot: modules that need nothing of it
-are loaded as files.
-"""
+"""The plugin's translation of LeRobot's windows; modules without lerobot are loaded as files."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ from chameleon_policy.policy import ObjectSlots
 from chameleon_policy.policy.checks import check_batch
 from chameleon_policy.policy.features import Features, View
 from chameleon_policy.recorder import record
-from chameleon_policy.train.moments import DECIDING, RESTING, moments
-from chameleon_policy.train.statistics import directions, statistics_of
+from chameleon_policy.train.normalization import directions, statistics_of
+from chameleon_policy.train.sampling import DECIDING, RESTING, step_kinds
 from examples import STATE_FEATURES, make_policy, nano
 
 PLUGIN = (
@@ -44,9 +42,7 @@ windows, carry, statistics = module("windows"), module("carry"), module("statist
 
 
 class Episodes:
-    """Episodes as LeRobot's dataset would deliver windows of them: the frame at an end is repeated,
-    and marked.
-    """
+    """Episodes with windows as LeRobot's dataset returns them, padded by their last frames."""
 
     def __init__(self, *lengths: int, seed: int = 0) -> None:
         self.lengths = lengths
@@ -94,7 +90,7 @@ class Episodes:
 
 
 def spoilt(batch: dict[str, Any]) -> dict[str, Any]:
-    """The same batch with other numbers wherever LeRobot says that they are padding."""
+    """Return the same batch with other numbers in LeRobot's padding."""
     spoilt = dict(batch)
     for key in ("observation.state", "observation.environment_state", "action"):
         spoilt[key] = torch.where(
@@ -121,7 +117,7 @@ def test_rows_begin_with_their_first_real_frame(after: int) -> None:
         first, end = max(0, frame - before), min(episodes.lengths[episode], frame + after + 1)
         start = episodes.starts[episode]
         assert int(batch.valid[row].sum()) == end - first
-        assert window.places[row] == (episode, start + first, start + end)
+        assert window.spans[row] == (episode, start + first, start + end)
         assert window.whole[row] == (end - first == batch.valid.shape[1])
         for tensor, key in (
             (batch.observation.proprioception, "observation.state"),
@@ -162,15 +158,13 @@ def test_padding_does_not_count() -> None:
 
 
 def test_windows_in_order_carry_the_memory() -> None:
-    """Two episodes side by side, cut into windows of five: as if the states had been handed on by
-    hand.
-    """
+    """Two parallel episodes in windows of five equal a loop that carries the states by hand."""
     episodes, policy = Episodes(15, 15, 15), make_policy()
     size, carried, by_hand = 5, None, {"state": None, "augmentation": None}
     for step, chosen in enumerate(([0, 1], [0, 1], [1, 0])):
         rows = [(episode, size * (step + 1) - 1) for episode in chosen]
         window = windows.window_of(episodes.batch(rows, size - 1), STATE_FEATURES, {}, size - 1)
-        state, augmentation = carry.start_from(carried, policy, window.places)
+        state, augmentation = carry.start_from(carried, policy, window.spans)
         if step == 2:  # the two have changed places
             by_hand = {name: value[[1, 0]] for name, value in by_hand.items()}
         expected = loss_of(policy, window.batch, **by_hand)
@@ -184,7 +178,7 @@ def test_windows_in_order_carry_the_memory() -> None:
             assert abs((forgetful - got.total).item()) > 1e-6
         else:
             assert state is None
-        carried = carry.left_behind(got, window.places, window.whole)
+        carried = carry.carry_over(got, window.spans, window.whole)
         by_hand = {"state": got.state, "augmentation": got.augmentation}
 
 
@@ -196,13 +190,13 @@ def test_only_rows_that_go_on_carry_the_memory() -> None:
 
     # the last one has padding, so that its memory ran on over it
     before = window((0, 4), (0, 9), (2, 2))
-    carried = carry.left_behind(policy.loss(before.batch), before.places, before.whole)
+    carried = carry.carry_over(policy.loss(before.batch), before.spans, before.whole)
     # It goes on; it is another episode, whose first frame follows on the end of that before it; it
     # overlaps; it has run on.
     after = window((0, 9), (1, 4), (0, 8), (2, 7))
-    state, _ = carry.start_from(carried, policy, after.places)
+    state, _ = carry.start_from(carried, policy, after.spans)
     assert state is not None and state.steps.tolist() == [5, 0, 0, 0]
-    assert carry.start_from(carried, policy, window((1, 4), (2, 7)).places) == (None, None)
+    assert carry.start_from(carried, policy, window((1, 4), (2, 7)).spans) == (None, None)
 
 
 def test_pictures_come_with_channels_last() -> None:
@@ -249,7 +243,7 @@ def test_moments_are_those_of_our_own_training() -> None:
     kinds_seen = set()
     for row, path in enumerate(paths):
         episode = EpisodeArrays(state=path, actions=path, images={}, objects=None, instruction="")
-        kinds = moments(episode, horizon, span)
+        kinds = step_kinds(episode, horizon, span)
         kinds_seen |= set(kinds.tolist())
         np.testing.assert_array_equal(marked.deciding[row, : len(path)], kinds == DECIDING)
         np.testing.assert_array_equal(
@@ -261,9 +255,7 @@ def test_moments_are_those_of_our_own_training() -> None:
 
 
 def test_a_window_in_the_middle_of_an_episode_does_not_begin_with_a_rest() -> None:
-    """The robot moves all the time: cut out of its episode, no moment of the window may count as
-    waiting or deciding.
-    """
+    """The robot moves all the time, so that no step of the window is waiting or deciding."""
     path = torch.arange(40.0).reshape(1, 40, 1).expand(-1, -1, 2)
     valid = torch.ones(1, 40, dtype=torch.bool)
     batch = EpisodeBatch(
@@ -305,9 +297,7 @@ def test_statistics_from_frames_are_those_of_our_own_training(recording: Path) -
 
 
 def test_statistics_from_a_summary_keep_directions(recording: Path) -> None:
-    """LeRobot's minimum, maximum, mean and deviation are enough to find the rotations of a Camo
-    recording.
-    """
+    """LeRobot's summary is enough to find the rotations of a Camo recording."""
     episodes = load_episodes(open_episodes(recording))
     rows = {
         "observation.state": np.concatenate([each.state for each in episodes]),

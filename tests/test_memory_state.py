@@ -1,4 +1,4 @@
-"""A MemoryState is a value: batched, sliced, edited, saved, restored, moved."""
+"""A MemoryState is a value: it can be batched, sliced, edited, saved, restored and moved."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def equal(first: MemoryState, second: MemoryState) -> bool:
     )
 
 
-def test_robots_in_a_batch_do_not_see_each_other(policy, state) -> None:
+def test_robots_in_a_batch_are_independent(policy, state) -> None:
     alone = policy.initial_state(1)
     for t in range(3):
         observation = make_observation(STATE_FEATURES, 4, seed=t)
@@ -57,7 +57,7 @@ def test_slices_join_to_the_whole(state) -> None:
             state[wrong]
 
 
-def test_put_starts_some_robots_afresh(policy, state) -> None:
+def test_put_resets_some_robots(policy, state) -> None:
     fresh = state.put([1, 3], policy.initial_state(2))
     assert equal(fresh[[0, 2]], state[[0, 2]])
     assert equal(fresh[[1, 3]], policy.initial_state(2))
@@ -65,7 +65,7 @@ def test_put_starts_some_robots_afresh(policy, state) -> None:
     assert equal(
         state.put(1, policy.initial_state(1)).put(slice(3, 4), policy.initial_state(1)), fresh
     )
-    with pytest.raises(ValueError, match="2 places for a memory state that holds 1"):
+    with pytest.raises(ValueError, match="names 2 episodes, the other memory state holds 1"):
         state.put([1, 3], policy.initial_state(1))
 
 
@@ -74,7 +74,7 @@ def test_put_keeps_the_order(policy, state) -> None:
     assert equal(state.put([3, 0], other)[[3, 0]], other)
 
 
-def test_saved_and_restored_it_goes_on_as_if_nothing_happened(policy, state, tmp_path) -> None:
+def test_a_restored_state_continues_bit_for_bit(policy, state, tmp_path) -> None:
     state.save(tmp_path / "memory.safetensors")
     restored = MemoryState.load(tmp_path / "memory.safetensors")
     assert equal(restored, state)
@@ -96,13 +96,13 @@ def test_it_moves_between_devices(state) -> None:
         assert equal(state.to("cuda").to("cpu"), state)
 
 
-def test_its_size_is_what_its_tensors_hold(policy, state) -> None:
+def test_nbytes_is_the_size_of_its_tensors(policy, state) -> None:
     assert state.nbytes == sum(t.numel() * t.element_size() for t in state.tensors().values())
     assert state.nbytes == 4 * policy.initial_state(1).nbytes
 
 
-def test_it_does_not_keep_what_it_came_from_alive(policy, state) -> None:
-    """Every tensor owns exactly its storage, after a control step and after a whole sequence."""
+def test_it_holds_no_references_to_its_origin(policy, state) -> None:
+    """Every tensor owns exactly its storage, after a control step and after a sequence."""
     observation = make_observation(STATE_FEATURES, 4, 50)
     with torch.no_grad():
         _, scanned = policy.remember(policy.event_tokens(observation), state)

@@ -13,10 +13,10 @@ from chameleon_policy.camo.controller import ACTION_NAMES, pose_to_action, read_
 from chameleon_policy.camo.dataset_variants import SIGNS, check_mirror
 from chameleon_policy.camo.geometry import Pose, rotation_about
 from chameleon_policy.camo.recording import Recording
-from chameleon_policy.data.episodes import load_episodes, open_episodes
+from chameleon_policy.data import load_episodes, open_episodes
 from chameleon_policy.recorder import record
-from chameleon_policy.train.appearance import Appearance, Mirror
-from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.augmentation import Appearance, Mirror, augment
+from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.store import EpisodeStore, features_of
 
 MIRROR = np.diag([1.0, -1.0, 1.0])
@@ -57,7 +57,7 @@ def test_poses_are_those_of_the_mirrored_tool() -> None:
         np.testing.assert_allclose(seen.pose.rotation, MIRROR @ pose.rotation @ MIRROR, atol=1e-5)
 
 
-def test_some_episodes_of_a_batch_are_shown_in_the_mirror(tmp_path: Path) -> None:
+def test_some_episodes_of_a_batch_are_mirrored(tmp_path: Path) -> None:
     recording = open_episodes(
         record(Recording(task="seasonings", episodes=2, image_size=32), tmp_path / "rgb")
     )
@@ -68,9 +68,9 @@ def test_some_episodes_of_a_batch_are_shown_in_the_mirror(tmp_path: Path) -> Non
     for span in (statistics.proprioception, statistics.action):
         # both sides count alike
         assert span is not None and span.low[side] == pytest.approx(-span.high[side])
-    store = EpisodeStore(arrays, features_of(recording, 4), statistics, mirror=mirror)
+    store = EpisodeStore(arrays, features_of(recording, 4), statistics)
     plain = store.batch([0, 1])
-    batch = store.dressed(store.batch([0, 1]), [Appearance(), Appearance(mirrored=True)])
+    batch = augment(store.batch([0, 1]), [Appearance(), Appearance(mirrored=True)], mirror)
     for name, frames in batch.observation.images.items():
         np.testing.assert_array_equal(frames[0], plain.observation.images[name][0])
         np.testing.assert_array_equal(

@@ -1,4 +1,4 @@
-"""Muon against what it is defined by, and against the one that comes with PyTorch."""
+"""Muon compared with its definition and with the one of PyTorch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from torch import nn
 
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.loop import make_optimizers
-from chameleon_policy.train.muon import Muon, matrices_of, orthogonalise
+from chameleon_policy.train.optimizers import Muon, make_optimizers, matrices_of, orthogonalise
 from examples import IMAGE_FEATURES, make_policy
 
 DEVICES = [
@@ -37,8 +36,9 @@ def test_singular_values_become_one_and_singular_vectors_stay(shape: tuple[int, 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
 def test_updates_are_those_of_pytorch(shape: tuple[int, int], device: str) -> None:
-    """torch.optim.Muon orthogonalises in bfloat16, so equal to its last bits; two matrices at once,
-    on fresh gradients.
+    """Two matrices at once, on fresh gradients.
+
+    torch.optim.Muon orthogonalises in bfloat16, so that updates are equal up to its last bits.
     """
     torch.manual_seed(1)
     start = [torch.randn(shape, device=device) for _ in range(2)]

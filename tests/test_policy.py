@@ -1,4 +1,4 @@
-"""The whole policy: one model with two faces, strictly causal, with a memory that is a value."""
+"""The whole policy: training equals control, strictly causal, with a memory that is a value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEATURES = {"objects": STATE_FEATURES, "images": IMAGE_FEATURES}
 
 
 def unroll(policy, observation: Observation, state: MemoryState | None = None):
-    """Working states at every time step, and the memory afterwards, by the parallel scan."""
+    """Return working states at every time step and the memory afterwards, by the parallel scan."""
     with torch.no_grad():
         tokens = policy.event_tokens(observation)
         outputs, after = policy.remember(tokens, state or policy.initial_state(len(tokens)))
@@ -71,9 +71,7 @@ def test_windows_that_carry_the_state_equal_one_pass(cut: int) -> None:
 
 @pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES)
 def test_strictly_causal(features) -> None:
-    """Another future changes nothing up to now, also across the scan's chunks, and everything
-    after.
-    """
+    """A change of the future changes everything after it and nothing before it."""
     policy = make_policy(features, dtype=torch.float64)
     past = make_observation(features, 1, 40, seed=0, dtype=torch.float64)
     other = make_observation(features, 1, 40, seed=1, dtype=torch.float64)
@@ -112,7 +110,7 @@ def test_the_state_neither_grows_nor_keeps_references() -> None:
 
 
 class OperationCount(TorchDispatchMode):
-    """Counts every operation with the shapes that go into it."""
+    """A counter of all operations by name and input shapes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,10 +122,8 @@ class OperationCount(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_step_costs_the_same_at_any_time() -> None:
-    """The same operations on the same shapes at t = 10 and t = 500; `make bench` has the seconds,
-    up to t = 10,000.
-    """
+def test_a_step_has_constant_cost() -> None:
+    """Operations and shapes at t = 10 and t = 500 are equal; `make bench` measures seconds."""
     policy, counts = make_policy(), {}
     state = policy.initial_state(1)
     for t in range(501):
@@ -151,10 +147,8 @@ def test_observe_changes_neither_its_state_nor_the_policy() -> None:
     assert all(torch.equal(v, weights[k]) for k, v in policy.state_dict().items())
 
 
-def test_memory_matters_two_pasts_one_present() -> None:
-    """The same present observation after different pasts gives different working states and
-    actions.
-    """
+def test_different_pasts_of_one_present_give_different_actions() -> None:
+    """Different pasts of one present give different working states and actions."""
     policy = make_policy()
     present = make_observation(STATE_FEATURES, 1, seed=99)
     pasts = [
@@ -166,7 +160,7 @@ def test_memory_matters_two_pasts_one_present() -> None:
 
 
 def test_training_and_control_under_autocast() -> None:
-    """The paper's precision: bfloat16 matrix products over float32 weights, here on the CPU."""
+    """The paper's precision: bfloat16 products over float32 weights, here on the CPU."""
     policy = make_policy().eval()
     batch = make_batch(STATE_FEATURES, 2, 40)
     exact = policy.loss(batch).parts["alignment"].item()
@@ -193,9 +187,7 @@ class TestActing:
         )
 
     def test_euler_steps_follow_the_straight_line_to_a_fixed_endpoint(self, monkeypatch) -> None:
-        """With a network that always predicts E, n steps from A_0 must visit A_0 + i/n (E - A_0)
-        and end in E.
-        """
+        """A network that always predicts E must visit A_0 + i/n (E - A_0) and end in E."""
         policy = make_policy()
         end = torch.randn(1, STATE_FEATURES.horizon, STATE_FEATURES.action)
         visited, times = [], []
@@ -223,9 +215,7 @@ class TestActing:
         assert next(calls) == 50
 
     def test_the_condition_computed_once_equals_joint_attention_under_its_mask(self) -> None:
-        """One pass over [policy tokens, action tokens] with the mask spelt out gives the same
-        endpoint.
-        """
+        """One pass over policy and action tokens with an explicit mask gives the same endpoint."""
         policy = make_policy(dtype=torch.float64)
         flow = policy.action_flow
         working, noised = torch.randn(2, 64).double(), torch.randn(2, 4, 2).double()
@@ -264,9 +254,7 @@ class TestNormalisation:
     )
 
     def test_units_do_not_matter(self) -> None:
-        """A policy with statistics on raw data equals one without on data that was normalised by
-        hand.
-        """
+        """Statistics on raw data equal no statistics on data that is normalised by hand."""
         raw = make_observation(STATE_FEATURES, 1)
         scaled = raw.proprioception.clone()
         for dim, (low, high) in enumerate(
@@ -320,9 +308,7 @@ class TestLoss:
         )
 
     def test_padding_does_not_matter(self) -> None:
-        """What stands in the padding of observations and actions changes neither the loss nor any
-        gradient.
-        """
+        """Values in the padding change neither the loss nor any gradient."""
         policy = make_policy(config=nano(proprioception_noise=0.0))
         batch = make_batch(STATE_FEATURES, 2, 24, lengths=[24, 9])
         other = make_batch(STATE_FEATURES, 2, 24, seed=5)
@@ -354,9 +340,7 @@ class TestLoss:
             torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-6)
 
     def test_action_loss_by_hand(self, monkeypatch) -> None:
-        """With a head that predicts zero, the loss is the mean square of the valid chunk entries,
-        counted by a loop.
-        """
+        """For a head that predicts zero, a loop over valid chunk entries gives the loss."""
         policy = make_policy(config=nano(control_jepa_weight=0.0))
         batch = make_batch(STATE_FEATURES, 2, 7, lengths=[7, 4])
         monkeypatch.setattr(
@@ -409,9 +393,7 @@ class TestLoss:
         torch.testing.assert_close(seen[0], batch.actions[:, 3:7].repeat_interleave(5, dim=0))
 
     def test_windows_with_one_augmentation_equal_the_whole_episode(self) -> None:
-        """Memory and crop carry over: the second window ends in the same state as one pass over
-        everything.
-        """
+        """Memory and crop carry over: two windows end in the state of one pass."""
         policy = make_policy(IMAGE_FEATURES, config=nano(proprioception_noise=0.0))
         batch = make_batch(IMAGE_FEATURES, 2, 12)
         augmentation = policy.draw_augmentation(2)
@@ -437,7 +419,7 @@ class TestLoss:
         assert losses[0].total == losses[1].total
 
     def test_every_exported_parameter_that_is_used_learns(self) -> None:
-        """All but the last layer's write-back, which the budget counts and nothing reads."""
+        """All parameters but the last layer's write-back, which nothing reads, get gradients."""
         policy = make_policy(IMAGE_FEATURES)
         policy.loss(make_batch(IMAGE_FEATURES, 2, 40)).total.backward()
         silent = {
@@ -462,8 +444,8 @@ class TestLoss:
         assert contexts[0] == contexts[1]
 
 
-def test_forgotten_activations_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same gradients, and every layer runs twice."""
+def test_forgotten_activations_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradients are the same, and every layer runs twice."""
     calls = []
     forward = MemoryLayer.forward
     monkeypatch.setattr(

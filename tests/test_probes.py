@@ -1,6 +1,4 @@
-"""Probes on material whose contents are known: they find what is there, when it is there, and
-nothing else.
-"""
+"""Probes of synthetic material find exactly the information that was put into it."""
 
 from __future__ import annotations
 
@@ -9,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chameleon_policy.probes.addressability import largest, readable
+from chameleon_policy.probes.addressability import top_quarter, trace_accuracies
 from chameleon_policy.probes.prospectiveness import lead, prospectiveness, ready
 from chameleon_policy.probes.representations import WINDOW
 from chameleon_policy.probes.separability import separability
 from chameleon_policy.rates import Rate
-from chameleon_policy.train.linear_probe import LinearProbe
+from chameleon_policy.train.held_out import LinearProbe
 from probe_material import TOKENS, material
 
 
@@ -27,11 +25,11 @@ def test_shares_are_those_of_a_fitted_softmax() -> None:
     answers = torch.arange(3).repeat(30)
     rows = torch.randn(90, 5, generator=generator) + 3 * torch.nn.functional.one_hot(answers, 5)
     probe = LinearProbe.fit(rows, answers, 3)
-    shares = probe.shares(rows)
+    shares = probe.probabilities(rows)
     torch.testing.assert_close(shares.sum(-1), torch.ones(90))
     assert (
-        torch.equal(shares.argmax(-1), probe.told(rows))
-        and (probe.told(rows) == answers).float().mean() > 0.95
+        torch.equal(shares.argmax(-1), probe.predict(rows))
+        and (probe.predict(rows) == answers).float().mean() > 0.95
     )
     # At the optimum of cross-entropy with a bias, the mean share of every class is its frequency.
     torch.testing.assert_close(shares.mean(0), torch.full((3,), 1 / 3), rtol=0, atol=1e-3)
@@ -39,7 +37,7 @@ def test_shares_are_those_of_a_fitted_softmax() -> None:
 
 class TestSeparability:
     @pytest.mark.parametrize("task", ["clean-plate", "seasonings"])
-    def test_memory_tells_and_the_scene_does_not(self, task: str) -> None:
+    def test_the_memory_holds_the_answer_and_the_scene_does_not(self, task: str) -> None:
         result = found(task, fitted=120)
         decisions = 45 * (3 if task == "seasonings" else 1)
         assert result.memory.value > 0.95 and result.memory.count == decisions
@@ -58,7 +56,7 @@ class TestSeparability:
         pooled = Rate.of(right, asked)
         assert pooled.low < 1 / 3 < pooled.high
 
-    def test_a_memory_that_knows_nothing_is_at_chance(self) -> None:
+    def test_an_empty_memory_is_at_chance(self) -> None:
         result = found("clean-plate", known_from=30)
         assert result.memory.low < result.chance < result.memory.high
 
@@ -69,7 +67,7 @@ class TestSeparability:
         assert before and sum(before) / len(before) < 0.55
         assert min(line) == -48  # the episodes have 50 steps before the decision
 
-    def test_every_place_of_an_answer_has_a_line(self) -> None:
+    def test_every_element_of_an_answer_has_a_curve(self) -> None:
         result = found("seasonings")
         assert list(result.over_time) == ["first", "second", "third"]
         assert result.place_by_place is not None and result.place_by_place.value > 0.95
@@ -94,29 +92,30 @@ class TestProspectiveness:
         [("9599 5", -1), ("9995 9", 1), ("9995 5", None), ("9999 5", -3), ("5559 9", 0)],
     )
     def test_held_until_the_decision_or_else_later(self, values: str, expected: int | None) -> None:
-        """Tenths from three steps before the decision to one after it."""
+        """Accuracies in tenths, from three steps before the decision to one after it."""
         steps = dict(zip(range(-3, 2), values.replace(" ", ""), strict=True))
         assert (
             ready([{"step": step, "value": int(tenths) / 10} for step, tenths in steps.items()])
             == expected
         )
 
-    def test_how_much_earlier(self) -> None:
+    def test_lead_in_steps(self) -> None:
         assert lead(-20, -3) == 17 and lead(-3, -20) == -17 and lead(None, -3) is None
 
 
 class TestRelevantTraces:
-    def test_the_trace_that_tells_is_found(self) -> None:
-        shares = readable(material())
+    def test_the_informative_trace_is_found(self) -> None:
+        shares = trace_accuracies(material())
         assert shares.shape == (2, TOKENS)
         assert int(shares[-1].argmax()) == 3 and shares[-1, 3] > 0.95
         assert shares[0].max() < 0.65  # nothing in the first layer
         assert (
-            bool(largest(shares)[-1, 3]) and largest(shares).sum(-1).tolist() == [TOKENS // 4] * 2
+            bool(top_quarter(shares)[-1, 3])
+            and top_quarter(shares).sum(-1).tolist() == [TOKENS // 4] * 2
         )
 
     def test_a_quarter_of_the_tokens_and_the_first_of_equals(self) -> None:
-        assert largest(torch.tensor([0.1, 0.5, 0.5, 0.5, 0.2, 0.3, 0.4, 0.0])).tolist() == [
+        assert top_quarter(torch.tensor([0.1, 0.5, 0.5, 0.5, 0.2, 0.3, 0.4, 0.0])).tolist() == [
             0,
             1,
             1,
@@ -126,11 +125,11 @@ class TestRelevantTraces:
             0,
             0,
         ]
-        assert largest(torch.tensor([0.1, 0.2, 0.3])).sum() == 1
+        assert top_quarter(torch.tensor([0.1, 0.2, 0.3])).sum() == 1
 
 
-def test_an_episode_that_begins_late_is_left_out() -> None:
-    """Steps that fewer than half of the episodes have are not asked for."""
+def test_steps_that_few_episodes_have_are_left_out() -> None:
+    """Steps that fewer than half of the episodes have are left out."""
     made = material()
     late = [replace(each, decisions=(10,)) for each in made.asked]
     steps = [step for step, _ in prospectiveness(replace(made, asked=late)).working]

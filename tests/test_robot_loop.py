@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.data import RecordedDataset
-from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import roll_out
 from chameleon_policy.policy import ChameleonPolicy, Features, ObjectSlots, preset
 from chameleon_policy.robot.camo_sim import CamoSim
@@ -26,7 +25,7 @@ from chameleon_policy.robot.loop import LoopSettings, play
 from chameleon_policy.robot.plan import Plan
 from chameleon_policy.robot.recording import RobotRecording
 from chameleon_policy.seeds import evaluation_seed
-from robot_doubles import LateSession, LocalSession, ToyRobot, done
+from robot_doubles import LateSession, LocalSession, PoolWithoutDecisions, ToyRobot, done
 
 FAST = LoopSettings(rate=1000, executed=4, blend=0)
 
@@ -70,15 +69,15 @@ def test_a_rate_is_a_rate(rate: float) -> None:
 
 def test_a_late_chunk_goes_on_where_the_robot_has_got_to() -> None:
     plan = Plan(executed=2, blend=0)
-    plan.add(np.arange(10.0).reshape(5, 2), asked=3, now=5)
+    plan.add(np.arange(10.0).reshape(5, 2), requested=3, now=5)
     assert plan.at(4) is None and plan.at(8) is None
     assert [plan.at(tick)[0].tolist() for tick in (5, 6, 7)] == [[4, 5], [6, 7], [8, 9]]  # type: ignore[index]
 
 
 def test_a_new_chunk_takes_over_in_equal_steps() -> None:
     plan = Plan(executed=4, blend=3)
-    plan.add(np.zeros((8, 1)), asked=0, now=0)
-    plan.add(np.full((8, 1), 4.0), asked=4, now=4)
+    plan.add(np.zeros((8, 1)), requested=0, now=0)
+    plan.add(np.full((8, 1), 4.0), requested=4, now=4)
     assert [float(plan.at(tick)[0][0]) for tick in range(4, 12)] == [1, 2, 3, 4, 4, 4, 4, 4]  # type: ignore[index]
     assert plan.at(4)[1] == 4  # type: ignore[index]
 
@@ -86,10 +85,8 @@ def test_a_new_chunk_takes_over_in_equal_steps() -> None:
 def test_a_chunk_is_asked_for_when_enough_of_the_last_one_is_carried_out() -> None:
     plan = Plan(executed=3, blend=0)
     assert plan.due(0)
-    plan.ask(0)
+    plan.note_request(0)
     assert [plan.due(tick) for tick in range(1, 5)] == [False, False, True, True]
-    plan.drop()
-    assert plan.due(1) and plan.at(1) is None
 
 
 # The limits
@@ -170,18 +167,10 @@ def test_a_chunk_that_never_comes_leaves_the_robot_where_it_is() -> None:
     assert len({tuple(action) for action in robot.sent}) == 1
 
 
-def test_at_a_decision_what_was_planned_before_is_dropped() -> None:
-    robot, session = ToyRobot(12, decisions=(5,)), LateSession(1)
-    play(robot, session, FAST, Limits.none(2))
-    # Asked at 0, 4 and, because of the decision, 5: the chunk of tick 4 was on its way and is never
-    # carried out.
-    assert session.asked[:3] == [0, 4, 5]
-    assert [int(action[0]) for action in robot.sent[4:8]] == [0, 0, 2, 2]
-
-
 def test_with_patience_the_loop_does_what_an_evaluation_does() -> None:
-    """The same actions as the rollout in one process, to the last bit: same seeds, same noise, same
-    decisions.
+    """The same actions as a rollout in one process, to the last bit, with the same seed and noise.
+
+    Robots know of no decisions: in the rollout, too, chunks are carried out over them.
     """
     settings = CamoSettings(task="clean-plate", observation="state")
     with settings.make_env() as env:
@@ -191,7 +180,7 @@ def test_with_patience_the_loop_does_what_an_evaluation_does() -> None:
     )
     policy = ChameleonPolicy(preset("nano"), features, with_control_jepa=False).eval()
     seed = evaluation_seed(3)
-    with EnvPool(settings, 1, 0) as pool:
+    with PoolWithoutDecisions(settings, 1, 0) as pool:
         expected = roll_out(policy, pool, [seed], steps=2)[0]
     robot = CamoSim(settings, seed)
     robot.begin(0)
@@ -264,8 +253,12 @@ def test_whoever_wants_it_stopped_is_heard_between_two_ticks() -> None:
 
 
 def test_pictures_are_kept_only_for_a_recording() -> None:
-    episode = play(ToyRobot(20), LateSession(0), FAST, Limits.none(2), keep_sights=False)
-    assert not episode.sights and len(episode.actions) == 20 and episode.timings.missed_memory == 0
+    episode = play(ToyRobot(20), LateSession(0), FAST, Limits.none(2), keep_observations=False)
+    assert (
+        not episode.observations
+        and len(episode.actions) == 20
+        and episode.timings.missed_memory == 0
+    )
 
 
 def test_an_episode_ends_after_its_seconds() -> None:
@@ -299,7 +292,7 @@ def test_what_the_robot_did_is_a_dataset(tmp_path: Path) -> None:
     assert dataset.schema.fps == 10 and dataset.schema.vectors["action"] == ("x", "y")
     for index, episode in enumerate(episodes):
         np.testing.assert_array_equal(dataset.vectors(index)["action"], np.stack(episode.actions))
-        states = np.stack([sight.proprioception for sight in episode.sights])
+        states = np.stack([each.proprioception for each in episode.observations])
         np.testing.assert_array_equal(dataset.vectors(index)["observation.state"], states)
         shown = dataset.frames(index, "front").mean(axis=(1, 2, 3))
         assert np.abs(shown - np.arange(len(shown))).max() < 3

@@ -1,6 +1,4 @@
-"""`chameleon run` against a server: it does what an evaluation does, and ends well when things go
-wrong.
-"""
+"""`chameleon run` with a server: it acts like an evaluation, and ends well after errors."""
 
 from __future__ import annotations
 
@@ -18,7 +16,6 @@ from chameleon_client import Client
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.cli import main
 from chameleon_policy.data import RecordedDataset
-from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import roll_out
 from chameleon_policy.policy import ChameleonPolicy, Features, ObjectSlots, preset
 from chameleon_policy.robot.camo_sim import CamoSim
@@ -26,7 +23,8 @@ from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.loop import LoopSettings
 from chameleon_policy.robot.run import camo_settings, run_episodes
 from chameleon_policy.seeds import evaluation_seed
-from chameleon_policy.serve import Settings, running_server
+from chameleon_policy.serve import ServerSettings, running_server
+from robot_doubles import PoolWithoutDecisions
 
 SETTINGS = CamoSettings(task="clean-plate", observation="state")
 SEED = evaluation_seed(11)
@@ -44,15 +42,16 @@ def policy() -> ChameleonPolicy:
 
 @pytest.fixture(scope="module")
 def url(policy: ChameleonPolicy) -> Iterator[str]:
-    with running_server(policy, Settings(port=0)) as address:
+    with running_server(policy, ServerSettings(port=0)) as address:
         yield address
 
 
 def test_with_patience_it_does_what_an_evaluation_does(policy: ChameleonPolicy, url: str) -> None:
-    """Two episodes with the actions, to the last bit, and the scores of rollouts without a
-    server.
+    """Two episodes have the actions, to the last bit, and the scores of rollouts without a server.
+
+    Robots know of no decisions: in the rollouts, too, chunks are carried out over them.
     """
-    with EnvPool(SETTINGS, 1, 0) as pool:
+    with PoolWithoutDecisions(SETTINGS, 1, 0) as pool:
         expected = roll_out(policy, pool, [SEED, SEED + 1], steps=2)
     loop = LoopSettings(rate=1000, executed=2, blend=0, steps=2, patience=60, timeout=60)
     with Client(url) as client:
@@ -195,7 +194,7 @@ def test_a_server_that_goes_away_ends_the_run_and_what_was_done_is_kept(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     ticks, step, server = 0, CamoSim.send, ExitStack()
-    address = server.enter_context(running_server(policy, Settings(port=0)))
+    address = server.enter_context(running_server(policy, ServerSettings(port=0)))
 
     def send(robot: CamoSim, action: np.ndarray) -> None:
         nonlocal ticks

@@ -1,6 +1,4 @@
-"""Checkpoints: what is saved comes back; what is damaged, foreign or misspelt is refused with its
-name.
-"""
+"""Checkpoints: a policy is restored exactly; damaged, foreign and misspelt files are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ def edit(path: Path, change) -> None:
     path.write_text(json.dumps(data))
 
 
-def test_what_is_loaded_acts_as_what_was_saved(saved) -> None:
+def test_a_loaded_policy_acts_as_the_saved_one(saved) -> None:
     assert sorted(p.name for p in saved.iterdir()) == [
         "config.json",
         "model.safetensors",
@@ -53,11 +51,11 @@ def test_what_is_loaded_acts_as_what_was_saved(saved) -> None:
     ]
     assert torch.equal(chunks[0], chunks[1])
     state = original.observe(observation, original.initial_state(2))
-    loaded.observe(observation, state)  # the memory of a policy goes on in its copy
+    loaded.observe(observation, state)  # a copy accepts the memory of its original
 
 
-def test_a_policy_from_before_the_limit_loads_without_one_and_says_so(saved, caplog) -> None:
-    """As every policy was saved then: neither the key nor where the weights come from."""
+def test_an_older_policy_loads_without_a_limit_and_warns(saved, caplog) -> None:
+    """Older policies have neither this option nor their provenance."""
     config = json.loads((saved / "config.json").read_text())
     for ssm in ("slow", "fast"):
         del config["config"][ssm]["half_life_limit"]
@@ -77,7 +75,7 @@ def test_a_policy_from_before_the_limit_loads_without_one_and_says_so(saved, cap
     assert not caplog.text, "saved anew, it says itself that it has no limit"
 
 
-def test_a_policy_knows_where_its_weights_come_from(tmp_path) -> None:
+def test_a_policy_has_its_provenance(tmp_path) -> None:
     policy = make_policy()
     policy.provenance = {"seed": 3, "git_revision": "abc"}
     policy.save_pretrained(tmp_path)
@@ -94,7 +92,7 @@ def test_the_dtype_is_kept(tmp_path) -> None:
     }
 
 
-def test_saving_again_replaces_and_leaves_nothing_behind(saved) -> None:
+def test_saving_again_replaces_all_files(saved) -> None:
     make_policy(IMAGE_FEATURES, seed=1).save_pretrained(saved)
     assert len(list(saved.iterdir())) == 3
     weight = ChameleonPolicy.from_pretrained(saved).action_flow.action_out.weight
@@ -210,12 +208,12 @@ def test_files_of_different_saves_do_not_pass_for_a_policy(saved, tmp_path) -> N
     make_policy(IMAGE_FEATURES).save_pretrained(tmp_path / "other")
     (saved / "normalizer.json").write_bytes((tmp_path / "other" / "normalizer.json").read_bytes())
     with pytest.raises(
-        ValueError, match=r"normalizer\.json beside it do not come from one save_pretrained"
+        ValueError, match=r"normalizer\.json next to it do not come from one save_pretrained"
     ):
         ChameleonPolicy.from_pretrained(saved)
 
 
-def test_weights_that_are_no_weights(saved) -> None:
+def test_tensors_of_wrong_types(saved) -> None:
     path = saved / "model.safetensors"
     weights = safetensors.torch.load_file(path)
     for change, message in [

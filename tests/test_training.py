@@ -1,7 +1,8 @@
-"""The pieces of training, each against something written independently."""
+"""The parts of training, each compared with an independent implementation."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,18 +16,24 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots
-from chameleon_policy.baselines import NoMemoryPolicy, load_policy
-from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.baselines import METHODS, NoMemoryPolicy, load_policy
+from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy.checks import check_batch
 from chameleon_policy.train import loop
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.ema import WeightAverage
-from chameleon_policy.train.feeder import Feeder, chosen_episodes
-from chameleon_policy.train.graphs import GraphedLoss
+from chameleon_policy.train.feeder import Feeder, sampled_episodes
+from chameleon_policy.train.graphs import GraphedLoss, _is_out_of_memory
 from chameleon_policy.train.loop import DivergedError, Trainer
-from chameleon_policy.train.moments import DECIDING, MOVING, RESTING, moments
-from chameleon_policy.train.order import episodes_of_step, equal_frames
-from chameleon_policy.train.statistics import SLOT_REACH, directions, statistics_of
+from chameleon_policy.train.normalization import SLOT_REACH, directions, statistics_of
+from chameleon_policy.train.optimizers import WeightAverage
+from chameleon_policy.train.sampling import (
+    DECIDING,
+    MOVING,
+    RESTING,
+    balanced_pass,
+    episodes_of_step,
+    step_kinds,
+)
 from chameleon_policy.train.store import EpisodeStore, padded_length
 from examples import STATE_FEATURES, make_batch, make_policy, nano
 from training_data import make_episodes
@@ -41,9 +48,13 @@ def make_store(episodes: list[EpisodeArrays] | None = None) -> EpisodeStore:
 
 
 class Recorder(nn.Module):
-    """A method that keeps what it is given: the loss is the mean of all actions it saw, its state
-    counts the steps.
+    """A stand-in for a policy that records its batches.
+
+    Its loss is the mean of all actions it saw, and its state counts the time steps.
     """
+
+    carries_memory = True
+    forget_activations = False
 
     def __init__(self, poison_at: int | None = None) -> None:
         super().__init__()
@@ -51,11 +62,14 @@ class Recorder(nn.Module):
         self.calls: list[dict[str, Any]] = []
         self.poison_at = poison_at
 
-    def initial_state(self) -> Tensor:
-        return torch.zeros(0)
-
     def loss(
-        self, batch: EpisodeBatch, state: Tensor | None = None, augmentation: Tensor | None = None
+        self,
+        batch: EpisodeBatch,
+        state: Tensor | None = None,
+        augmentation: Tensor | None = None,
+        *,
+        check_values: bool,
+        keep_state: bool,
     ) -> SimpleNamespace:
         self.calls.append({"batch": batch, "state": state, "augmentation": augmentation})
         before = torch.zeros(len(batch.valid)) if state is None else state
@@ -68,11 +82,14 @@ class Recorder(nn.Module):
             total=total, parts={}, state=before + batch.valid.sum(1), augmentation=marks
         )
 
+    def update_target(self) -> None:
+        pass
+
     def save_pretrained(self, folder: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def trainer(method: nn.Module, tmp_path: Any, **config: Any) -> Trainer:
+def trainer(method: Any, tmp_path: Any, **config: Any) -> Trainer:
     settings = TrainingConfig(**{"steps": 4, "batch": 2, "log_steps": 1, **config})
     return Trainer(method, make_store(), settings, tmp_path, Accelerator(cpu=True))
 
@@ -208,25 +225,26 @@ class TestStatistics:
         assert not normalised[:, 2].any()
 
 
-class TestMoments:
-    def test_camo_says_where_decisions_are(self) -> None:
+class TestStepKinds:
+    def test_camo_annotates_decisions(self) -> None:
         marked = EpisodeArrays(**{**vars(make_episodes([14])[0]), "decision_steps": (8,)})
         assert (
-            moments(marked, 4, np.ones(2)).tolist() == [RESTING] * 5 + [DECIDING] * 4 + [MOVING] * 5
+            step_kinds(marked, 4, np.ones(2)).tolist()
+            == [RESTING] * 5 + [DECIDING] * 4 + [MOVING] * 5
         )
 
-    def test_elsewhere_a_robot_that_stood_still_sets_off(self) -> None:
+    def test_in_other_data_a_resting_robot_sets_off(self) -> None:
         actions = np.zeros((20, 2), np.float32)
         actions[12:, 0] = np.linspace(0.1, 1, 8)
         zeros = np.zeros((20, 1), np.float32)
         episode = EpisodeArrays(
             state=zeros, actions=actions, images={}, objects=None, instruction=""
         )
-        found = moments(episode, 6, np.ptp(actions, axis=0)).tolist()
+        found = step_kinds(episode, 6, np.ptp(actions, axis=0)).tolist()
         # At step 7 the chunk ends with 0.1: not yet a fifth of the way.
         assert found == [RESTING] * 8 + [DECIDING] * 4 + [MOVING] * 8
 
-    def test_emphasis_follows_them(self) -> None:
+    def test_emphasis_follows_the_kinds(self) -> None:
         marked = EpisodeArrays(**{**vars(make_episodes([9])[0]), "decision_steps": (6,)})
         config = TrainingConfig(steps=1, rest_emphasis=0.25, decision_emphasis=3.0)
         batch = make_store([marked]).batch([0], emphasis=config.emphasis)
@@ -234,7 +252,7 @@ class TestMoments:
         assert batch.emphasis.tolist() == [[0.25] * 3 + [3.0] * 4 + [1.0] * 2]
         assert TrainingConfig(steps=1).emphasis is None
 
-    def test_the_policy_tells_their_part_of_the_loss(self) -> None:
+    def test_the_policy_reports_the_loss_of_deciding_steps(self) -> None:
         episodes = [
             EpisodeArrays(**{**vars(e), "decision_steps": (4,)}) for e in make_episodes([9, 9, 9])
         ]
@@ -251,7 +269,7 @@ class TestMoments:
         assert abs(decision - parts["action"]) > 1e-3
 
 
-class TestOrder:
+class TestEpisodesOfStep:
     def test_a_pass_holds_no_episode_twice_and_leaves_out_others_each_time(self) -> None:
         passes = [
             [n for step in range(4 * k, 4 * k + 4) for n in episodes_of_step(0, step, 7, [5] * 30)]
@@ -276,7 +294,7 @@ class TestOrder:
         for step in range(60):
             assert len(set(episodes_of_step(0, step, batch, lengths))) == batch
 
-    def test_similar_lengths_come_together_in_random_turns(self) -> None:
+    def test_similar_lengths_come_together_in_random_order(self) -> None:
         lengths = list(range(80))
         batches = [episodes_of_step(0, step, 10, lengths) for step in range(8)]
         assert all(max(batch) - min(batch) == 9 for batch in batches)
@@ -285,7 +303,7 @@ class TestOrder:
 
     def test_tasks_have_about_as_many_frames(self) -> None:
         lengths, tasks = [60, 70, 190, 210, 90], ["cup", "cup", "salt", "salt", "plate"]
-        shown = equal_frames(lengths, tasks)
+        shown = balanced_pass(lengths, tasks)
         assert shown == [0, 0, 0, 1, 1, 1, 2, 3, 4, 4, 4, 4]
         frames = [
             sum(lengths[number] for number in shown if tasks[number] == task)
@@ -293,9 +311,9 @@ class TestOrder:
         ]
         assert max(frames) < 1.2 * min(frames)
         assert (
-            equal_frames([75] * 600 + [200] * 120, ["cup"] * 600 + ["salt"] * 120).count(600) == 2
+            balanced_pass([75] * 600 + [200] * 120, ["cup"] * 600 + ["salt"] * 120).count(600) == 2
         )
-        assert equal_frames(lengths, [""] * 5) == [0, 1, 2, 3, 4]
+        assert balanced_pass(lengths, [""] * 5) == [0, 1, 2, 3, 4]
         steps = [episodes_of_step(0, step, 6, lengths, shown) for step in range(2)]
         assert sorted(steps[0] + steps[1]) == shown
 
@@ -306,11 +324,58 @@ class TestOrder:
         ]
         store = EpisodeStore(episodes, FEATURES, statistics_of(episodes))
         config = TrainingConfig(steps=99, batch=2, equal_frames=True)
-        shown = [number for step in range(4) for number in chosen_episodes(store, config, step)]
+        shown = [number for step in range(4) for number in sampled_episodes(store, config, step)]
         assert sorted(shown) == [0, 0, 0, 1, 1, 1, 2, 3]
         feeder = Feeder(store, config, Accelerator(cpu=True), 0)
-        frames = [int(feeder.next_step()[0].windows[0].batch.valid.sum()) for _ in range(4)]
+        frames = [int(feeder.next_step()[0][0].batch.valid.sum()) for _ in range(4)]
         assert sum(frames) == 6 * 8 + 2 * 24
+
+
+class Stream:
+    """A stand-in for a CUDA stream, on which everything has already arrived."""
+
+    def record_event(self) -> None:
+        pass
+
+    def wait_event(self, event: None) -> None:
+        pass
+
+
+class TestPrefetching:
+    @pytest.fixture
+    def make_feeder(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Feeder]:
+        """Return a function that makes feeders; those with a thread believe to be on a GPU."""
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream())
+        monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+        monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+        monkeypatch.setattr(EpisodeBatch, "pin_memory", lambda batch: batch)
+        monkeypatch.setattr(EpisodeBatch, "record_stream", lambda batch, stream: None)
+        monkeypatch.setattr(EpisodeStore, "_take", lambda store, field, rows: field[rows])
+
+        def make(*, thread: bool) -> Feeder:
+            store = make_store()
+            store.resident = not thread
+            config = TrainingConfig(steps=99, batch=4, window=4, accumulate=2)
+            return Feeder(store, config, Accelerator(cpu=True), 3)
+
+        return make
+
+    def test_a_thread_prepares_the_same_batches(self, make_feeder: Callable[..., Feeder]) -> None:
+        seen = []
+        for thread in (False, True):
+            with make_feeder(thread=thread) as feeder:
+                steps = [feeder.next_step() for _ in range(9)]
+                assert feeder.throughput(9)["frames_per_second"] > 0
+            assert all(list(step) == [0, 1] for step in steps)
+            windows = [window for step in steps for part in step.values() for window in part]
+            seen.append([window.batch.actions.tolist() for window in windows])
+        assert seen[0] == seen[1]
+
+    def test_its_errors_reach_the_training(self, make_feeder: Callable[..., Feeder]) -> None:
+        feeder = make_feeder(thread=True)
+        feeder._store.batch = None  # type: ignore[assignment, method-assign]
+        with pytest.raises(TypeError), feeder:
+            feeder.next_step()
 
 
 class TestLoop:
@@ -335,21 +400,17 @@ class TestLoop:
             whole = trainer(
                 method, tmp_path / str(window), steps=1, batch=4, window=window, weight_decay=0.0
             )
-            parts = Feeder(whole.store, whole.config, whole.accelerator, 0).next_step()
-            whole._accumulate(parts[0])
+            feeder = Feeder(whole.store, whole.config, whole.accelerator, 0)
+            whole._accumulate(feeder.next_step()[0])
             gradients.append(method.weight.grad)
         torch.testing.assert_close(*gradients)
 
-    def test_the_policy_learns_the_same_from_windows_as_far_as_the_forward_pass_goes(
-        self, tmp_path
-    ) -> None:
-        """The action loss of the windows, weighted, is that of the whole episodes: the memory was
-        carried.
-        """
+    def test_windows_have_the_loss_of_whole_episodes(self, tmp_path) -> None:
+        """The weighted action loss of the windows is that of the whole episodes."""
         torch.manual_seed(0)
         features = replace(FEATURES, horizon=1)  # so that every time step has one chunk position
-        # Such a power means flow time 0, a chunk of pure noise; below that noise is zero: nothing
-        # is random any more.
+        # Such a power makes the flow time 0, so that chunks are pure noise, which is zero below:
+        # nothing remains random.
         policy = ChameleonPolicy(
             nano(control_jepa_weight=0.0, proprioception_noise=0.0, flow_time_power=1e6), features
         )
@@ -363,10 +424,10 @@ class TestLoop:
                 tmp_path,
                 accelerator,
             )
-            parts = Feeder(store, run.config, accelerator, 0).next_step()
+            windows = Feeder(store, run.config, accelerator, 0).next_step()[0]
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(torch, "randn_like", torch.zeros_like)
-                losses[window] = run._accumulate(parts[0])["action"]
+                losses[window] = run._accumulate(windows)["action"]
         torch.testing.assert_close(losses[4], losses[None])
 
     def test_not_a_number_stops_with_the_episodes(self, tmp_path) -> None:
@@ -375,29 +436,29 @@ class TestLoop:
         assert str(episodes_of_step(0, 2, 2, LENGTHS)) in str(error.value)
 
     def test_a_method_without_memory_cannot_be_windowed(self, tmp_path) -> None:
-        method = nn.Linear(1, 1)
-        with pytest.raises(ValueError, match="carries no memory"):
-            trainer(method, tmp_path, window=2)
+        policy = METHODS["act"](nano(), FEATURES)
+        with pytest.raises(ValueError, match="ACTPolicy carries no memory"):
+            trainer(policy, tmp_path, window=2)
 
-    def test_watching_comes_with_the_averaged_weights_and_costs_no_budget(self, tmp_path) -> None:
+    def test_evaluations_use_the_averaged_weights_and_cost_no_budget(self, tmp_path) -> None:
         torch.manual_seed(0)
         policy = ChameleonPolicy(nano(), FEATURES)
-        looks: list[tuple[int, bool]] = []
+        evaluations: list[tuple[int, bool]] = []
         name = "action_flow.action_out.weight"
         run = trainer(policy, tmp_path, steps=6, watch_times=3, learning_rate=1e-2)
 
         def watch(method: nn.Module) -> dict[str, float]:
             averaged = torch.equal(method.state_dict()[name], run.average.weights[name])
-            looks.append((run.progress.step, averaged and not method.training))
+            evaluations.append((run.progress.step, averaged and not method.training))
             return {"train_dsr": 1.0}
 
         run.watches = [watch]
         run.train([], Console(quiet=True))
-        assert looks == [(2, True), (4, True), (6, True)]
+        assert evaluations == [(2, True), (4, True), (6, True)]
         assert not torch.equal(policy.state_dict()[name], run.average.weights[name])
 
 
-def test_the_average_is_the_textbooks() -> None:
+def test_the_average_is_the_textbook_average() -> None:
     module = nn.Linear(1, 1, bias=False)
     average = WeightAverage(module, decay=0.9)
     expected = module.weight.item()
@@ -433,6 +494,22 @@ def test_recordings_share_the_memory_of_their_batches() -> None:
         assert torch.equal(after[name], tensor) and torch.equal(
             kept[5][name], small.tensors()[name]
         )
+
+
+def test_errors_of_full_memory() -> None:
+    full = torch.cuda.OutOfMemoryError("2 GiB are missing")
+    assert _is_out_of_memory(full)
+    try:
+        try:
+            raise full
+        finally:
+            raise RuntimeError("the recording was invalidated")
+    except RuntimeError as error:
+        assert _is_out_of_memory(error)
+    of_cuda = RuntimeError("CUDA error")
+    assert not _is_out_of_memory(of_cuda)
+    of_cuda.error_code = 2  # type: ignore[attr-defined]
+    assert _is_out_of_memory(of_cuda)
 
 
 def test_lengths_of_batches_are_few_and_never_too_short() -> None:
@@ -477,18 +554,18 @@ def test_wrong_settings(wrong: dict[str, Any], message: str) -> None:
     ("device", "fused", "used"),
     [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)],
 )
-def test_kernels_are_put_in_place_on_a_gpu_unless_switched_off(
+def test_modules_are_fused_on_a_gpu_unless_switched_off(
     device: str, fused: bool, used: bool, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put: list[nn.Module] = []
-    monkeypatch.setattr(loop, "fuse", put.append)
+    fused_policies: list[nn.Module] = []
+    monkeypatch.setattr(loop, "fuse", fused_policies.append)
     accelerator = SimpleNamespace(
         device=torch.device(device), num_processes=1, autocast=nullcontext
     )
     config = TrainingConfig(steps=1, batch=4, graphs=False, fused=fused)
     policy = ChameleonPolicy(nano(), FEATURES)
     Trainer(policy, make_store(), config, tmp_path, accelerator)
-    assert put == ([policy] if used else [])
+    assert fused_policies == ([policy] if used else [])
 
 
 class TestNoMemory:
@@ -525,9 +602,9 @@ class TestNoMemory:
         forgetful, _ = twin.remember(tokens, twin.initial_state(2))
         for t in range(tokens.shape[1]):
             remembering, _ = policy.remember(tokens[:, t : t + 1], policy.initial_state(2))
-            for mine, other in zip(forgetful, remembering, strict=True):
-                torch.testing.assert_close(mine.working[:, t], other.working[:, 0])
-                torch.testing.assert_close(mine.traces[:, t], other.traces[:, 0])
+            for own, other in zip(forgetful, remembering, strict=True):
+                torch.testing.assert_close(own.working[:, t], other.working[:, 0])
+                torch.testing.assert_close(own.traces[:, t], other.traces[:, 0])
 
     def test_training_and_control_agree(self) -> None:
         torch.manual_seed(0)

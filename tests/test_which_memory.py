@@ -31,7 +31,7 @@ def test_those_parts_of_those_robots_are_empty(method: type[ChameleonPolicy], em
     state = policy.initial_state(3)
     for t in range(4):
         state = policy.observe(make_observation(STATE_FEATURES, 3, seed=t), state)
-    after = Emptied(policy, EMPTIED[emptied]).drop_plans(state, [0, 2])
+    after = Emptied(policy, EMPTIED[emptied]).at_decision(state, [0, 2])
     before, empty = state.tensors(), policy.initial_state(3).tensors()
     parts = {name: name.split(".")[2] for name in before if name.startswith("layers.")}
     assert set(parts.values()) == {"slow", "fast"}
@@ -49,13 +49,13 @@ def test_every_part_is_emptied_when_the_robot_may_act(
 ) -> None:
     ChameleonPolicy(nano(), CLEAN_PLATE).save_pretrained(tmp_path)
     decisions: list[tuple[tuple[str, ...], list[int]]] = []
-    empty = Emptied.drop_plans
+    empty = Emptied.at_decision
 
     def noted(self: Emptied, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         decisions.append((tuple(self._parts), state.steps[list(robots)].tolist()))
         return empty(self, state, robots)
 
-    monkeypatch.setattr(Emptied, "drop_plans", noted)
+    monkeypatch.setattr(Emptied, "at_decision", noted)
     out = tmp_path / "out.json"
     which_memory.main(
         (tmp_path,), out, ("clean-plate",), episodes=1, steps=1, parallel=1, workers=0, device="cpu"

@@ -1,4 +1,4 @@
-"""Replay buffers of Diffusion Policy as training data: what went in comes out."""
+"""Replay buffers of Diffusion Policy as training data: they are read back as written."""
 
 from __future__ import annotations
 

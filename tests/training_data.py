@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from chameleon_policy.data.episodes import EpisodeArrays
+from chameleon_policy.data import EpisodeArrays
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-"""Subprocesses of tests share two cores."""
+"""Environment of subprocesses, which share two cores."""
 
 
 def make_episodes(
     lengths: list[int], *, state: int = 3, action: int = 2, seed: int = 0
 ) -> list[EpisodeArrays]:
-    """Episodes of noise with two object slots, of these lengths."""
+    """Make episodes of noise with two object slots, of these lengths."""
     rng = np.random.default_rng(seed)
     return [
         EpisodeArrays(
@@ -34,7 +34,7 @@ def make_episodes(
 
 
 def write_hdf5(path: Path, episodes: list[EpisodeArrays]) -> Path:
-    """The same episodes as a robomimic file."""
+    """Write episodes to a robomimic file."""
     import h5py
 
     with h5py.File(path, "w") as file:
@@ -56,12 +56,12 @@ def chameleon(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.
 
 
 def lines(run: Path) -> list[dict[str, float]]:
-    """metrics.jsonl, as far as it is written."""
+    """Return the lines of metrics.jsonl that are written so far."""
     path = run / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def losses(run: Path) -> list[tuple[float, ...]]:
-    """What must be the same in two equal runs: everything but the clock."""
+    """Return the metrics that must be equal in two equal runs, which excludes timings."""
     names = ("step", "loss", "action", "control_jepa", "gradient_norm", "learning_rate")
     return [tuple(line[name] for name in names) for line in lines(run)]

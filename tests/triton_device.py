@@ -1,5 +1,6 @@
-"""Where tests of kernels run: compiled on a CUDA device, elsewhere in Triton's interpreter. Import
-it before the kernels.
+"""Device of the kernels' tests: a CUDA GPU, or the CPU with Triton's interpreter.
+
+Import this file before the kernels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""`python -m benchmarks.performance`: measure, write the result after every part, and print one
-table.
-"""
+"""Measure each part, write the result after each, and print one table."""
 
 from __future__ import annotations
 
@@ -76,7 +74,7 @@ def main(
 
 
 def summary(result: dict[str, Any]) -> dict[str, float]:
-    """The figures that people ask for first."""
+    """Return the headline metrics."""
     found: dict[str, float] = {}
     if "training" in result:
         found["train_speedup"] = result["training"]["speedup"]

@@ -1,4 +1,4 @@
-"""A control tick: `observe` and `act`, early and late in an episode, beside LeRobot's policies."""
+"""Measure a control tick: `observe` and `act`, early and late in an episode, next to LeRobot's."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ TURNS = 5
 
 @torch.no_grad()
 def control(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[str, Any]:
-    """Latency of `observe` and `act`, eager and fast, early and late in an episode; accuracy
-    against Euler steps; peers.
-    """
+    """Measure latency of `observe` and `act`, eager and fast, and the accuracy of fast actions."""
     features = budget_features()
     torch.manual_seed(SEED)
     policy = ChameleonPolicy(preset("paper"), features, with_control_jepa=False).eval().to(device)
@@ -114,10 +112,9 @@ def late_in_an_episode(
     sizes: Sizes,
     device: torch.device,
 ) -> dict[str, Any]:
-    """`observe` from the memory after t steps, several t in turn, so that none has the faster
-    minute of the machine.
+    """Time `observe` from the memory after t steps; several t take turns.
 
-    The way there is taken by scanning, which gives the same memory sooner.
+    The memory after t steps comes from a scan, which gives the same one sooner.
     """
     kept, state, done = {}, policy.initial_state(), 0
     for t in sizes.later:
@@ -142,9 +139,7 @@ def late_in_an_episode(
 
 
 def lerobot_latency(name: str, device: torch.device, count: int) -> dict[str, Any]:
-    """A LeRobot policy of default size on the same two views: one chunk of 16 actions from the
-    current observation.
-    """
+    """Time a LeRobot policy of default size on two views: one chunk of 16 actions."""
     make, passes = ROBOT_PEERS[name]
     policy, act = make(device)
     observation = lerobot_peer.observation(device)
@@ -158,19 +153,19 @@ def lerobot_latency(name: str, device: torch.device, count: int) -> dict[str, An
 
 
 def ticks(function: Callable[[], object], device: torch.device, count: int) -> dict[str, float]:
-    """Latency of single calls, one after the other, as a robot makes them."""
+    """Measure latency of single calls, one after the other, as a robot makes them."""
     return percentiles(latencies(function, device, count))
 
 
 def latencies(function: Callable[[], object], device: torch.device, count: int) -> list[float]:
-    """Milliseconds of each of `count` calls, after some that do not count."""
+    """Return the milliseconds of each of `count` calls, after a warm-up."""
     for _ in range(max(3, count // 50)):
         function()
     return [1e3 * measure(function, device) for _ in range(count)]
 
 
 def percentiles(times: Sequence[float]) -> dict[str, float]:
-    """Median and 99th percentile."""
+    """Return the median and the 99th percentile."""
     ordered, count = sorted(times), len(times)
     return {
         "p50_ms": ordered[count // 2],

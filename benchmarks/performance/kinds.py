@@ -1,4 +1,4 @@
-"""Where a training step's time goes, by kind of kernel."""
+"""Measure the time of a training step by kind of kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = {
 
 
 def kinds(sizes: Sizes, device: torch.device) -> dict[str, float]:
-    """Milliseconds on the GPU of one training step on one stream, without a recording."""
+    """Return the GPU milliseconds of one training step on one stream, without a recording."""
     features = camera_features(sizes.image)
     batch = random_batch(features, sizes.episodes, sizes.steps, SEED).to(device)
     stepper = Stepper(features, sizes, device, plain=False)

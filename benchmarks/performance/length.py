@@ -1,4 +1,4 @@
-"""What a longer episode costs."""
+"""Measure the cost of longer episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chameleon_policy import ChameleonPolicy, fuse, preset
 
 
 def length(sizes: Sizes, device: torch.device) -> dict[str, Any]:
-    """Memory layers, forward and backward, against the length of an episode; two episodes each."""
+    """Measure memory layers, forward and backward, by the length of two episodes."""
     features = camera_features(128 if device.type == "cuda" else 64)
     torch.manual_seed(SEED)
     plain = ChameleonPolicy(preset(sizes.preset), features).to(device).train()

@@ -1,4 +1,4 @@
-"""What tensors take on a GPU."""
+"""Measure the memory of tensors on a GPU."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import torch
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes that tensors had at most since the last reset; a CPU does not count them."""
+    """Return the peak bytes of tensors since the last reset; a CPU does not count them."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 def release(device: torch.device) -> None:
-    """Forget what was allocated before."""
+    """Free cached memory and reset the peak."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Others' code, which may not be installed or may not run here."""
+"""Run other people's code, which may not be installed or may not run here."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import Any
 
 @contextmanager
 def reported(name: str, left_out: dict[str, Any]) -> Iterator[None]:
-    """A peer that cannot be run is named with the reason, and does not end the run."""
+    """Note in `left_out` why a peer cannot be run, instead of ending the run."""
     try:
         yield
     except (ImportError, KeyError, RuntimeError, AssertionError, ValueError, TypeError) as error:
-        left_out[name] = {
-            "left_out": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[
-                :200
-            ]
-        }
+        message = str(error).splitlines()[0] if str(error) else ""
+        left_out[name] = {"left_out": f"{type(error).__name__}: {message}"[:200]}
         print(f"{name} left out: {left_out[name]['left_out']}", flush=True)

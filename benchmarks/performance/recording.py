@@ -1,4 +1,4 @@
-"""What recording a training step as a CUDA graph is worth, for every size of the policy."""
+"""Measure the effect of recording a training step as a CUDA graph, for every size of the policy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from benchmarks.timing import measure
 
 
 def recording(sizes: Sizes, device: torch.device) -> dict[str, Any]:
-    """Milliseconds of a step, recorded and not; two views, a batch as the policy's size is trained
-    with.
-    """
+    """Time a step, recorded and not, with two views and the batch of each size's training."""
     rows = {}
     for name, image, episodes in (
         ("paper", sizes.image, sizes.episodes),

@@ -1,4 +1,4 @@
-"""What is measured: seeds, shapes and cameras, on a GPU and on a CPU."""
+"""Seeds, shapes and cameras of the measurements, on a GPU and on a CPU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ EULER_STEPS = (1, 2, 4, 8, 16, 50)
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: the shapes that this policy is trained with on a GPU, small ones on a
-    CPU.
-    """
+    """Shapes to measure: those of the policy's training on a GPU, small ones on a CPU."""
 
     preset: str
     image: int
@@ -44,7 +42,7 @@ CPU = Sizes("nano", 64, 2, 16, 2, 5, 20, ((16, 64), (8, 256)), (32, 128), (10, 1
 
 
 def camera_features(size: int) -> Features:
-    """Two cameras, as on Camo's robot."""
+    """Return features with two cameras, as on Camo's robot."""
     return Features(
         views=(
             View(name="third", height=size, width=size),

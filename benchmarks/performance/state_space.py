@@ -1,4 +1,4 @@
-"""The state-space layer: ours, transformers' and mamba-ssm's, with equal weights."""
+"""Time the state-space layer: ours, transformers' and mamba-ssm's, with equal weights."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.mamba2_oracle import mamba2_mixer
 from benchmarks.mamba_peer import MambaSsmLayer
 from benchmarks.performance.memory import release
 from benchmarks.performance.peers import reported
 from benchmarks.performance.sizes import SEED, Sizes
 from benchmarks.timing import take_turns
+from benchmarks.transformers_peer import mamba2_mixer
 from chameleon_policy import SSMConfig, fuse
 from chameleon_policy.policy.presets import SLOW_HALF_LIFE
 from chameleon_policy.policy.ssm import SelectiveSSM
@@ -25,9 +25,7 @@ LAYER_PEERS = ("transformers", "mamba-ssm")
 
 
 def state_space(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[str, Any]:
-    """Forward and backward pass of the paper's slow layer, equal weights, bfloat16 autocast on a
-    GPU.
-    """
+    """Time forward and backward pass of the paper's slow layer; bfloat16 autocast on a GPU."""
     torch.manual_seed(SEED)
     config = SSMConfig(expand=1, state=128, half_life=SLOW_HALF_LIFE)
     ours = SelectiveSSM(512, config).to(device)
@@ -81,7 +79,7 @@ def state_space(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dic
 
 
 def ssm_peer(name: str, ours: SelectiveSSM) -> Callable[[Tensor], Tensor]:
-    """Another implementation of the layer, with our weights."""
+    """Return another implementation of the layer, with our weights."""
     if name == "transformers":
         return mamba2_mixer(ours)  # type: ignore[no-any-return]
     return MambaSsmLayer(ours)

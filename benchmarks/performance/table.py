@@ -1,4 +1,4 @@
-"""The same figures as in the JSON, for people."""
+"""Print the measurements as a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 
 
 def print_table(result: dict[str, Any], device: torch.device) -> None:
-    """One table of everything that was measured."""
+    """Print one table of all measurements."""
     same = (
         ""
         if device.type == "cuda"
@@ -33,7 +33,7 @@ def print_table(result: dict[str, Any], device: torch.device) -> None:
 
 
 def add_training(table: Table, part: dict[str, Any]) -> None:
-    """Time and memory of a training step."""
+    """Add time and memory of a training step."""
     ours, plain = part["ours"], part["plain"]
     table.add_row(
         f"training step, {part['preset']}, {part['episodes']} x {part['steps']} frames, two views",
@@ -51,7 +51,7 @@ def add_training(table: Table, part: dict[str, Any]) -> None:
 
 
 def add_control(table: Table, part: dict[str, Any]) -> None:
-    """Latency of control, beside eager code and peers, and late in an episode."""
+    """Add latency of control, next to eager code and peers."""
     for name in ("observe", "act_8", "act_50"):
         fast, eager = part["fast"][name], part["eager"][name]
         table.add_row(
@@ -74,7 +74,7 @@ def add_control(table: Table, part: dict[str, Any]) -> None:
 
 
 def add_state_space(table: Table, part: dict[str, Any]) -> None:
-    """The state-space layer beside its peers."""
+    """Add the state-space layer next to its peers."""
     for shape, row in part["shapes"].items():
         milliseconds = row["forward_backward_ms"]
         for name in [name for name in milliseconds if name != "ours"]:
@@ -87,7 +87,7 @@ def add_state_space(table: Table, part: dict[str, Any]) -> None:
 
 
 def add_length(table: Table, part: dict[str, Any]) -> None:
-    """Cost of a step against the length of its episode."""
+    """Add the cost of a step by the length of its episode."""
     for steps, row in part["lengths"].items():
         table.add_row(
             f"memory layers, episodes of {steps} steps",
@@ -98,7 +98,7 @@ def add_length(table: Table, part: dict[str, Any]) -> None:
 
 
 def add_recording(table: Table, part: dict[str, Any]) -> None:
-    """A training step as a CUDA graph and without."""
+    """Add a training step as a CUDA graph and without."""
     for name, row in part.items():
         table.add_row(
             f"recorded step, {name}, {row['episodes']} x {row['steps']} frames",

@@ -1,4 +1,4 @@
-"""A training step: our own against the plain code, in time, memory and losses."""
+"""Measure a training step against the plain code: time, memory and losses."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from chameleon_policy.train.graphs import GraphedLoss
 
 
 def training(sizes: Sizes, device: torch.device) -> dict[str, Any]:
-    """Measure frames a second, peak memory and losses: our step, on a GPU with small blocks, too,
-    and the plain one.
-    """
+    """Measure frames a second, peak memory and losses; on a GPU also with small blocks."""
     features = camera_features(sizes.image)
     batch = random_batch(features, sizes.episodes, sizes.steps, SEED).to(device)
     rows: dict[str, dict[str, Any]] = {}
@@ -66,9 +64,7 @@ def training(sizes: Sizes, device: torch.device) -> dict[str, Any]:
 
 
 def loss_curves(features: Features, sizes: Sizes, device: torch.device) -> dict[str, Any]:
-    """The same steps, batches and noise three times: ours, plain, and plain from weights rounded to
-    bfloat16.
-    """
+    """Take the same steps three times: ours, plain, and plain from weights rounded to bfloat16."""
     batches = [
         random_batch(features, sizes.curve_episodes, sizes.steps, 100 + i).to(device)
         for i in range(4)
@@ -102,7 +98,7 @@ def loss_curves(features: Features, sizes: Sizes, device: torch.device) -> dict[
 
 
 class Stepper:
-    """One way to take training steps: our own, or the plain eager reference."""
+    """A way to take training steps: with fused modules, or with the plain eager reference."""
 
     def __init__(
         self,
@@ -137,7 +133,7 @@ class Stepper:
         )
 
     def step(self, batch: EpisodeBatch, seed: int) -> Tensor:
-        """One optimizer step; returns the loss, on the device."""
+        """Take one optimizer step; return the loss, on the device."""
         torch.manual_seed(seed)
         self.optimizer.zero_grad(set_to_none=True)
         if self.graphed is not None:
@@ -154,7 +150,7 @@ class Stepper:
 
 
 def random_batch(features: Features, episodes: int, steps: int, seed: int) -> EpisodeBatch:
-    """Episodes in which actions follow from proprioception, so that there is something to learn."""
+    """Return episodes whose actions follow from proprioception, so that a policy can learn."""
     generator = torch.Generator().manual_seed(seed)
     observation = random_observation(features, (episodes, steps), generator)
     actions = torch.tanh(observation.proprioception.cumsum(1) / 4)[..., : features.action]

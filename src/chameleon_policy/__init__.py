@@ -1,6 +1,4 @@
-"""Chameleon: a visuomotor policy that remembers, with the benchmark, baselines and tools around
-it.
-"""
+"""Chameleon: a visuomotor policy with memory, its benchmark, baselines and tools."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ FROM_KERNELS = ("FastControl", "fuse")
 
 
 def __getattr__(name: str) -> Any:
-    """Load the names of the policy when one is used: the benchmark and its tools start without
-    torch.
-    """
+    """Import the policy on first use of its names, so that the benchmark starts without torch."""
     if name in FROM_KERNELS:
         return getattr(importlib.import_module("chameleon_policy.kernels"), name)
     if name == "__all__" or not name.startswith("_"):

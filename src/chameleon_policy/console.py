@@ -1,4 +1,4 @@
-"""The progress bar of long work."""
+"""Progress bar in the terminal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rich.progress import (
 )
 
 Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""What `progress_bar` is."""
+"""Type of `progress_bar`, for functions that take one."""
 
 
 @contextmanager
 def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with a rate; yields the function to call with the number of things done."""
+    """Show a bar with a rate; yield the function that sets the number of steps done."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""Where to compute."""
+"""Devices to compute on, and errors when a GPU is missing or full."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 def check_device(device: Device) -> None:
-    """ValueError if a GPU is asked for where there is none."""
+    """Raise a ValueError if a GPU is asked for and torch finds none."""
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: no GPU is available to torch; use --device cpu")
 
 
 @contextmanager
 def gpu_memory(remedy: str) -> Iterator[None]:
-    """Raise a MemoryError that names the option to lower where the GPU's memory is full."""
+    """Turn the errors of a full GPU memory into a MemoryError that names the option to lower."""
     try:
         yield
     except RuntimeError as error:
-        # Of CUDA's allocator, of its other errors, and of its libraries.
+        # The texts of CUDA's allocator, its other errors, and its libraries.
         if not any(words in str(error) for words in ("out of memory", "ALLOC_FAILED")):
             raise
         raise MemoryError(f"the GPU's memory is full; give a smaller {remedy}: {error}") from error
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A small tensor of the CPU's where it is needed, without waiting for what a GPU is still busy
-    with.
-    """
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a small CPU tensor on a device, without waiting for the work a GPU still has to do."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

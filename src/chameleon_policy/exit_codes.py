@@ -1,14 +1,14 @@
-"""What the exit status of a command means. Commands that start others rely on it."""
+"""Exit statuses of the commands. Commands that start others rely on them."""
 
 from __future__ import annotations
 
 REFUSED = 2
-"""Options or files are wrong; the last line on stderr says which and what to do."""
+"""Options or files are wrong; the last line on stderr names them and the remedy."""
 ALREADY_TRAINED = 3
-"""The budget of the run in this folder is spent; its policy is there."""
+"""The run in this folder has used its budget; its policy is complete."""
 NO_ROOM = 4
 """The GPU's memory is full."""
 STOPPED = 128
-"""Stopped by a signal, whose number is added: everything is saved and the same command goes on."""
+"""Stopped by a signal, whose number is added; the run is saved, the same command continues it."""
 INTERRUPTED = 130
 """Stopped by Ctrl-C."""

@@ -1,4 +1,4 @@
-"""One process at a time in a folder."""
+"""Locks that let one process at a time work in a folder."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 @contextmanager
 def only_process(lock: Path, refusal: str) -> Iterator[None]:
-    """Hold the file `lock`, or FileExistsError with this refusal; the lock goes with the process,
-    however it ends.
+    """Hold the file `lock`; raise FileExistsError(refusal) if another process holds it.
+
+    The operating system releases the lock when the process ends, however it ends.
     """
     with lock.open("a") as file:
         try:

@@ -1,6 +1,4 @@
-"""Every published number is a JSON file that says which command, seeds, hardware and revision made
-it.
-"""
+"""Results as JSON files with the command, seeds, hardware and revision that produced them."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ PROCESS_START = time.time()
 
 
 def hardware() -> dict[str, Any]:
-    """The machine, in the words that matter for a timing."""
+    """Describe the machine as far as it matters for timings."""
     description: dict[str, Any] = {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -33,7 +31,7 @@ def hardware() -> dict[str, Any]:
 
 
 def software() -> dict[str, str]:
-    """What the code ran on."""
+    """Describe the versions of Python and torch, and the platform."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -43,20 +41,18 @@ def software() -> dict[str, str]:
 
 @cache
 def git_revision() -> str:
-    """The commit of the working tree, with `-dirty` behind it if files were changed; `unknown`
-    outside a checkout.
+    """Return the commit of the working tree, with the suffix `-dirty` if files were changed.
 
-    As it was when a process asked first: the result that it writes does not count as a change.
-
-    A copy without its history (a container, a cluster job) takes it from the variable GIT_REVISION.
+    It is read once in a process, so that a result written later does not count as a change. In a
+    copy without history (a container, a cluster job) set the variable GIT_REVISION; without either
+    it is `unknown`.
     """
     if os.environ.get("GIT_REVISION"):
         return os.environ["GIT_REVISION"]
-    here = Path(__file__).parent
     try:
         revision = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=here,
+            cwd=Path(__file__).parent,
             capture_output=True,
             text=True,
         )
@@ -79,7 +75,7 @@ def write_result(path: Path, result: dict[str, Any], command: str, seeds: Sequen
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(json.dumps(document, indent=2) + "\n")
-    unfinished.replace(path)  # whole or not at all
+    unfinished.replace(path)
 
 
 def _cpu_model() -> str:

@@ -1,6 +1,4 @@
-"""Success rates: their intervals (Wilson), means of several (MOVER), and two methods on the same
-episodes (McNemar).
-"""
+"""Success rates: intervals (Wilson), means (MOVER), and comparison on equal episodes (McNemar)."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of successes with its Wilson 95 % interval; `value` is NaN when nothing was
-    counted.
-    """
+    """Share of successes with its Wilson 95 % interval; `value` is NaN if the count is zero."""
 
     value: float
     low: float
@@ -23,8 +19,9 @@ class Rate:
 
     @classmethod
     def of(cls, successes: int, count: int) -> Rate:
-        """Wilson's score interval: unlike the normal one it stays inside 0..1 and is honest at 0
-        and at 1.
+        """Return the rate with Wilson's score interval.
+
+        Unlike the normal approximation it stays inside 0..1 and has a width at 0 and 1.
         """
         if count == 0:
             return cls(math.nan, 0.0, 1.0, 0)
@@ -36,13 +33,13 @@ class Rate:
 
     @classmethod
     def from_dict(cls, numbers: Mapping[str, Any]) -> Rate:
-        """What `as_dict` wrote."""
+        """Return the rate that `as_dict` wrote."""
         return cls(
             **{**numbers, "value": math.nan if numbers["value"] is None else numbers["value"]}
         )
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """For JSON, which has no NaN."""
+        """Return the rate for JSON, which has no NaN."""
         return {
             "value": None if math.isnan(self.value) else self.value,
             "low": self.low,
@@ -52,10 +49,11 @@ class Rate:
 
 
 def average(parts: Sequence[Rate]) -> Rate:
-    """The mean of independent rates; its interval by MOVER.
+    """Return the mean of independent rates with its MOVER interval.
 
-    With the parts' estimates p and intervals [l, u], the mean of k parts reaches sqrt(sum (p -
-    l)^2) / k below and sqrt(sum (u - p)^2) / k above. If one of them is unknown, so is the mean.
+    With estimates p and intervals [l, u] of k parts, the interval of their mean extends
+    sqrt(sum (p - l)^2) / k below it and sqrt(sum (u - p)^2) / k above. If a part is unknown, so is
+    the mean.
     """
     count = sum(part.count for part in parts)
     if any(math.isnan(part.value) for part in parts):
@@ -68,10 +66,24 @@ def average(parts: Sequence[Rate]) -> Rate:
 
 
 def mcnemar(lost: int, gained: int) -> float:
-    """Two-sided exact p: how likely a fair coin splits the episodes that differ at least as
-    unevenly.
+    """Return the two-sided exact p value.
+
+    It is the probability that a fair coin divides the `lost + gained` episodes in which two methods
+    differ at least as unevenly.
     """
     number = lost + gained
     ways = sum(math.comb(number, few) for few in range(min(lost, gained) + 1))
     share: float = 2 * ways / (1 << number)
     return min(1.0, share)
+
+
+def interval(rate: Rate) -> str:
+    """Format a rate and its 95 % interval in per cent, without decimals."""
+    if math.isnan(rate.value):
+        return "-"
+    return f"{percent(rate.value)} [{percent(rate.low)}, {percent(rate.high)}]"
+
+
+def percent(share: float) -> int:
+    """Round a share to whole per cent; halves go up: 185 of 200 are 93 %."""
+    return math.floor(round(100 * share, 6) + 0.5)  # 100 * 0.285 is a little less than 28.5

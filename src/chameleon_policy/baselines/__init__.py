@@ -1,9 +1,9 @@
-"""What Chameleon is compared with: every method trains with the same loop and is evaluated by the
-same code.
+"""The methods that Chameleon is compared with, trained and evaluated by the same code.
 
-Read in this order: policy/visuomotor.py (what all share) -> window -> flow_matching, diffusion,
-act, transformer -> lstm; then the ablations, which are Chameleon but for one thing: no_memory,
-similarity, vanilla_mamba, no_control_index, no_jepa; and one beyond the paper's: brief.
+Read in this order: policy/visuomotor.py (the base of all) -> window -> flow_matching, diffusion,
+act, transformer -> lstm; then the ablations, each of which changes one thing in Chameleon:
+no_memory, similarity, vanilla_mamba, no_control_index, no_jepa; and one that the paper does not
+have: brief.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ METHODS: dict[str, type[VisuomotorPolicy]] = {kind.method: kind for kind in ALL}
 
 
 def method_named(name: str) -> type[VisuomotorPolicy]:
-    """The class of a method, or a ValueError that lists the names."""
+    """Return the class of a method; ValueError with all names if there is none."""
     if name not in METHODS:
         raise ValueError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
     return METHODS[name]
@@ -61,7 +61,7 @@ def method_named(name: str) -> type[VisuomotorPolicy]:
 def load_policy(
     path_or_hub_id: str | Path, *, device: torch.device | str = "cpu"
 ) -> VisuomotorPolicy:
-    """A saved policy of any method, in eval mode."""
+    """Load a saved policy of any method, in eval mode."""
     directory, description = describe(path_or_hub_id)
     return method_named(description["method"]).from_pretrained(directory, device=device)
 

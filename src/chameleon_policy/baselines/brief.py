@@ -1,6 +1,4 @@
-"""Ablation beyond the paper: Chameleon whose working state does not last, so that traces alone
-remember.
-"""
+"""Ablation (not in the paper): the working state does not last, so only traces remember."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from chameleon_policy.policy.memory import MemoryLayer
 
 
 class BriefPolicy(ChameleonPolicy):
-    """Its fast layer (Eq. 10) meets an empty state at every step: h_t follows from this moment's
-    recall alone.
-    """
+    """Chameleon whose fast layer (Eq. 10) starts from an empty state at every step."""
 
     method: ClassVar[str] = "brief"
     has_working_state: ClassVar[bool] = False

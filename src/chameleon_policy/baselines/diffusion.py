@@ -1,13 +1,11 @@
-"""Diffusion Policy: the last two observations, and a network that takes noise off a chunk of
-actions (Chi et al., 2023).
+"""Diffusion Policy: denoise a chunk of actions given the last two observations (Chi et al., 2023).
 
-Trained as a DDPM of 100 noise levels; a chunk is sampled by DDIM in as many steps or fewer, from
-pure noise on. Both schedules are those of the `diffusers` package. The two variants differ in the
-network: a transformer, and a U-Net over time.
+Training is DDPM with 100 noise levels; sampling is DDIM in as many steps or fewer, from pure noise.
+Both schedules are those of the `diffusers` package. The two variants differ in the network: a
+transformer, and a U-Net over time.
 
-The original predicts the noise. At our sizes and in our few thousand steps, predicting the clean
-chunk, as Chameleon's head does, is several times more accurate (LOG.md), so that is what both do
-here.
+The original predicts the noise. At our sizes and numbers of training steps, predicting the clean
+chunk, as Chameleon's head does, is several times more accurate (LOG.md), so both variants do that.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from torch import Tensor
 
 from chameleon_policy.baselines.window import WindowPolicy
 from chameleon_policy.policy import MemoryState
-from chameleon_policy.policy.action_flow import Source, starting_chunk
+from chameleon_policy.policy.sampling import Source, starting_chunk
 from chameleon_policy.policy.targets import Targets
 from chameleon_policy.policy.visuomotor import Terms
 
@@ -29,14 +27,14 @@ SCHEDULE: dict[str, Any] = {
     "num_train_timesteps": NOISE_LEVELS,
     "beta_schedule": "squaredcos_cap_v2",
     "prediction_type": "sample",
-    # Actions have unit variance (train/statistics.py), not a range of [-1, 1]: a limit of 1 would
+    # Actions have unit variance (train/normalization.py), not a range of [-1, 1]: a limit of 1 would
     # cut off the movements.
     "clip_sample": False,
 }
 
 
 class DiffusionPolicy(WindowPolicy):
-    """What both variants share: two frames, the noise, and the way back from it."""
+    """The common part of both variants: two frames, the noise, and the sampler."""
 
     frames: ClassVar[int] = 2
     few_steps: ClassVar[int] = 10
@@ -47,11 +45,11 @@ class DiffusionPolicy(WindowPolicy):
 
     @classmethod
     def check_requirements(cls) -> None:
-        """diffusers."""
+        """Raise an ImportError if diffusers is not installed."""
         _diffusers()
 
     def _denoised(self, noised: Tensor, level: Tensor, condition: Tensor) -> Tensor:
-        """The clean chunks (M H A) in those of noise levels (M), for conditions (M ...)."""
+        """Predict clean chunks (M H A) from noised ones, levels (M) and conditions (M ...)."""
         raise NotImplementedError
 
     def _errors(self, context: Tensor, targets: Targets) -> tuple[Tensor, Terms]:
@@ -75,10 +73,11 @@ class DiffusionPolicy(WindowPolicy):
         chunk = starting_chunk(shape, context, steps, source, generator)
         if steps > NOISE_LEVELS:
             raise ValueError(
-                f"steps: {self.method} has {NOISE_LEVELS} noise levels; ask for no more steps, got {steps}"
+                f"steps: {self.method} has {NOISE_LEVELS} noise levels; expected at most as many "
+                f"steps, got {steps}"
             )
-        condition, (schedule, levels_in_turn) = self._condition(context), _ddim(steps)
-        for level in levels_in_turn:
+        condition, (schedule, noise_levels) = self._condition(context), _ddim(steps)
+        for level in noise_levels:
             levels = torch.full((chunk.shape[0],), level, device=chunk.device)
             chunk = schedule.step(
                 self._denoised(chunk, levels, condition), level, chunk
@@ -88,15 +87,13 @@ class DiffusionPolicy(WindowPolicy):
 
 @cache
 def _ddpm() -> Any:
-    """The noise of the training."""
+    """Return the noise schedule of training."""
     return _diffusers().DDPMScheduler(**SCHEDULE)
 
 
 @cache
 def _ddim(steps: int) -> tuple[Any, list[int]]:
-    """The way back in so many steps, which keeps nothing from call to call, and its noise levels,
-    plain numbers.
-    """
+    """Return the stateless schedule of sampling in so many steps, and its noise levels."""
     schedule = _diffusers().DDIMScheduler(**SCHEDULE, timestep_spacing="trailing")
     schedule.set_timesteps(steps)
     return schedule, schedule.timesteps.tolist()

@@ -1,6 +1,4 @@
-"""Diffusion Policy whose network is a transformer: action tokens attend to the tokens of two
-observations.
-"""
+"""Diffusion Policy with a transformer: action tokens attend to two observations' tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from chameleon_policy.policy.initialization import initialise
 
 
 class DiffusionTransformerPolicy(DiffusionPolicy):
-    """A quarter of the blocks encodes the observations, the others take the noise off."""
+    """A quarter of the blocks encodes the observations, the others denoise."""
 
     method: ClassVar[str] = "diffusion-transformer"
 
@@ -35,7 +33,7 @@ class DiffusionTransformerPolicy(DiffusionPolicy):
         initialise(self)
 
     def _condition(self, context: Tensor) -> Tensor:
-        """Two frames of tokens (M 2 N D) to one set (M 2N D)."""
+        """Encode two frames of tokens (M 2 N D) as one set (M 2N D)."""
         tokens = (context + self.ages).flatten(1, 2)
         for block in self.encoder:
             tokens = block(tokens)
@@ -43,8 +41,8 @@ class DiffusionTransformerPolicy(DiffusionPolicy):
 
     def _denoised(self, noised: Tensor, level: Tensor, condition: Tensor) -> Tensor:
         width = self.config.width
-        places = torch.arange(self.features.horizon, dtype=torch.float32, device=noised.device)
-        tokens = self.action_in(noised) + sinusoid(places, width).to(noised.dtype)
+        index = torch.arange(self.features.horizon, dtype=torch.float32, device=noised.device)
+        tokens = self.action_in(noised) + sinusoid(index, width).to(noised.dtype)
         tokens = tokens + self.level(sinusoid(level.float(), width).to(noised.dtype)).unsqueeze(1)
         for block in self.decoder:
             assert isinstance(block, TransformerBlock)

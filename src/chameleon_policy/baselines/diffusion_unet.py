@@ -1,6 +1,4 @@
-"""Diffusion Policy whose network is a U-Net over the chunk's time, told by FiLM what the last two
-observations were.
-"""
+"""Diffusion Policy with a U-Net over the chunk's time, conditioned by FiLM on two observations."""
 
 from __future__ import annotations
 
@@ -22,13 +20,11 @@ from chameleon_policy.policy.visual import CHANNELS_PER_GROUP, group_norm
 
 KERNEL = 5
 LEVELS = (1, 2, 4)
-"""Channels of the levels, as multiples of the first one's."""
+"""Channels of the levels, as multiples of those of the first one."""
 
 
 class FiLMBlock(nn.Module):
-    """Two convolutions over time around a skip connection; a condition scales and shifts what is
-    between them.
-    """
+    """Two convolutions over time around a skip connection, with FiLM between them."""
 
     def __init__(self, inputs: int, outputs: int, condition: int) -> None:
         super().__init__()
@@ -38,13 +34,13 @@ class FiLMBlock(nn.Module):
         self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, sequence: Tensor, condition: Tensor) -> Tensor:
-        """(M inputs H) and (M condition) to (M outputs H)."""
+        """Map (M inputs H) and a condition (M condition) to (M outputs H)."""
         scale, shift = self.film(condition).unsqueeze(-1).chunk(2, dim=1)
         return self.second((1 + scale) * self.first(sequence) + shift) + self.skip(sequence)
 
 
 class UNet(nn.Module):
-    """Down three levels of time resolution and up again."""
+    """A U-Net with three levels of time resolution."""
 
     def __init__(self, action: int, condition: int, channels: int) -> None:
         super().__init__()
@@ -72,7 +68,7 @@ class UNet(nn.Module):
         self.out = nn.Sequential(_convolution(channels, channels), nn.Conv1d(channels, action, 1))
 
     def forward(self, chunk: Tensor, condition: Tensor) -> Tensor:
-        """(M H A) and (M condition) to (M H A)."""
+        """Map (M H A) and a condition (M condition) to (M H A)."""
         horizon, multiple = chunk.shape[1], 2 ** len(self.shorter)
         sequence = (
             F.pad(chunk.mT, (0, -horizon % multiple), mode="replicate")
@@ -97,9 +93,7 @@ class UNet(nn.Module):
 
 
 class DiffusionUNetPolicy(DiffusionPolicy, SummaryWindowPolicy):
-    """Each frame is one vector; the U-Net gets the parameters of Chameleon's memory and head that
-    are left.
-    """
+    """Each frame is one vector; the U-Net has the rest of Chameleon's parameter budget."""
 
     method: ClassVar[str] = "diffusion-unet"
 
@@ -127,8 +121,7 @@ class DiffusionUNetPolicy(DiffusionPolicy, SummaryWindowPolicy):
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Sequential:
-    # Groups as large as in the encoders: one of few channels would normalise away where in space a
-    # chunk lies.
+    # Groups as large as in the encoders: small ones would normalise away the position of a chunk.
     return nn.Sequential(
         nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), group_norm(outputs), nn.Mish()
     )

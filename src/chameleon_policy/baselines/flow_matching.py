@@ -16,7 +16,7 @@ from chameleon_policy.policy.visuomotor import FlowPolicy
 
 
 class FlowMatchingPolicy(SummaryWindowPolicy, FlowPolicy):
-    """Transformer blocks in place of the memory layers: as many as have their parameters."""
+    """Transformer blocks with as many parameters replace the memory layers."""
 
     method = "flow-matching"
     frames: ClassVar[int] = 1

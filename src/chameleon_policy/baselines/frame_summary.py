@@ -1,6 +1,4 @@
-"""One observation as one vector: Chameleon's binding and control context without anything that
-remembers.
-"""
+"""One observation as one vector: Chameleon's binding and control context without memory."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from chameleon_policy.policy.memory import ControlContext
 
 
 class FrameSummary(nn.Module):
-    """Event tokens of one time step attend to one another; body and instruction then ask them, as
-    in Eqs. 5, 7 and 8.
-    """
+    """Blocks that bind the tokens of a time step (Eq. 5), and its control context (Eqs. 7-8)."""
 
     def __init__(self, config: PolicyConfig, blocks: int) -> None:
         super().__init__()
@@ -22,7 +18,7 @@ class FrameSummary(nn.Module):
         self.control_context = ControlContext(config)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Event tokens (... N D) to one vector for each time step (... D)."""
+        """Summarise event tokens (... N D) as one vector per time step (... D)."""
         for block in self.blocks:
             tokens = block(tokens)
         return self.control_context(tokens)

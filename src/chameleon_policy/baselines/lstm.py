@@ -1,6 +1,4 @@
-"""A recurrent policy of the kind that robomimic calls BC-RNN: a two-layer LSTM over one vector a
-frame.
-"""
+"""A recurrent policy like robomimic's BC-RNN: a two-layer LSTM over one vector per frame."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from chameleon_policy.baselines.size import closest, count, memory_size
 from chameleon_policy.policy import PolicyConfig
 from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.initialization import initialise
+from chameleon_policy.policy.state import Memory, named_memory
 from chameleon_policy.policy.visuomotor import FlowPolicy, Remembered
 
 LAYERS = 2
@@ -23,9 +22,7 @@ STEP = 16
 
 
 class RecurrentPolicy(FlowPolicy):
-    """Trained on whole episodes, like Chameleon, and not on the ten steps that robomimic cuts out
-    of them.
-    """
+    """An LSTM policy trained on whole episodes, not on robomimic's windows of ten steps."""
 
     method: ClassVar[str] = "lstm"
 
@@ -44,9 +41,10 @@ class RecurrentPolicy(FlowPolicy):
 
     @torch.no_grad()
     def _initialise_half_lives(self) -> None:
-        """A memory that can be learned must be there before: cells forget as slowly, and write as
-        loudly, as the heads of Chameleon's slow state-space layer (`ssm.py`). An LSTM's usual
-        biases halve what a cell holds at every step.
+        """Give the cells the half-lives of the heads of Chameleon's slow layer (`ssm.py`).
+
+        They forget as slowly and write as strongly as those heads. An LSTM's usual biases halve a
+        cell at every step, and then a long memory is not learned.
         """
         lstm: nn.LSTM = self.recurrence["lstm"]  # type: ignore[assignment]
         shortest, longest = (math.log(half_life) for half_life in self.config.slow.half_life)
@@ -55,36 +53,31 @@ class RecurrentPolicy(FlowPolicy):
         )
         for layer in range(LAYERS):
             biases: Tensor = getattr(lstm, f"bias_ih_l{layer}")
-            let_in, forget, _, _ = biases.chunk(4)
-            forget.copy_(torch.logit(kept))
-            let_in.copy_(torch.logit(torch.sqrt(1 - kept.square())))
+            input_gate, forget_gate, _, _ = biases.chunk(4)
+            forget_gate.copy_(torch.logit(kept))
+            input_gate.copy_(torch.logit(torch.sqrt(1 - kept.square())))
             getattr(lstm, f"bias_hh_l{layer}").zero_()
 
-    def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
+    def _initial_memory(self, batch_size: int) -> Memory:
         shape = (batch_size, LAYERS, self.recurrence["lstm"].hidden_size)
         zeros = torch.zeros(shape, dtype=self._precision, device=self.device)  # type: ignore[arg-type]
         return ({"hidden": zeros, "cell": zeros.clone()},)
 
     def _remember(
-        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+        self, tokens: Tensor, memory: Memory | None, steps: Tensor | None, *, keep: bool
     ) -> Remembered:
         summaries = self.summary(tokens)
         before = None
-        if memory is not None:  # LSTMs want their layers first
-            before = tuple(
-                memory[0][name].transpose(0, 1).contiguous() for name in ("hidden", "cell")
-            )
-        # what is kept over many steps is never below float32
+        if memory is not None:
+            cells = named_memory(memory)
+            # nn.LSTM expects layers before episodes.
+            before = tuple(cells[name].transpose(0, 1).contiguous() for name in ("hidden", "cell"))
+        # A state that is kept over many steps needs float32.
         with torch.autocast(tokens.device.type, enabled=False):
             outputs, after = self.recurrence["lstm"](summaries.to(self._precision), before)
-        kept = dict(
-            zip(
-                ("hidden", "cell"),
-                (tensor.transpose(0, 1).to(self._precision) for tensor in after),
-                strict=True,
-            )
-        )
-        return Remembered(self.recurrence["out"](outputs), (kept,) if keep else None)
+        hidden, cell = (tensor.transpose(0, 1).to(self._precision) for tensor in after)
+        kept = ({"hidden": hidden, "cell": cell},) if keep else None
+        return Remembered(self.recurrence["out"](outputs), kept)
 
 
 def _recurrence(config: PolicyConfig, hidden: int) -> nn.ModuleDict:

@@ -1,6 +1,4 @@
-"""Ablation: a learned constant asks the memory, whatever body and instruction say
-(addressability).
-"""
+"""Ablation: a learned constant replaces the control index (addressability)."""
 
 from __future__ import annotations
 
@@ -12,23 +10,21 @@ from chameleon_policy.policy.memory import MemoryLayer
 
 
 class ConstantIndex(nn.Module):
-    """c in place of c_t = f_c([p-bar_t, q-bar_t]), Eq. 7."""
+    """A learned constant c in place of c_t = f_c([p-bar_t, q-bar_t]), Eq. 7."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.query = nn.Parameter(torch.randn(width))
 
     def forward(self, body_and_instruction: Tensor) -> Tensor:
-        """(... 2D), which is not looked at, to the same query everywhere (... D)."""
+        """Return the same query (... D) for every input (... 2D)."""
         return self.query.to(body_and_instruction.dtype).expand(
             *body_and_instruction.shape[:-1], -1
         )
 
 
 class NoControlIndexPolicy(ChameleonPolicy):
-    """Chameleon without f_c; the constant is still seen against the scene (Eq. 8) before it
-    asks.
-    """
+    """Chameleon without f_c; the constant still attends to the scene (Eq. 8)."""
 
     method = "no-control-index"
 

@@ -17,10 +17,10 @@ class NoJepaPolicy(ChameleonPolicy):
     training_only: ClassVar[tuple[str, ...]] = ()
 
     def add_training_branch(self) -> None:
-        """It has none."""
+        """Do nothing: this method has no training branch."""
 
     def update_target(self) -> None:
-        """There is no target to move."""
+        """Do nothing: this method has no target."""
 
     def _auxiliary(self, remembered: Remembered, valid: Tensor) -> Terms:
         return Terms()

@@ -1,12 +1,9 @@
-"""The memoryless twin: Chameleon with the same parameters and the same loss that forgets everything
-after each step.
-"""
+"""The memoryless twin of Chameleon, with the same parameters and loss."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from chameleon_policy.policy import ChameleonPolicy
@@ -15,36 +12,25 @@ from chameleon_policy.policy.ssm import SelectiveSSM, SSMState
 
 
 class ForgetfulSSM(SelectiveSSM):
-    """The selective SSM when every time step meets an empty state: y = Delta (C . B) x + D x, and
-    nothing is kept.
-    """
+    """A selective SSM with an empty state at every step: y = Delta (C . B) x + D x."""
 
     def forward(
         self, sequence: Tensor, state: SSMState | None, *, keep_state: bool = True
     ) -> tuple[Tensor, SSMState | None]:
-        """Run over a sequence (... T width); the state comes back as it was, empty if there is
-        none.
-        """
+        """Run over a sequence (... T width); the state is returned as it was, empty without one."""
         if state is None and keep_state:
             state = self.initial_state(*sequence.shape[:-2])
-        gate, mixed, rates = self.in_projection(sequence).split(
-            [self.inner, self.channels, self.heads], dim=-1
-        )
-        # the steps before are zeros
+        gate, mixed, rates = self.split_inputs(sequence)
+        # Earlier inputs of the convolution are zeros.
         convolved = mixed * self.convolution_weight[:, -1] + self.convolution_bias
-        values, write, read = F.silu(convolved).split(
-            [self.inner, self.config.state, self.config.state], dim=-1
-        )
+        values, write, read = self.split_convolved(convolved)
         strength = self._rates(rates) * (read * write).sum(-1, keepdim=True)
-        values = values.unflatten(-1, (self.heads, self.config.head_dim))
         output = self._outputs((strength[..., None] + self.skip[:, None]) * values, gate)
         return output, state if keep_state else None
 
 
 class NoMemoryPolicy(ChameleonPolicy):
-    """Every time step meets an empty memory: what the policy does follows from the current
-    observation alone.
-    """
+    """Chameleon whose memory is empty at every step: actions follow from one observation."""
 
     method: ClassVar[str] = "no-memory"
     has_working_state: ClassVar[bool] = False

@@ -1,6 +1,4 @@
-"""A long-context transformer: everything of the last 64 frames at once, one vector a frame, and no
-memory beyond them.
-"""
+"""A long-context transformer over the last 64 frames, one vector each, without further memory."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from chameleon_policy.policy.visuomotor import FlowPolicy
 
 
 class TransformerPolicy(SummaryWindowPolicy, FlowPolicy):
-    """Frames are summarised, each by itself; a transformer over the window then makes h of the
-    newest one.
-    """
+    """A transformer over a window of frame summaries computes h of the newest frame."""
 
     method = "transformer-64"
     frames: ClassVar[int] = 64
@@ -36,8 +32,8 @@ class TransformerPolicy(SummaryWindowPolicy, FlowPolicy):
         initialise(self)
 
     def _condition(self, context: Tensor) -> Tensor:
-        places = torch.arange(self.frames, dtype=torch.float32, device=context.device)
-        tokens = context + sinusoid(places, self.config.width).to(context.dtype)
+        index = torch.arange(self.frames, dtype=torch.float32, device=context.device)
+        tokens = context + sinusoid(index, self.config.width).to(context.dtype)
         for block in self.blocks:
             tokens = block(tokens)
         return self.norm(tokens[:, -1])

@@ -1,35 +1,29 @@
-"""Ablation: one recurrent state for the whole scene in place of a trace for every token
-(separability).
-"""
+"""Ablation: one recurrent state for the whole scene replaces the traces (separability)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from torch import Tensor
 
 from chameleon_policy.policy import ChameleonPolicy
-from chameleon_policy.policy.memory import MemoryLayer, TracePropagation
+from chameleon_policy.policy.memory import MemoryLayer, TracePropagation, TraceState
 
 
 class PooledPropagation(TracePropagation):
-    """E_t = SSM_slow(mean of Z-bar_t): the same kernel, of the same width, carries one pooled
-    token.
-    """
+    """E_t = SSM_slow(mean of Z-bar_t): the same SSM runs over one pooled token."""
 
-    def forward(self, bound: Tensor, state: Any, *, keep_state: bool) -> tuple[Tensor, Any]:
-        """Bound tokens (B T N D) to one trace (B T 1 D)."""
+    def forward(
+        self, bound: Tensor, state: TraceState | None, *, keep_state: bool
+    ) -> tuple[Tensor, TraceState | None]:
+        """Propagate bound tokens (B T N D) as one trace (B T 1 D)."""
         return super().forward(bound.mean(2, keepdim=True), state, keep_state=keep_state)
 
-    def initial_state(self, batch_size: int, tokens: int) -> Any:
-        """That of one stream, however many tokens there are."""
+    def initial_state(self, batch_size: int, tokens: int) -> TraceState:
+        """Make the state of a single stream."""
         return super().initial_state(batch_size, 1)
 
 
 class VanillaMambaPolicy(ChameleonPolicy):
-    """Binding, control index, consolidation and head are Chameleon's, and so is the number of
-    parameters.
-    """
+    """Chameleon with one pooled trace and the same number of parameters."""
 
     method = "vanilla-mamba"
 

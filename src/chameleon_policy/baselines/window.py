@@ -1,35 +1,33 @@
-"""Methods that see the last few frames and nothing else: their context is a window of frames.
+"""Methods whose context is a window of the last few frames.
 
-Before an episode's first frame a window holds that frame again, as is the habit of Diffusion
-Policy.
+Before an episode's first frame a window holds copies of that frame, as in Diffusion Policy.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from chameleon_policy.baselines.frame_summary import FrameSummary
 from chameleon_policy.policy import Augmentation, EpisodeBatch, MemoryState, Observation
+from chameleon_policy.policy.state import Memory, named_memory
 from chameleon_policy.policy.targets import Moments, Targets, draw_moments
 from chameleon_policy.policy.visuomotor import Remembered, VisuomotorPolicy
 
 
 class WindowPolicy(VisuomotorPolicy):
-    """A policy whose context is what it makes of each of the last `frames` frames: B T frames ...,
-    the newest last.
+    """A policy whose context is the last `frames` frames: B T frames ..., the newest last.
 
-    It says nothing of a head (`_errors`, `_sample`): combine it with a class that has one, such as
-    `FlowPolicy`.
+    It has no head (`_errors`, `_sample`): combine it with a class that does, such as `FlowPolicy`.
     """
 
     frames: ClassVar[int]
     carries_memory: ClassVar[bool] = False
 
     def _frame(self, tokens: Tensor) -> Tensor:
-        """Event tokens (B T N D) to what a window holds of each frame (B T ...)."""
+        """Compute the entry of each frame in the window (B T ...) from event tokens (B T N D)."""
         return tokens
 
     @property
@@ -40,14 +38,14 @@ class WindowPolicy(VisuomotorPolicy):
     def _context_shape(self) -> tuple[int, ...]:
         return (self.frames, *self._frame_shape)
 
-    def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
+    def _initial_memory(self, batch_size: int) -> Memory:
         if self.frames == 1:
             return ()
         shape = (batch_size, self.frames - 1, *self._frame_shape)
         return ({"frames": torch.zeros(shape, dtype=self._precision, device=self.device)},)
 
     def _remember(
-        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+        self, tokens: Tensor, memory: Memory | None, steps: Tensor | None, *, keep: bool
     ) -> Remembered:
         seen = self._frame(tokens)
         if self.frames == 1:
@@ -55,15 +53,11 @@ class WindowPolicy(VisuomotorPolicy):
         before = seen[:, :1].expand(-1, self.frames - 1, *self._frame_shape)
         if memory is not None and steps is not None:
             begun = (steps > 0).view(-1, *[1] * (seen.dim() - 1))
-            before = torch.where(begun, memory[0]["frames"].to(seen.dtype), before)
-        everything = torch.cat([before, seen], dim=1)
-        windows = everything.unfold(1, self.frames, 1).movedim(-1, 2)
-        kept = (
-            ({"frames": everything[:, 1 - self.frames :].to(self._precision, copy=True)},)
-            if keep
-            else None
-        )
-        return Remembered(windows, kept)
+            before = torch.where(begun, named_memory(memory)["frames"].to(seen.dtype), before)
+        frames = torch.cat([before, seen], dim=1)
+        windows = frames.unfold(1, self.frames, 1).movedim(-1, 2)
+        last = frames[:, 1 - self.frames :].to(self._precision, copy=True)
+        return Remembered(windows, ({"frames": last},) if keep else None)
 
     def _losses(
         self,
@@ -79,7 +73,7 @@ class WindowPolicy(VisuomotorPolicy):
         drawn = self.config.objective.action_steps
         if drawn is None or drawn * self.frames >= batch.valid.shape[1]:
             return super()._losses(batch, state, augmentation, keep_state=False)
-        # Fewer frames are looked at than the episodes have: only those are encoded.
+        # The drawn moments need fewer frames than the episodes have: encode only those.
         moments = draw_moments(batch, drawn)
         tokens = self.event_tokens(
             frames_before(batch.observation, moments, self.frames), augmentation
@@ -92,7 +86,7 @@ class WindowPolicy(VisuomotorPolicy):
 
 
 class SummaryWindowPolicy(WindowPolicy):
-    """A window that holds one vector of each frame."""
+    """A window with one vector per frame."""
 
     summary: FrameSummary
 
@@ -105,8 +99,8 @@ class SummaryWindowPolicy(WindowPolicy):
 
 
 def frames_before(observation: Observation, moments: Moments, frames: int) -> Observation:
-    """The last frames up to every moment (B S): an observation of S x frames time steps."""
+    """Return the last frames up to every moment (B S) as S x frames time steps."""
     episode, step = moments
     ages = torch.arange(frames - 1, -1, -1, device=step.device)
-    places = (step.unsqueeze(-1) - ages).clamp(min=0).flatten(1)
-    return observation.map(lambda tensor: tensor[episode, places])
+    steps = (step.unsqueeze(-1) - ages).clamp(min=0).flatten(1)
+    return observation.map(lambda tensor: tensor[episode, steps])

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chameleon_policy.camo.controller import ACTION_NAMES
-from chameleon_policy.data.episodes import Episodes
+from chameleon_policy.data import Episodes
 
 CHOICES = 3
 """Candidates of every task: plates, cups or shakers."""
@@ -35,7 +35,7 @@ class AnswerShownEpisodes(Episodes):
     """Recording whose state ends with the answer of the next decision."""
 
     def __init__(self, recording: Episodes) -> None:
-        if not all(recording._decisions(index)[1] for index in range(len(recording))):
+        if not all(recording.decisions(index)[1] for index in range(len(recording))):
             raise ValueError(
                 f"{recording.source} is no recording of Camo: there are no answers to tell"
             )
@@ -49,10 +49,11 @@ class AnswerShownEpisodes(Episodes):
         )
         self._recording = recording
 
-    def _array(self, index: int, key: str) -> np.ndarray:
+    def array(self, index: int, key: str) -> np.ndarray:
+        """Return an array of an episode as it is stored, or the answers (T, CHOICES)."""
         if key != KEY:
-            return self._recording._array(index, key)
-        steps, answers = self._decisions(index)
+            return self._recording.array(index, key)
+        steps, answers = self.decisions(index)
         return np.stack(
             [
                 answer_due(answers, sum(step <= now for step in steps))
@@ -60,11 +61,13 @@ class AnswerShownEpisodes(Episodes):
             ]
         )
 
-    def _place(self, index: int, key: str) -> str:
-        return str(self.source) if key == KEY else self._recording._place(index, key)
+    def location(self, index: int, key: str) -> str:
+        """Return the location of that array, for messages."""
+        return str(self.source) if key == KEY else self._recording.location(index, key)
 
-    def _decisions(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return self._recording._decisions(index)
+    def decisions(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the time steps of an episode's decisions, and their answers."""
+        return self._recording.decisions(index)
 
 
 def check_mirror(recording: Episodes) -> None:
@@ -75,7 +78,7 @@ def check_mirror(recording: Episodes) -> None:
             f"{recording.source}: only recordings of Camo with pictures have a mirror image; "
             f"{instead}"
         )
-    if not all(recording._decisions(index)[1] for index in range(len(recording))):
+    if not all(recording.decisions(index)[1] for index in range(len(recording))):
         raise ValueError(
             f"{recording.source} is no recording of Camo: what its numbers become in a mirror is "
             f"not known; {instead}"

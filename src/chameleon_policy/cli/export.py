@@ -8,8 +8,7 @@ import tyro
 from rich.console import Console
 
 from chameleon_policy.device import Device
-from chameleon_policy.export.exporting import export_policy
-from chameleon_policy.export.table import export_table
+from chameleon_policy.export.exporting import export_policy, export_table
 
 
 def main(
@@ -22,7 +21,7 @@ def main(
 ) -> None:
     """Write a policy as programs for observe and act: torch.export, and ONNX where that works.
 
-    Both are compared with the policy itself before they are written.
+    The programs are kept only if they compute the same as the policy itself.
 
     Args:
         run: Folder of a run or of a saved policy, or camo-small, which comes with the package.
@@ -32,10 +31,14 @@ def main(
         onnx: Write ONNX programs, too.
         device: Where the torch programs compute.
     """
-    place = "cpu" if device == "auto" else device
     with Console(stderr=True).status(f"exporting {run} ..."):
         report = export_policy(
-            run, out, steps=steps, batch_size=batch_size, onnx=onnx, device=place
+            run,
+            out,
+            steps=steps,
+            batch_size=batch_size,
+            onnx=onnx,
+            device="cpu" if device == "auto" else device,
         )
     Console().print(export_table(report))
     print(f"Written: {out}. How to run it: docs/export.md")

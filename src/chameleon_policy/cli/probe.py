@@ -1,4 +1,4 @@
-"""Measure what a policy's memory holds, beside the paper's figures."""
+"""`chameleon probe`: measure what a policy's memory holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from chameleon_policy.cli.options import typed
 from chameleon_policy.console import progress_bar
 from chameleon_policy.device import Device
-from chameleon_policy.probes.study import Place, Study, found_before, probe_runs
+from chameleon_policy.probes.study import Study, StudyContext, earlier_findings, probe_runs
 from chameleon_policy.report.probes.files import publish
 
 
@@ -29,30 +29,29 @@ def main(
 ) -> None:
     """Measure separability, addressability and prospectiveness of trained policies' memories.
 
-    The same command goes on where it was; what was measured before is not measured again.
+    The same command resumes an interrupted study; finished measurements are kept.
 
     Args:
         runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations. The
-            first is compared with the others: give one that was trained without Control-JEPA to
-            see what that is worth.
-        task: clean-plate, shell-game or seasonings; give it again for another (default: all that a
-            policy plays).
+            first is compared with the others; add a run without Control-JEPA to see its effect.
+        task: clean-plate, shell-game or seasonings; repeat the option for several (default: all
+            that a policy plays).
         surgery: Tasks in which memories are edited at the decisions, or none (default: seasonings,
-            as in the paper; or all, for a policy that does not play it).
-        study: How the probes are made.
+            as in the paper; all tasks for a policy that does not play it).
+        study: Settings of the probes.
         out: Folder for demonstrations, findings and figures.
-        json_file: File for everything that was found (default: probes.json in --out).
-        found_only: Show and draw earlier findings, whatever their settings were; measure nothing.
-        workers: Processes that record and play.
+        json_file: File for all findings (default: probes.json in --out).
+        found_only: Show and draw earlier findings, whatever their settings; measure nothing.
+        workers: Processes that record and play episodes.
         device: Where the policies compute (default: a GPU if there is one).
     """
     if not runs:
         raise ValueError("name at least one run, such as: chameleon probe camo-small")
     command = typed()
     if found_only:
-        findings = found_before(runs, task, out)
+        findings = earlier_findings(runs, task, out)
     else:
-        place = Place(out=out, command=command, device=device, workers=workers)
-        findings = probe_runs(runs, task, surgery, study, place, progress_bar)
+        context = StudyContext(out=out, command=command, device=device, workers=workers)
+        findings = probe_runs(runs, task, surgery, study, context, progress_bar)
     for path in publish(findings, out, json_file or out / "probes.json", command, Console()):
         print(f"Written: {path}")

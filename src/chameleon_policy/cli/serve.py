@@ -8,16 +8,16 @@ from pathlib import Path
 import tyro
 
 from chameleon_policy.device import Device
-from chameleon_policy.serve import Settings, find_token, serve
+from chameleon_policy.serve import ServerSettings, find_token, serve
 
 
 def main(
     run: tyro.conf.Positional[Path],
-    port: int = Settings.port,
-    host: str = Settings.host,
+    port: int = ServerSettings.port,
+    host: str = ServerSettings.host,
     token_file: Path | None = None,
-    sessions: int = Settings.max_sessions,
-    idle_seconds: float = Settings.idle_seconds,
+    sessions: int = ServerSettings.max_sessions,
+    idle_seconds: float = ServerSettings.idle_seconds,
     device: Device = "auto",
 ) -> None:
     """Serve a policy to robots over websockets: one memory each, computed together.
@@ -36,12 +36,12 @@ def main(
         device: Where the policy computes (default: a GPU if there is one).
     """
     logging.basicConfig(format="chameleon: %(message)s", level=logging.WARNING)
-    settings = Settings(
+    settings = ServerSettings(
         host=host,
         port=port,
         token=find_token(token_file),
         max_sessions=sessions,
         idle_seconds=idle_seconds,
-        max_sessions_per_connection=min(sessions, Settings.max_sessions_per_connection),
+        max_sessions_per_connection=min(sessions, ServerSettings.max_sessions_per_connection),
     )
     serve(run, settings, device=device, announce=lambda line: print(line, flush=True))

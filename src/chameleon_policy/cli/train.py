@@ -15,11 +15,12 @@ from accelerate import PartialState
 from chameleon_policy.cli.options import needs
 from chameleon_policy.device import Device, gpu_memory
 from chameleon_policy.exit_codes import ALREADY_TRAINED, STOPPED
+from chameleon_policy.train.config import RunConfig
 from chameleon_policy.train.metrics import Logger
 from chameleon_policy.train.recipes import RECIPES, RecipeName
-from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, WatchMaker, train
+from chameleon_policy.train.training import AlreadyTrainedError, WatchMaker, train
 
-DECIDED = ("--method", "--preset", "--horizon", "--half-life-limit")
+NEW_POLICY = ("--method", "--preset", "--horizon", "--half-life-limit")
 """Options of a new policy, which --start-from decides."""
 
 
@@ -34,16 +35,17 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
         device: Device = "auto",
         workers: int = 2,
     ) -> None:
-        """Train a policy; the same command goes on with a run that was stopped or killed.
+        """Train a policy; the same command resumes a run that was stopped or killed.
 
         On several GPUs: accelerate launch -m chameleon_policy.cli train ..., with the same options.
 
         Args:
             out: Folder of the run.
-            config: What to train on what; the defaults are the paper's, or those of the recipe.
-            recipe: Start from the settings of a recipe (camo: what Camo is learned with;
-                camo-state: from object slots, on a CPU); options beside it count more.
-            log: Where metrics go beside metrics.jsonl.
+            config: What to train, how, and on which data; the defaults are the paper's, or those
+                of the recipe.
+            recipe: Start from the settings of a recipe (camo: for pictures of Camo; camo-state: for
+                object slots, on a CPU); options override it.
+            log: Where to write metrics besides metrics.jsonl.
             device: Where to compute (default: a GPU if there is one).
             workers: Threads that read the dataset, and processes for rollouts during training.
         """
@@ -53,27 +55,23 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
 
 
 def defaults(arguments: Sequence[str]) -> Any:
-    """Return the run that a recipe describes, with its data missing; without a recipe, nothing."""
-    typed = given(arguments, "--recipe", "--steps", "--start-from", *DECIDED)
-    if "--start-from" in typed and typed.keys() & set(DECIDED):
-        options = ", ".join(option for option in DECIDED if option in typed)
+    """Return a recipe's run whose data are missing; without a recipe, no defaults at all."""
+    typed = typed_options(arguments, "--recipe", "--steps", "--start-from", *NEW_POLICY)
+    if "--start-from" in typed and typed.keys() & set(NEW_POLICY):
+        options = ", ".join(option for option in NEW_POLICY if option in typed)
         raise ValueError(
-            f"--start-from decides {', '.join(DECIDED)} of the policy; leave out {options}"
+            f"--start-from decides {', '.join(NEW_POLICY)} of the policy; leave out {options}"
         )
     recipe = RECIPES.get(typed.get("--recipe"))  # type: ignore[call-overload]
     if recipe is None:
         return tyro.MISSING_NONPROP
-    budget = {"steps": 1} if "--steps" in typed else {}  # in place of minutes; the number follows
-    return RunConfig(
-        data=tyro.MISSING_NONPROP,
-        horizon=recipe.horizon,
-        objective=recipe.objective,
-        training=recipe.trained_with(**budget),
-    )
+    # any number of steps replaces the minutes; tyro reads the right one
+    budget = {"steps": 1} if "--steps" in typed else {}
+    return recipe.run(data=tyro.MISSING_NONPROP, training=budget)
 
 
-def given(arguments: Sequence[str], *options: str) -> dict[str, str]:
-    """Return those of the options that stand in a command line, with their values."""
+def typed_options(arguments: Sequence[str], *options: str) -> dict[str, str]:
+    """Return the options that occur in a command line, with their values."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option in options:
         parser.add_argument(option, dest=option, default=argparse.SUPPRESS, nargs="?")
@@ -83,7 +81,7 @@ def given(arguments: Sequence[str], *options: str) -> dict[str, str]:
 def run(
     config: RunConfig, out: Path, log: tuple[Logger, ...], device: Device, workers: int
 ) -> None:
-    """Train, and exit with the status that says how it ended."""
+    """Train, and exit with the status of how it ended."""
     watch: WatchMaker | None = None
     if config.training.watch_times and config.training.watch_episodes:
         with needs("camo"):

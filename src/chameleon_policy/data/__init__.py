@@ -3,6 +3,9 @@
 Recordings are written as LeRobot v3.0 datasets, without depending on lerobot. Training data are
 read from those, from robomimic's HDF5 files and from Diffusion Policy's zarr buffers, behind one
 interface: `open_episodes`, `load_episodes`.
+
+Reading: opening -> episodes -> lerobot_episodes (lerobot_reader), hdf5_episodes, zarr_episodes.
+Writing: recorded_episodes -> lerobot_writer. Both share schema and video.
 """
 
 from __future__ import annotations
@@ -11,21 +14,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chameleon_policy.data.episodes import (
-        EpisodeArrays,
-        Episodes,
-        Keys,
-        load_episodes,
-        open_episodes,
-    )
-    from chameleon_policy.data.lerobot_reader import Episode, RecordedDataset
+    from chameleon_policy.data.episodes import EpisodeArrays, Episodes, Keys
+    from chameleon_policy.data.lerobot_reader import EpisodeInfo, RecordedDataset
     from chameleon_policy.data.lerobot_writer import FileLimits, assemble
-    from chameleon_policy.data.parts import part_indices, write_part
+    from chameleon_policy.data.opening import load_episodes, open_datasets, open_episodes
+    from chameleon_policy.data.recorded_episodes import part_indices, write_part
     from chameleon_policy.data.schema import Schema
 
 __all__ = [
-    "Episode",
     "EpisodeArrays",
+    "EpisodeInfo",
     "Episodes",
     "FileLimits",
     "Keys",
@@ -33,26 +31,24 @@ __all__ = [
     "Schema",
     "assemble",
     "load_episodes",
+    "open_datasets",
     "open_episodes",
     "part_indices",
     "write_part",
 ]
 
-_HOMES = {
-    **dict.fromkeys(
-        ("EpisodeArrays", "Episodes", "Keys", "load_episodes", "open_episodes"), "episodes"
-    ),
-    **dict.fromkeys(("Episode", "RecordedDataset"), "lerobot_reader"),
+_MODULES = {
+    **dict.fromkeys(("EpisodeArrays", "Episodes", "Keys"), "episodes"),
+    **dict.fromkeys(("load_episodes", "open_datasets", "open_episodes"), "opening"),
+    **dict.fromkeys(("EpisodeInfo", "RecordedDataset"), "lerobot_reader"),
     **dict.fromkeys(("FileLimits", "assemble"), "lerobot_writer"),
-    **dict.fromkeys(("part_indices", "write_part"), "parts"),
+    **dict.fromkeys(("part_indices", "write_part"), "recorded_episodes"),
     "Schema": "schema",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Each name is loaded when it is used: who reads HDF5 need not have what LeRobot datasets take,
-    av and pyarrow.
-    """
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    """Import each name when it is used, so that reading HDF5 needs neither av nor pyarrow."""
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

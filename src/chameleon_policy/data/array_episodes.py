@@ -1,5 +1,6 @@
-"""What HDF5 files and zarr replay buffers share: named arrays, of which conventions say what they
-are.
+"""Episodes in named arrays: the common part of HDF5 files and zarr replay buffers.
+
+Conventions say which array holds which quantity.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ OBJECTS = "object"
 
 
 class Stored(Protocol):
-    """An array on disk: of an episode, or of all episodes on end."""
+    """An array on disk, of one episode or of all episodes one after the other."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Time steps first."""
+        """Shape, time steps first."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of its numbers."""
+        """Type of the numbers."""
 
 
 def choose_layout(source: Path, arrays: Mapping[str, Stored], keys: Keys, action: str) -> Layout:
-    """What each array is, by the user's word and otherwise by convention.
+    """Choose the array of each quantity: by the user's keys, otherwise by convention.
 
     Args:
         source: The dataset, for messages.
@@ -69,9 +70,9 @@ def choose_layout(source: Path, arrays: Mapping[str, Stored], keys: Keys, action
         low_dimensional = ", ".join(key for key in vectors if key != action) or "none"
         usual = "; ".join(" + ".join(known) for known in STATE_CONVENTIONS[1:])
         raise ValueError(
-            f"{source}: expected the robot's state under one of the usual keys ({usual}); the arrays of numbers are: "
-            f"{low_dimensional}. Choose among them with Keys(state=('...',)) "
-            "or --state-keys"
+            f"{source}: expected the robot's state under one of the usual keys ({usual}); the "
+            f"arrays of numbers are: {low_dimensional}. Choose among them with "
+            "Keys(state=('...',)) or --state-keys"
         )
     for key in state:
         check_key(key, vectors, source, "state")
@@ -99,28 +100,30 @@ def _holds_pictures(array: Stored) -> bool:
 
 
 class ArrayEpisodes(Episodes):
-    """Episodes in named arrays, whose pictures may be stored as floating-point numbers."""
+    """Episodes in named arrays; pictures may be stored as floating-point numbers."""
 
     @abstractmethod
     def _stored(self, index: int, key: str) -> np.ndarray:
-        """An episode's part of an array, as it is stored."""
+        """Return an array of an episode exactly as it is stored."""
 
-    def _array(self, index: int, key: str) -> np.ndarray:
+    def array(self, index: int, key: str) -> np.ndarray:
+        """Return an array of an episode as it is stored, but pictures as uint8."""
         stored = self._stored(index, key)
         if key not in self.layout.view_keys or stored.dtype.kind != "f":
             return stored
-        where = f"{self._place(index, key)}, episode {index}"
+        where = f"{self.location(index, key)}, episode {index}"
         if not np.isfinite(stored).all():
             step = int(np.argwhere(~np.isfinite(stored))[0][0])
             raise ValueError(
-                f"{where}: a pixel at time step {step} is no finite number; expected 0 to 255, or 0 to 1"
+                f"{where}: a pixel at time step {step} is no finite number; expected "
+                "0 to 255, or 0 to 1"
             )
         factor = self._factors[key]
         lowest, highest = float(stored.min(initial=0)), float(stored.max(initial=0))
         if lowest < 0 or highest * factor > 255.5:
             raise ValueError(
-                f"{where}: expected pixels from 0 to {255 / factor:g}, as in the first episode, got {lowest:g} to "
-                f"{highest:g}; store pictures as uint8"
+                f"{where}: expected pixels from 0 to {255 / factor:g}, as in the first episode, "
+                f"got {lowest:g} to {highest:g}; store pictures as uint8"
             )
         pixels: np.ndarray = (
             np.rint(stored * stored.dtype.type(factor)).clip(0, 255).astype(np.uint8)
@@ -129,10 +132,9 @@ class ArrayEpisodes(Episodes):
 
     @cached_property
     def _factors(self) -> dict[str, float]:
-        """Key of pictures -> 255 if their pixels go from 0 to 1, and 1 if they go from 0 to 255.
+        """Factors that bring pixels to 0..255: 255 for keys whose pixels lie in 0..1, otherwise 1.
 
-        The first episode that is not black decides for all: an episode by itself could just be
-        dark.
+        The first episode that is not black decides for all: a single episode may just be dark.
         """
         factors = {}
         for key in self.layout.view_keys.values():

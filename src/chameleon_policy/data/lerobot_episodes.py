@@ -1,6 +1,4 @@
-"""Episodes of LeRobot v3.0 datasets, ours and other people's; of Camo recordings also the moments
-of decision.
-"""
+"""Episodes of LeRobot v3.0 datasets, and the decisions of Camo recordings."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ _SLOT = re.compile(r"slot(\d+)\.(.+)")
 
 
 class LeRobotEpisodes(Episodes):
-    """The episodes of a dataset. Where one has several tasks, its instruction is the first of
-    them.
-    """
+    """The episodes of a LeRobot dataset; the instruction of one with several tasks is the first."""
 
     def __init__(self, path: Path, keys: Keys = DEFAULT_KEYS) -> None:
         self.dataset = RecordedDataset(path)
@@ -36,17 +32,17 @@ class LeRobotEpisodes(Episodes):
             fps=self.dataset.schema.fps,
         )
         self._check_files()
-        self._decided = _decisions(path, self.lengths)
+        self._by_episode = _read_decisions(path, self.lengths)
 
     def _choose(self, keys: Keys) -> Layout:
         path, vectors = self.dataset.path, self.dataset.schema.vectors
         state, action = keys.state or (STATE,), keys.action or ACTION
-        for key, what in (*((key, "state") for key in state), (action, "action")):
-            check_key(key, vectors, path, what)
+        for key, kind in (*((key, "state") for key in state), (action, "action")):
+            check_key(key, vectors, path, kind)
         named = self._named_views()
         chosen = tuple(named) if keys.views is None else keys.views
         by_key = {key: view for view, key in named.items()}
-        # A view may be asked for by its name or by its feature.
+        # the user may name a view or its feature
         views = tuple(by_key.get(view, view) for view in chosen)
         for view in views:
             check_key(view, named, path, "view")
@@ -63,8 +59,10 @@ class LeRobotEpisodes(Episodes):
         )
 
     def _named_views(self) -> dict[str, str]:
-        """View -> feature: `observation.images.third` is `third`, `observation.image` is `image`,
-        unless that is taken.
+        """Return the feature of each view.
+
+        `observation.images.third` is the view `third`, and `observation.image` is `image` unless
+        that name is taken.
         """
         features = {view: self.dataset.view_key(view) for view in self.dataset.schema.views}
         last = [view.rpartition(".")[2] for view in features]
@@ -74,9 +72,7 @@ class LeRobotEpisodes(Episodes):
         }
 
     def _check_files(self) -> None:
-        """Say at once, rather than in the middle of loading, that the videos of a view are not
-        there.
-        """
+        """Raise a FileNotFoundError for missing videos now, not in the middle of loading."""
         for view, key in self.layout.view_keys.items():
             for path in dict.fromkeys(
                 self.dataset.file_of(index, key) for index in range(len(self))
@@ -84,25 +80,30 @@ class LeRobotEpisodes(Episodes):
                 if not path.is_file():
                     others = tuple(name for name in self.views if name != view)
                     raise FileNotFoundError(
-                        f"{path} is missing; it holds {key}. Copy the dataset again, or read it without that view: "
-                        f"Keys(views={others!r}), or --view-keys {' '.join(others)}"
+                        f"{path} is missing; it holds {key}. Copy the dataset again, or read it "
+                        f"without that view: Keys(views={others!r}), or --view-keys "
+                        f"{' '.join(others)}"
                     )
 
-    def _array(self, index: int, key: str) -> np.ndarray:
+    def array(self, index: int, key: str) -> np.ndarray:
+        """Return an array of an episode as it is stored, but pictures as uint8."""
         if key in self.dataset.schema.vectors:
             return self.dataset.vectors(index, (key,))[key]
         return self.dataset.frames(index, key.removeprefix(IMAGE_PREFIX))
 
-    def _place(self, index: int, key: str) -> str:
+    def location(self, index: int, key: str) -> str:
+        """Return the location of that array, for messages."""
         return f"{self.dataset.file_of(index, key)}, {key}"
 
-    def _decisions(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return self._decided.get(index, ((), ()))
+    def decisions(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the time steps of an episode's decisions, and their answers."""
+        return self._by_episode.get(index, ((), ()))
 
 
 def _slots(names: tuple[str, ...]) -> tuple[int, int]:
-    """(count, size) of object slots, from names such as slot0.x, slot0.y, slot1.x, slot1.y; other
-    names are one slot.
+    """Return (count, size) of object slots.
+
+    Names such as slot0.x, slot0.y, slot1.x, slot1.y are several slots, other names are one slot.
     """
     found = [_SLOT.fullmatch(name) for name in names]
     if all(found):
@@ -114,12 +115,10 @@ def _slots(names: tuple[str, ...]) -> tuple[int, int]:
     return 1, len(names)
 
 
-def _decisions(
+def _read_decisions(
     path: Path, lengths: tuple[int, ...]
 ) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Episode -> time steps of its decisions and their answers, where a dataset is a recording of
-    Camo.
-    """
+    """Return time steps and answers of each episode's decisions, if Camo recorded the dataset."""
     table = path / CAMO_TABLE
     if not table.is_file():
         return {}
@@ -136,16 +135,18 @@ def _decisions(
     }
     if decisions.keys() != set(range(len(lengths))):
         raise ValueError(
-            f"{table}: expected the episodes 0 to {len(lengths) - 1}, got {len(rows)} rows; record or copy the dataset again"
+            f"{table}: expected the episodes 0 to {len(lengths) - 1}, got {len(rows)} rows; record "
+            "or copy the dataset again"
         )
     for index, (steps, answers) in decisions.items():
         if any(not 0 <= step < lengths[index] for step in steps):
             raise ValueError(
-                f"{table}, episode {index}, decision_steps: expected time steps from 0 to {lengths[index] - 1}, got {steps}"
+                f"{table}, episode {index}, decision_steps: expected time steps from 0 to "
+                f"{lengths[index] - 1}, got {steps}"
             )
         if len(answers) != len(steps):
             raise ValueError(
-                f"{table}, episode {index}, z: expected an answer for each of the decisions {steps}, got {answers}; "
-                "record or copy the dataset again"
+                f"{table}, episode {index}, z: expected an answer for each of the decisions "
+                f"{steps}, got {answers}; record or copy the dataset again"
             )
     return decisions

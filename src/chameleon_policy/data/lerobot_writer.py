@@ -1,5 +1,6 @@
-"""Assembles recorded parts into a LeRobot v3.0 dataset: tables with pyarrow, videos joined by
-copying their packets.
+"""Assembling recorded episodes into a LeRobot v3.0 dataset.
+
+Tables are written with pyarrow, videos are joined by copying their packets.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from chameleon_policy.data.parts import Part, part_indices, read_part
+from chameleon_policy.data.lerobot_statistics import (
+    FeatureStatistics,
+    image_statistics,
+    vector_statistics,
+)
+from chameleon_policy.data.recorded_episodes import RecordedEpisode, part_indices, read_part
 from chameleon_policy.data.schema import (
     CODEBASE_VERSION,
     DATA_PATH,
@@ -28,7 +34,6 @@ from chameleon_policy.data.schema import (
     Schema,
     image_key,
 )
-from chameleon_policy.data.statistics import FeatureStatistics, image_statistics, vector_statistics
 from chameleon_policy.data.video import join_videos, video_info
 
 MEGABYTE = 1024**2
@@ -36,15 +41,14 @@ MEGABYTE = 1024**2
 
 @dataclass(frozen=True, kw_only=True)
 class FileLimits:
-    """When a second file is begun. An episode never spans two files."""
+    """The limits at which a further file is begun. An episode never spans two files."""
 
     data_mb: float = 100
     video_mb: float = 200
     video_seconds: float = 1000
-    """lerobot looks for a frame's time in float32, within 0.1 ms. From 1,024 s into a file on,
-    float32 steps by 0.12 ms, and in episodes of minutes some frames are not found. info.json has no
-    field for this limit.
-    """
+    """lerobot looks up the time of a frame in float32, within 0.1 ms. From 1,024 s on, float32 has
+    a resolution of 0.12 ms, so that some frames would not be found. info.json has no field for this
+    limit."""
     files_per_chunk: int = 1000
 
 
@@ -59,29 +63,30 @@ def assemble(
     *,
     limits: FileLimits = DEFAULT_LIMITS,
 ) -> None:
-    """Merge parts into a LeRobot v3.0 dataset. Running it again replaces what an earlier, perhaps
-    interrupted, run wrote.
+    """Assemble recorded episodes into a LeRobot v3.0 dataset.
 
-    meta/info.json is removed first and written last: its presence means that the dataset is
-    complete. Other files in `out` are left alone. The numbers of all vectors are held in memory,
-    the frames are not.
+    Files of an earlier call, which may have been interrupted, are replaced. meta/info.json is
+    removed first and written last, so that its presence means that the dataset is complete. Other
+    files in `out` are left alone. All vectors are held in memory, frames are not.
 
     Args:
-        parts: Folder that `write_part` wrote into. out: Folder of the dataset. schema: What each
-        frame holds; every part must have been recorded with it. episodes: Indices of the parts, in
-        the order in which they become episodes 0, 1, 2, ... of the dataset. limits: When a second
-        data or video file is begun.
+        parts: Folder that `write_part` wrote into.
+        out: Folder of the dataset.
+        schema: Contents of each frame; every episode must have been recorded with it.
+        episodes: Indices of the recorded episodes, in the order in which they become episodes
+            0, 1, 2, ... of the dataset.
+        limits: The limits at which a further data or video file is begun.
     """
     _check_episodes(parts, episodes)
     loaded = [read_part(parts, index, schema) for index in episodes]
     _remove_earlier(out)
 
     task_indices: dict[str, int] = {}
-    for part in loaded:
-        task_indices.setdefault(part.instruction, len(task_indices))
+    for episode in loaded:
+        task_indices.setdefault(episode.instruction, len(task_indices))
     columns = _columns(loaded, task_indices, schema)
 
-    rows = [_episode_row(number, part, columns, schema) for number, part in enumerate(loaded)]
+    rows = [_episode_row(index, episode, columns, schema) for index, episode in enumerate(loaded)]
     _write_data(out, columns, rows, limits)
     for view in schema.views:
         _write_videos(out, view, loaded, rows, schema, limits)
@@ -110,9 +115,7 @@ def _check_episodes(parts: Path, episodes: Sequence[int]) -> None:
 
 
 def _remove_earlier(out: Path) -> None:
-    """Delete an earlier dataset in `out`, by the names of the layout, so that nothing else in the
-    folder is touched.
-    """
+    """Delete the files of an earlier dataset in `out`, and nothing else in the folder."""
     (out / INFO_PATH).unlink(missing_ok=True)
     for pattern in ("data/chunk-*", "videos/*/chunk-*", "meta/episodes/chunk-*"):
         for folder in out.glob(pattern):
@@ -120,20 +123,20 @@ def _remove_earlier(out: Path) -> None:
 
 
 def _columns(
-    loaded: list[Part], task_indices: dict[str, int], schema: Schema
+    loaded: list[RecordedEpisode], task_indices: dict[str, int], schema: Schema
 ) -> dict[str, np.ndarray]:
-    """Every column of the data table over the whole dataset: (frames, d)."""
-    lengths = [part.length for part in loaded]
+    """Return every column of the data table over the whole dataset: (frames, d)."""
+    lengths = [episode.length for episode in loaded]
     frame_index = np.concatenate([np.arange(length) for length in lengths])
     indices = {
         "timestamp": frame_index / schema.fps,
         "frame_index": frame_index,
         "episode_index": np.repeat(np.arange(len(loaded)), lengths),
         "index": np.arange(len(frame_index)),
-        "task_index": np.repeat([task_indices[part.instruction] for part in loaded], lengths),
+        "task_index": np.repeat([task_indices[episode.instruction] for episode in loaded], lengths),
     }
     vectors = {
-        key: np.concatenate([part.vectors[key] for part in loaded]) for key in schema.vectors
+        key: np.concatenate([episode.vectors[key] for episode in loaded]) for key in schema.vectors
     }
     return vectors | {
         key: indices[key].astype(dtype)[:, None] for key, dtype in INDEX_FEATURES.items()
@@ -141,36 +144,37 @@ def _columns(
 
 
 def _episode_row(
-    number: int, part: Part, columns: dict[str, np.ndarray], schema: Schema
+    index: int, episode: RecordedEpisode, columns: dict[str, np.ndarray], schema: Schema
 ) -> dict[str, Any]:
-    """One row of meta/episodes, less the places in the files, which `_write_data` and
-    `_write_videos` fill in.
-    """
-    first = int(np.searchsorted(columns["episode_index"][:, 0], number))
-    rows = slice(first, first + part.length)
+    """Return one row of meta/episodes, to which `_write_data` and `_write_videos` add its files."""
+    first = int(np.searchsorted(columns["episode_index"][:, 0], index))
+    rows = slice(first, first + episode.length)
     statistics = {key: vector_statistics(values[rows]) for key, values in columns.items()}
     statistics |= {
-        image_key(view): image_statistics(*part.histograms[view]) for view in schema.views
+        image_key(view): image_statistics(*episode.histograms[view]) for view in schema.views
     }
     return {
-        "episode_index": number,
-        "tasks": [part.instruction],
-        "length": part.length,
+        "episode_index": index,
+        "tasks": [episode.instruction],
+        "length": episode.length,
         "dataset_from_index": rows.start,
         "dataset_to_index": rows.stop,
         "meta/episodes/chunk_index": 0,
         "meta/episodes/file_index": 0,
         **{
-            f"stats/{key}/{name}": v.tolist()
+            f"stats/{key}/{name}": value.tolist()
             for key, values in statistics.items()
-            for name, v in values.items()
+            for name, value in values.items()
         },
     }
 
 
 def _files(sizes: Sequence[tuple[float, ...]], limits: tuple[float, ...]) -> list[list[int]]:
-    """Episodes of each file, in order; no file of two or more episodes exceeds a limit in the sum
-    of their sizes.
+    """Distribute episodes over files, in order; only a file of a single episode may exceed a limit.
+
+    Args:
+        sizes: Sizes of each episode.
+        limits: Limit of the sum of each size in a file.
     """
     files: list[list[int]] = []
     filled: list[float] = []
@@ -183,7 +187,7 @@ def _files(sizes: Sequence[tuple[float, ...]], limits: tuple[float, ...]) -> lis
     return files
 
 
-def _place(file_number: int, limits: FileLimits) -> dict[str, int]:
+def _file_indices(file_number: int, limits: FileLimits) -> dict[str, int]:
     chunk_index, file_index = divmod(file_number, limits.files_per_chunk)
     return {"chunk_index": chunk_index, "file_index": file_index}
 
@@ -194,20 +198,21 @@ def _write_data(
     table = pa.table({key: _arrow(values) for key, values in columns.items()})
     slices = [table.slice(row["dataset_from_index"], row["length"]) for row in rows]
     for number, episodes in enumerate(
-        _files([(part.nbytes / MEGABYTE,) for part in slices], (limits.data_mb,))
+        _files([(piece.nbytes / MEGABYTE,) for piece in slices], (limits.data_mb,))
     ):
-        place = _place(number, limits)
-        path = out / DATA_PATH.format(**place)
+        indices = _file_indices(number, limits)
+        path = out / DATA_PATH.format(**indices)
         path.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(path, table.schema, compression="snappy") as writer:
             for episode in episodes:
                 writer.write_table(slices[episode])
-                rows[episode] |= {f"data/{name}": value for name, value in place.items()}
+                rows[episode] |= {f"data/{name}": value for name, value in indices.items()}
 
 
 def _arrow(values: np.ndarray) -> pa.Array:
-    """A column (T, d): lists of fixed length, or plain numbers if d is 1, which is how LeRobot
-    stores shape (1,).
+    """Return a column (T, d) as lists of fixed length.
+
+    If d is 1, return plain numbers, as LeRobot stores the shape (1,).
     """
     flat = pa.array(np.ascontiguousarray(values).ravel())
     return (
@@ -218,18 +223,19 @@ def _arrow(values: np.ndarray) -> pa.Array:
 def _write_videos(
     out: Path,
     view: str,
-    loaded: list[Part],
+    loaded: list[RecordedEpisode],
     rows: list[dict[str, Any]],
     schema: Schema,
     limits: FileLimits,
 ) -> None:
     key = image_key(view)
     sizes = [
-        (part.video(view).stat().st_size / MEGABYTE, part.length / schema.fps) for part in loaded
+        (episode.video(view).stat().st_size / MEGABYTE, episode.length / schema.fps)
+        for episode in loaded
     ]
     for number, episodes in enumerate(_files(sizes, (limits.video_mb, limits.video_seconds))):
-        place = _place(number, limits)
-        path = out / VIDEO_PATH.format(video_key=key, **place)
+        indices = _file_indices(number, limits)
+        path = out / VIDEO_PATH.format(video_key=key, **indices)
         path.parent.mkdir(parents=True, exist_ok=True)
         join_videos([loaded[episode].video(view) for episode in episodes], path, schema.rate)
         first = 0
@@ -240,7 +246,7 @@ def _write_videos(
                 "to_timestamp": float(last / schema.rate),
             }
             rows[episode] |= {
-                f"videos/{key}/{name}": value for name, value in (place | times).items()
+                f"videos/{key}/{name}": value for name, value in (indices | times).items()
             }
             first = last
 
@@ -252,8 +258,9 @@ def _write_episodes(out: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _write_tasks(out: Path, task_indices: dict[str, int]) -> None:
-    """The table of tasks as pandas would write it, without pandas: lerobot expects the text as the
-    index of the frame.
+    """Write the table of tasks as pandas would, without pandas.
+
+    lerobot expects the text as the index of the data frame.
     """
     number, text = "task_index", "__index_level_0__"
     described = {
@@ -295,11 +302,11 @@ def _write_tasks(out: Path, task_indices: dict[str, int]) -> None:
 
 
 def _dataset_statistics(
-    loaded: list[Part], columns: dict[str, np.ndarray], schema: Schema
+    loaded: list[RecordedEpisode], columns: dict[str, np.ndarray], schema: Schema
 ) -> dict[str, FeatureStatistics]:
     statistics = {key: vector_statistics(values) for key, values in columns.items()}
     for view in schema.views:
-        histograms = [part.histograms[view] for part in loaded]
+        histograms = [episode.histograms[view] for episode in loaded]
         statistics[image_key(view)] = image_statistics(
             np.sum([histogram for histogram, _ in histograms], axis=0),
             sum(count for _, count in histograms),
@@ -317,7 +324,7 @@ def _listed(statistics: dict[str, FeatureStatistics]) -> dict[str, dict[str, Any
 def _info(
     out: Path, schema: Schema, limits: FileLimits, episodes: int, frames: int, tasks: int
 ) -> dict[str, Any]:
-    # An integer where possible: lerobot's own datasets hold one, and some of its tools count on it.
+    # an integer where possible, as in lerobot's own datasets: some of its tools need one
     fps = int(schema.fps) if float(schema.fps).is_integer() else schema.fps
     features: dict[str, Any] = {}
     for view, (height, width) in schema.views.items():

@@ -1,6 +1,4 @@
-"""What every frame of a dataset holds, and the layout of a LeRobot v3.0 dataset that writer and
-reader share.
-"""
+"""The contents of a dataset's frames, and the layout of LeRobot v3.0 datasets."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ EPISODES_PATH = f"meta/episodes/{CHUNK_AND_FILE}.parquet"
 DATA_PATH = f"data/{CHUNK_AND_FILE}.parquet"
 VIDEO_PATH = f"videos/{{video_key}}/{CHUNK_AND_FILE}.mp4"
 
-# The columns that LeRobot puts into every dataset, beside the user's features.
+# the columns that LeRobot adds to every dataset
 INDEX_FEATURES = {
     "timestamp": "float32",
     "frame_index": "int64",
@@ -35,16 +33,16 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
 def image_key(view: str) -> str:
-    """Feature that holds the frames of a view: `third` -> `observation.images.third`."""
+    """Return the feature that holds the frames of a view: `third` -> `observation.images.third`."""
     return IMAGE_PREFIX + view
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """What every frame of the dataset holds; the same for all of its episodes."""
+    """The contents of every frame of a dataset."""
 
     fps: float
-    """Control steps per second; need not be an integer."""
+    """Control steps per second, not necessarily an integer."""
     robot_type: str
     views: Mapping[str, tuple[int, int]]
     """View -> (height, width) of its frames: `third` is the feature `observation.images.third`. May
@@ -53,9 +51,8 @@ class Schema:
     vectors: Mapping[str, tuple[str, ...]]
     """Feature -> names of its elements: `observation.state`, `action`, ..."""
     recorded: bool = field(default=False, compare=False, repr=False)
-    """Whether a dataset with it exists already: that is read as it is, while a new one is held to
-    what can be written.
-    """
+    """Whether a dataset with this schema exists already; only the schema of a new dataset has to be
+    one that we can write."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.fps) and self.fps > 0):
@@ -72,8 +69,8 @@ class Schema:
             self._check_name("view", view)
             if len(size) != 2 or any(not isinstance(n, int) or n < 2 or n % 2 for n in size):
                 raise ValueError(
-                    f"view {view!r}: height and width must be even (the videos are yuv420p, which halves both for colour), "
-                    f"got {tuple(size)}; render or crop to an even size"
+                    f"view {view!r}: height and width must be even (the videos are yuv420p, which "
+                    f"halves both for colour), got {tuple(size)}; render or crop to an even size"
                 )
         if not self.vectors:
             raise ValueError(
@@ -84,7 +81,8 @@ class Schema:
             if key in INDEX_FEATURES or key.startswith(IMAGE_PREFIX):
                 taken = ", ".join(INDEX_FEATURES)
                 raise ValueError(
-                    f"vector {key!r} has a reserved name: {taken} and {IMAGE_PREFIX}* are LeRobot's own"
+                    f"vector {key!r} has a reserved name: {taken} and {IMAGE_PREFIX}* are "
+                    "LeRobot's own"
                 )
             if isinstance(names, str) or not names or len(set(names)) != len(names):
                 raise ValueError(
@@ -92,19 +90,20 @@ class Schema:
                 )
 
     @staticmethod
-    def _check_name(what: str, name: str) -> None:
+    def _check_name(kind: str, name: str) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"{what} {name!r}: a name is made of letters, digits, '_', '-' and '.', since it becomes a path"
+                f"{kind} {name!r}: a name is made of letters, digits, '_', '-' and '.', since it "
+                "becomes a path"
             )
 
     @property
     def rate(self) -> Fraction:
-        """Frames per second as a ratio of small integers, in which video times are exact."""
+        """Frames per second as a ratio of small integers, so that video times are exact."""
         return Fraction(self.fps).limit_denominator(1001)
 
     def to_json(self) -> dict[str, Any]:
-        """The schema in JSON's types; two schemas are equal exactly if these are."""
+        """Return the schema in JSON's types, which are equal exactly if two schemas are."""
         return {
             "fps": float(self.fps),
             "robot_type": self.robot_type,
@@ -114,8 +113,9 @@ class Schema:
 
     @classmethod
     def from_info(cls, info: Mapping[str, Any]) -> Schema:
-        """The schema of a dataset, from its meta/info.json; features of other kinds than ours are
-        left out.
+        """Return the schema of a dataset from its meta/info.json.
+
+        Features that are neither pictures nor vectors of floats are left out.
         """
         views, vectors = {}, {}
         for key, feature in info["features"].items():
@@ -137,12 +137,10 @@ class Schema:
 
 
 def _picture_size(feature: Mapping[str, Any]) -> tuple[int, int] | None:
-    """(height, width) of a video or image feature; None for depth maps and whatever else is not
-    RGB.
-    """
+    """Return (height, width) of a video or image feature, or None if it is not RGB (depth maps)."""
     shape, names = tuple(feature["shape"]), feature.get("names")
-    facts = feature.get("info") or feature.get("video_info") or {}
-    if len(shape) != 3 or facts.get("video.is_depth_map"):
+    info = feature.get("info") or feature.get("video_info") or {}
+    if len(shape) != 3 or info.get("video.is_depth_map"):
         return None
     if isinstance(names, list) and len(names) == 3 and {"height", "width"} <= set(names):
         height, width = names.index("height"), names.index("width")
@@ -152,11 +150,9 @@ def _picture_size(feature: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _element_names(names: Any, size: int) -> tuple[str, ...]:
-    """Names of a vector's elements; datasets of others hold a list, a dict with one list, or
-    nothing.
-    """
+    """Return the names of a vector's elements, from a list, a dict with a list, or nothing."""
     if isinstance(names, dict):
-        names = [name for part in names.values() if isinstance(part, list) for name in part]
+        names = [name for group in names.values() if isinstance(group, list) for name in group]
     if isinstance(names, list) and len(set(map(str, names))) == size:
         return tuple(map(str, names))
     return tuple(str(i) for i in range(size))

@@ -1,6 +1,4 @@
-"""H.264 videos whose frame n stands at the time n / fps: encoding, joining without re-encoding, and
-decoding.
-"""
+"""H.264 videos whose frame n has the time n / fps: encoding, lossless joining, and decoding."""
 
 from __future__ import annotations
 
@@ -14,13 +12,13 @@ import numpy as np
 from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 
 KEY_FRAME_EVERY = 4
-# No B-frames: packets are stored in the order of display, so that episodes can be joined by
+# Without B-frames, packets are stored in the order of display, so that episodes can be joined by
 # shifting their times.
 ENCODER_OPTIONS = {"crf": "18", "preset": "fast", "bf": "0", "g": str(KEY_FRAME_EVERY)}
-# H.273 code point of the BT.601 matrix; written into the stream, so that no decoder has to guess.
+# H.273 code point of the BT.601 matrix, written into the stream so that no decoder has to guess
 BT601 = 6
-# Colours are converted by as many threads as there are cores from av 17 on: for small pictures ten
-# times slower than by one.
+# From av 17 on, colours are converted by one thread per core, which is ten times slower than one
+# thread for small pictures.
 ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 
@@ -33,7 +31,7 @@ def encode_video(path: Path, frames: np.ndarray, rate: Fraction) -> None:
         context = stream.codec_context
         context.time_base = 1 / rate
         context.colorspace, context.color_range = BT601, ColorRange.MPEG
-        # Episodes are written by many processes at once: one thread each.
+        # one thread, since many processes write episodes at the same time
         context.thread_count = 1
         converter = VideoReformatter()
         for number, pixels in enumerate(frames):
@@ -51,11 +49,9 @@ def encode_video(path: Path, frames: np.ndarray, rate: Fraction) -> None:
 
 
 def join_videos(paths: Sequence[Path], out: Path, rate: Fraction) -> None:
-    """Join videos by `encode_video` into one, copying their packets; frame n of the whole stands at
-    n / fps.
-    """
-    # An MP4's clock ticks an integer number of times per second: `numerator` ticks, of which a
-    # frame lasts `denominator`.
+    """Join videos of `encode_video` by copying packets; frame n of the result is at n / fps."""
+    # An MP4's clock ticks an integer number of times per second: `numerator` times, and a frame
+    # lasts `denominator` ticks.
     tick, ticks_per_frame = Fraction(1, rate.numerator), rate.denominator
     number = 0
     with av.open(str(out), "w", format="mp4", options={"movflags": "faststart"}) as container:
@@ -70,8 +66,9 @@ def join_videos(paths: Sequence[Path], out: Path, rate: Fraction) -> None:
                     headers = stream.codec_context.extradata or b""
                 elif stream.codec_context.extradata != headers:
                     raise ValueError(
-                        f"{path} was encoded with other settings than {paths[0]} (another version of av or x264?), so they "
-                        f"cannot be joined without loss; delete the folder {path.parent} and record that episode again"
+                        f"{path} was encoded with other settings than {paths[0]} (another version "
+                        "of av or x264?), so they cannot be joined without loss; delete the "
+                        f"folder {path.parent} and record that episode again"
                     )
                 for packet in source.demux(stream):
                     if packet.size == 0:  # the demuxer's end mark
@@ -84,7 +81,7 @@ def join_videos(paths: Sequence[Path], out: Path, rate: Fraction) -> None:
 
 
 def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndarray:
-    """Frames first .. first + length - 1 of a video, (length, H, W, 3) uint8."""
+    """Decode frames first .. first + length - 1 of a video, (length, H, W, 3) uint8."""
     frames, done = np.empty(0, np.uint8), 0
     converter = VideoReformatter()
     try:
@@ -95,22 +92,24 @@ def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndar
                 )
             stream = container.streams.video[0]
             assert stream.time_base is not None
-            # Episodes are read by several threads at once: one each.
+            # one thread, since several threads read episodes at the same time
             stream.codec_context.thread_count = 1
             container.seek(round(first / rate / stream.time_base), stream=stream, backward=True)
             for frame in container.decode(stream):
                 if frame.pts is None:
                     raise ValueError(
-                        f"{path}: a frame has no time stamp; expected frame n at n / {float(rate):g} seconds"
+                        f"{path}: a frame has no time stamp; expected frame n at n / "
+                        f"{float(rate):g} seconds"
                     )
                 number = round(frame.pts * stream.time_base * rate)
                 if number < first:
                     continue
                 if number != first + done:
                     raise ValueError(
-                        f"{path}: expected frame {first + done}, got frame {number}; the video is damaged"
+                        f"{path}: expected frame {first + done}, got frame {number}; the video is "
+                        "damaged"
                     )
-                # The decoder paints over what is missing in a file that was cut short.
+                # the decoder fills in missing parts of a file that was cut short
                 if frame.is_corrupt:
                     raise ValueError(
                         f"{path}: frame {number} is damaged; record or copy the dataset again"
@@ -126,12 +125,13 @@ def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndar
             f"{path} is damaged ({error}); record or copy the dataset again"
         ) from error
     raise ValueError(
-        f"{path}: expected {length} frames from frame {first} on, got {done}; the file is cut short: record again"
+        f"{path}: expected {length} frames from frame {first} on, got {done}; the file is cut "
+        "short: record again"
     )
 
 
 def video_info(path: Path, fps: float) -> dict[str, Any]:
-    """What meta/info.json says of a video feature."""
+    """Return the entry of a video feature in meta/info.json."""
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         return {

@@ -1,4 +1,4 @@
 """Closed-loop evaluation: environments in parallel, one batched policy, scores with intervals.
 
-Read in this order: pool -> rollouts -> evaluation -> loading -> watch, videos.
+Read in this order: pool -> executor -> rollouts -> evaluation -> loading -> watch, videos.
 """

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from chameleon_policy.evaluate.pool import EnvPool
-from chameleon_policy.evaluate.rollouts import Policy, Rollout, roll_out
+from chameleon_policy.evaluate.rollouts import AtDecision, Policy, Rollout, roll_out
 from chameleon_policy.policy import Features, InstructionEncoder
 from chameleon_policy.seeds import EVALUATION_SEEDS, refuse_training_seeds
 from chameleon_policy.suite import EnvironmentSettings, ScoreSummary, suite_named
@@ -94,6 +94,7 @@ def evaluate(
     parallel: int = 36,
     workers: int = 2,
     training_seeds: bool = False,
+    at_decision: AtDecision = lambda state, slots: state,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Evaluation:
     """Play an episode for every seed.
@@ -113,6 +114,7 @@ def evaluate(
             steps=steps,
             executed=executed,
             instruction=embed_instruction(policy.features, instruction),
+            at_decision=at_decision,
             progress=progress,
         )
     return Evaluation(settings, rollouts)

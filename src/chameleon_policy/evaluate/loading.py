@@ -13,7 +13,7 @@ from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.policy import Features, VisuomotorPolicy
 from chameleon_policy.suite import EnvironmentSettings, ExpertKind, Spaces, find_task
-from chameleon_policy.train.checkpoint import SETTINGS, load_trained
+from chameleon_policy.train.checkpoint import RUN_SETTINGS, load_trained
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 EXPERTS: tuple[ExpertKind, ...] = ("oracle", "guess")
@@ -21,7 +21,7 @@ EXPERTS: tuple[ExpertKind, ...] = ("oracle", "guess")
 
 def training_of(run: Path | str) -> dict[str, Any] | None:
     """Return the training settings and last metrics of a run; None if the folder is no run."""
-    path = Path(run) / SETTINGS
+    path = Path(run) / RUN_SETTINGS
     if not path.is_file():
         return None
     settings, lines = json.loads(path.read_text()), read_metrics(Path(run) / METRICS)

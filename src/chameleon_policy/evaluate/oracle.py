@@ -6,7 +6,6 @@ Batching, memory states, chunks and processes are those of every policy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -40,6 +39,7 @@ class OraclePolicy:
     method = "oracle"
     device = torch.device("cpu")
     executed = 1
+    temporal_ensemble = None
     features = Features(
         objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=1
     )
@@ -64,10 +64,6 @@ class OraclePolicy:
         """Remember the action that is shown."""
         assert len(observation.proprioception) == len(state)
         return LastAction(observation.proprioception)
-
-    def drop_plans(self, state: LastAction, robots: Sequence[int]) -> LastAction:
-        """Return the memory as it is: the oracle plans nothing ahead."""
-        return state
 
     def act(
         self, state: LastAction, *, steps: int | None = None, source: Tensor | None = None

@@ -23,7 +23,6 @@ from chameleon_policy.report.demo_page import Clip, Contender, Showing, demo_pag
 from chameleon_policy.report.evaluation_table import evaluation_table
 from chameleon_policy.suite import find_task
 from chameleon_policy.train.metrics import METRICS, read_metrics
-from chameleon_policy.train.run import RunConfig
 
 TASK = "clean-plate"
 NAMES = {"chameleon": "Chameleon", "no-memory": "its memoryless twin"}
@@ -110,8 +109,7 @@ def _record_and_train(config: DemoConfig, workspace: Workspace) -> None:
     budgets = {"chameleon": config.minutes, "no-memory": config.twin_minutes}
     for number, (method, minutes) in enumerate(budgets.items(), start=2):
         console.rule(f"{number}. Training {NAMES[method]}")
-        run = RunConfig.by_recipe(
-            recipe_for(suite.name, "state"),
+        run = recipe_for(suite.name, "state").run(
             data=(out / "data",),
             training={"minutes": minutes, "seed": config.seed},
             method=method,

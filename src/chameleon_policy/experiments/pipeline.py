@@ -21,8 +21,9 @@ from chameleon_policy.exit_codes import STOPPED
 from chameleon_policy.provenance import write_result
 from chameleon_policy.recorder import record_once
 from chameleon_policy.suite import SUITES, Mode, RecordingSettings, suite_named
-from chameleon_policy.train.recipes import RecipeName
-from chameleon_policy.train.run import AlreadyTrainedError, RunConfig, train
+from chameleon_policy.train.config import RunConfig
+from chameleon_policy.train.recipes import RECIPES, Recipe, RecipeName
+from chameleon_policy.train.training import AlreadyTrainedError, train
 
 SuiteName = Annotated[
     str, tyro.conf.arg(constructor=tyro.extras.literal_type_from_choices(tuple(SUITES)))
@@ -89,9 +90,9 @@ class Workspace:
         self.console.print(text, soft_wrap=True)
 
 
-def recipe_for(suite: str, observation: Mode) -> RecipeName:
-    """Return the name of the recipe for training on a suite's observations."""
-    return cast(RecipeName, suite_named(suite).recipes[observation])
+def recipe_for(suite: str, observation: Mode) -> Recipe:
+    """Return the recipe for training on a suite's observations."""
+    return RECIPES[cast(RecipeName, suite_named(suite).recipes[observation])]
 
 
 def choose_tasks(suite: str, tasks: Sequence[str]) -> tuple[str, ...]:

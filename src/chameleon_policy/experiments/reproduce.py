@@ -29,11 +29,9 @@ from chameleon_policy.policy.presets import PresetName
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.evaluation_table import interval
 from chameleon_policy.suite import full_name, suite_named
-from chameleon_policy.train.checkpoint import POLICY
-from chameleon_policy.train.checkpoint import SETTINGS as RUN_SETTINGS
+from chameleon_policy.train.checkpoint import POLICY, RUN_SETTINGS
 from chameleon_policy.train.metrics import METRICS, read_metrics
-from chameleon_policy.train.order import equal_frames
-from chameleon_policy.train.run import RunConfig
+from chameleon_policy.train.sampling import balanced_pass
 
 RESULTS = Path(__file__).parents[3] / "docs/results"
 """Published results, in a checkout; an installed package has none."""
@@ -87,8 +85,7 @@ def reproduce(config: Reproduction, workspace: Workspace) -> dict[str, Any]:
     """
     suite, out = suite_named(config.suite), workspace.out
     # Whatever can be refused is made before the long work.
-    run = RunConfig.by_recipe(
-        recipe_for(config.suite, "rgb"),
+    run = recipe_for(config.suite, "rgb").run(
         data=tuple(out / "data" / task for task in config.tasks),
         held_out=tuple(out / "held-out" / task for task in config.tasks),
         training={
@@ -201,7 +198,7 @@ def _frames_per_step(config: Reproduction, out: Path) -> float:
     if training["equal_frames"]:
         episodes = [
             episodes[number]
-            for number in equal_frames([lengths[task] for task in episodes], episodes)
+            for number in balanced_pass([lengths[task] for task in episodes], episodes)
         ]
     return float(training["batch"] * sum(lengths[task] for task in episodes) / len(episodes))
 

@@ -1,9 +1,9 @@
-"""A policy as two programs that run without this package's model code: `observe` and `act`.
+"""Export a policy as two programs, `observe` and `act`, that run without this package's model code.
 
-    programs -> onnx_files -> directory -> exporting    from a trained policy to a directory; needs torch
-    manifest -> runtime                                 from a directory to actions; NumPy, and torch or ONNX Runtime
-    check                                               the one beside the other
+    programs -> writing -> check -> exporting    from a trained policy to a directory; needs torch
+    manifest -> runtime                          from a directory to actions; NumPy, and torch or
+                                                 ONNX Runtime
 
-`chameleon export RUN` calls `exporting.export_policy`. Nothing is imported here, so that whoever
-runs an export through ONNX Runtime does not wait for torch, and need not have it.
+`chameleon export RUN` calls `exporting.export_policy`. This file imports nothing, so that running
+an export through ONNX Runtime does not need torch.
 """

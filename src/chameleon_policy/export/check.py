@@ -1,5 +1,6 @@
-"""An exported policy beside the policy itself: the same observations and noise, each with its own
-memory, tick by tick.
+"""Compare an exported policy with the policy itself over a rollout.
+
+Both get the same observations and noise, control step by control step, and keep their own memory.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from chameleon_policy.export.manifest import Runtime
-from chameleon_policy.export.programs import observed_tensors
+from chameleon_policy.export.programs import observation_tensors
 from chameleon_policy.export.runtime import ExportedPolicy
 from chameleon_policy.policy import Observation, VisuomotorPolicy
 from chameleon_policy.policy.normalizer import Range
@@ -23,34 +24,31 @@ TICKS = 20
 ACT_EVERY = 4
 SEED = 0
 BATCHES = (1, 3)
-"""Robots that a free batch dimension is tried with; neither is the number that it was traced
-with.
-"""
+"""Numbers of robots compared when the batch dimension is free; neither is the traced one."""
 TOLERANCE = 1e-4
-"""Largest difference, as a share of the largest value that a tensor takes. docs/export.md has what
-was measured.
+"""Largest difference allowed, as a share of the tensor's largest value.
+
+docs/export.md has measured differences.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errors:
-    """Largest differences to the policy itself over a rollout, as shares of the largest value of
-    the tensor.
-    """
+class Deviations:
+    """Largest differences to the policy over a rollout, as shares of the tensor's largest value."""
 
     runtime: Runtime
     batch_size: int
     memory: float
-    """Of everything that is carried from step to step, but for `working`."""
+    """Of all tensors carried from step to step, except `working`."""
     working: float
-    """Of what the head reads."""
+    """Of the working state, which the head reads."""
     actions: float
 
     @property
     def largest(self) -> float:
-        """Of all; not a number if one of them is not."""
-        found = (self.memory, self.working, self.actions)
-        return math.nan if any(map(math.isnan, found)) else max(found)
+        """The largest of the three; NaN if one of them is NaN."""
+        shares = (self.memory, self.working, self.actions)
+        return math.nan if any(map(math.isnan, shares)) else max(shares)
 
 
 def check_export(
@@ -59,47 +57,50 @@ def check_export(
     runtimes: tuple[Runtime, ...],
     steps: int,
     batch_size: int | None,
-) -> tuple[Errors, ...]:
-    """Compare what lies in the directory with the policy; ValueError if they differ by more than
-    rounding does.
+) -> tuple[Deviations, ...]:
+    """Compare the programs in a directory with the policy.
+
+    Raise a ValueError if they differ by more than `TOLERANCE`.
     """
-    found = []
+    compared = []
     for runtime in runtimes:
         exported = ExportedPolicy(directory, runtime)
         for robots in BATCHES if batch_size is None else (batch_size,):
-            errors = roll_both(exported, policy, runtime, steps, robots)
-            found.append(errors)
-            if not errors.largest <= TOLERANCE:  # written so that NaN fails too
+            deviations = compare_rollouts(exported, policy, runtime, steps, robots)
+            compared.append(deviations)
+            if not deviations.largest <= TOLERANCE:  # so that NaN fails too
                 raise ValueError(
-                    f"the {runtime} programs do not do what the policy does: over {TICKS} control steps of {robots} robots "
-                    f"they differ by {errors.memory:.1e} in the memory, {errors.working:.1e} in the working state and "
-                    f"{errors.actions:.1e} in the actions (allowed: {TOLERANCE:.0e} of the largest value). Nothing was "
-                    "written; please report it, with the method and the versions of torch and onnxruntime"
+                    f"the {runtime} programs differ from the policy: over {TICKS} control steps "
+                    f"of {robots} robots by {deviations.memory:.1e} in the memory, "
+                    f"{deviations.working:.1e} in the working state and "
+                    f"{deviations.actions:.1e} in the actions "
+                    f"(allowed: {TOLERANCE:.0e} of the largest value). Nothing was written; "
+                    "please report it, with the method and the versions of torch and onnxruntime"
                 )
-    return tuple(found)
+    return tuple(compared)
 
 
-def roll_both(
+def compare_rollouts(
     exported: ExportedPolicy, policy: VisuomotorPolicy, runtime: Runtime, steps: int, robots: int
-) -> Errors:
-    """Both through `TICKS` random observations, with a chunk of actions every few."""
+) -> Deviations:
+    """Run both for `TICKS` random observations, acting every `ACT_EVERY`; return the deviations."""
     generator = torch.Generator().manual_seed(SEED)
     state, memory = policy.initial_state(robots), exported.initial_state(robots)
     largest: dict[str, float] = {}
     differences: dict[str, float] = {}
 
-    def compare(name: str, theirs: np.ndarray[Any, Any], ours: Tensor) -> None:
-        expected = ours.detach().cpu().numpy().astype(np.float64)
+    def compare(name: str, actual: np.ndarray[Any, Any], reference: Tensor) -> None:
+        expected = reference.detach().cpu().numpy().astype(np.float64)
         largest[name] = max(largest.get(name, 0.0), float(np.abs(expected).max()))
-        # np.maximum keeps NaN, which `max` may lose
+        # np.maximum keeps NaN; max() may lose it.
         differences[name] = float(
-            np.maximum(differences.get(name, 0.0), np.abs(theirs - expected).max())
+            np.maximum(differences.get(name, 0.0), np.abs(actual - expected).max())
         )
 
     for tick in range(TICKS):
-        seen = random_observation(policy, robots, generator)
-        state = policy.observe(seen, state)
-        memory = exported.observe(as_arrays(seen), memory)
+        observation = random_observation(policy, robots, generator)
+        state = policy.observe(observation, state)
+        memory = exported.observe(as_arrays(observation), memory)
         for name, tensor in state.tensors().items():
             compare(name, memory[name], tensor)
         if tick % ACT_EVERY == 0:
@@ -113,7 +114,7 @@ def roll_both(
             )
     shares = {name: _share(differences[name], largest[name]) for name in differences}
     carried = [share for name, share in shares.items() if name not in ("working", "actions")]
-    return Errors(
+    return Deviations(
         runtime=runtime,
         batch_size=robots,
         memory=float(np.max(carried)),
@@ -122,21 +123,21 @@ def roll_both(
     )
 
 
-def described(errors: tuple[Errors, ...]) -> dict[str, Any]:
-    """For `policy.json`."""
+def check_details(deviations: tuple[Deviations, ...]) -> dict[str, Any]:
+    """Return the settings and deviations of the comparison, as they stand in `policy.json`."""
     return {
         "ticks": TICKS,
         "act_every": ACT_EVERY,
         "seed": SEED,
         "tolerance": TOLERANCE,
-        "errors": [*map(asdict, errors)],
+        "errors": [*map(asdict, deviations)],
     }
 
 
 def random_observation(
     policy: VisuomotorPolicy, robots: int, generator: torch.Generator
 ) -> Observation:
-    """Numbers out of the ranges that the policy was trained with, and pictures of noise."""
+    """Draw a batch of observations: vectors in the ranges seen in training, images of noise."""
     features, statistics = policy.features, policy.statistics
 
     def within(limits: Range | None, size: int) -> Tensor:
@@ -163,8 +164,8 @@ def random_observation(
 
 
 def as_arrays(observation: Observation) -> dict[str, Any]:
-    """An observation as `ExportedPolicy.observe` takes it."""
-    arrays = {name: tensor.numpy() for name, tensor in observed_tensors(observation).items()}
+    """Convert an observation to the arrays that `ExportedPolicy.observe` takes."""
+    arrays = {name: tensor.numpy() for name, tensor in observation_tensors(observation).items()}
     images = {
         name.removeprefix("images."): array
         for name, array in arrays.items()
@@ -177,5 +178,5 @@ def as_arrays(observation: Observation) -> dict[str, Any]:
 
 
 def _share(difference: float, largest: float) -> float:
-    """Of a tensor that is always zero, every difference is too much."""
+    """Return a relative difference; any is infinite if the tensor is always zero."""
     return difference / largest if largest > 0 else (0.0 if difference == 0 else math.inf)

@@ -1,8 +1,7 @@
-"""`policy.json`: what an exported policy's programs take and give, in which order, and which files
-belong to it.
+"""Read and write `policy.json`: inputs and outputs of an export's programs in order, and its files.
 
-Read without torch. Everything that a program of your own needs to run the two graphs stands in this
-file.
+Reading needs no torch. The file has everything that a program of your own needs to run the two
+graphs.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ FORMAT = "chameleon-export"
 FORMAT_VERSION = 1
 MANIFEST = "policy.json"
 BATCH = "batch"
-"""Stands in a shape for the number of robots, where that is free."""
+"""Stands in a shape for the number of robots, where any number is possible."""
 NEXT = "next."
-"""In front of the names of `observe`'s outputs: the memory after the step."""
+"""Prefix of the names of `observe`'s outputs: the memory after the step."""
 NOISE = "noise"
 Runtime = Literal["torch", "onnx"]
 FILES: dict[Runtime, dict[str, str]] = {
@@ -34,18 +33,18 @@ class TensorSpec:
 
     name: str
     shape: tuple[int | str, ...]
-    """The first dimension is the batch: a number, or "batch" where it is free."""
+    """The first dimension is the batch: a number, or "batch" for any."""
     dtype: str
-    """As NumPy calls it."""
+    """NumPy's name of the type."""
 
     def sizes(self, batch: int) -> tuple[int, ...]:
-        """The shape for so many robots."""
+        """Return the shape for `batch` robots."""
         return tuple(batch if isinstance(size, str) else size for size in self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """What a program takes and gives, in order."""
+    """Inputs and outputs of a program, in order."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -53,13 +52,13 @@ class Signature:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Everything that `policy.json` says."""
+    """Content of `policy.json`."""
 
     method: str
     batch_size: int | None
     """Robots at a time; None: any number."""
     sampling_steps: int
-    """Of a chunk; they are part of `act` and cannot be changed."""
+    """Sampling steps of a chunk; they are part of `act` and cannot be changed."""
     executed: int
     """Actions of a chunk to carry out before the next one is due."""
     device: str
@@ -71,27 +70,27 @@ class Manifest:
     files: dict[str, str]
     """SHA-256 of each program's file."""
     details: dict[str, Any] = field(default_factory=dict)
-    """For people: features, statistics (already inside the programs), versions, revision, and the
-    check against eager.
+    """Information for people that no program needs.
+
+    Features, statistics (already inside the programs), versions, revision, and the comparison with
+    the policy.
     """
 
     @property
     def memory(self) -> tuple[TensorSpec, ...]:
-        """The tensors of the memory, by the names that they have as inputs. It begins with
-        zeros.
-        """
+        """Tensors of the memory, by their names as inputs. A memory begins with zeros."""
         return tuple(
             TensorSpec(name=spec.name.removeprefix(NEXT), shape=spec.shape, dtype=spec.dtype)
             for spec in self.observe.outputs
         )
 
     @property
-    def seen(self) -> tuple[TensorSpec, ...]:
-        """The tensors of an observation."""
+    def observation(self) -> tuple[TensorSpec, ...]:
+        """Tensors of an observation."""
         return self.observe.inputs[: len(self.observe.inputs) - len(self.memory)]
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the file."""
+        """Return the document to write."""
         own = {
             name: value
             for name, value in asdict(self).items()
@@ -109,16 +108,17 @@ class Manifest:
         }
 
     def text(self) -> str:
-        """The content of the file."""
+        """Return the text of the file."""
         return json.dumps(self.to_json(), indent=2) + "\n"
 
 
 def read_manifest(directory: Path | str) -> Manifest:
-    """What an export says of itself, or an error that says what is wrong with the directory."""
+    """Read an export's manifest, or raise an error that says what is wrong with the directory."""
     path = Path(directory) / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(
-            f"{directory} is no exported policy: {MANIFEST} is missing; write one: chameleon export RUN"
+            f"{directory} is no exported policy: {MANIFEST} is missing; "
+            "write one: chameleon export RUN"
         )
     try:
         document = json.loads(path.read_text())
@@ -128,12 +128,14 @@ def read_manifest(directory: Path | str) -> Manifest:
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError(
-            f'{path} does not describe an exported policy (no "format": "{FORMAT}"); use chameleon export RUN'
+            f'{path} does not describe an exported policy (no "format": "{FORMAT}"); '
+            "use chameleon export RUN"
         )
     if document.get("format_version") != FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {document.get('format_version')}, this package reads {FORMAT_VERSION}; export the "
-            "policy again, or install the version of chameleon-policy that wrote it"
+            f"{path} has format version {document.get('format_version')}, this package reads "
+            f"{FORMAT_VERSION}; export the policy again, or install the version of "
+            "chameleon-policy that wrote it"
         )
     try:
         return _parsed(document)
@@ -178,13 +180,13 @@ def _signature(document: dict[str, Any]) -> Signature:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_file(directory: Path, name: str, manifest: Manifest) -> Path:
-    """The file of that name, if it is the one that the manifest was written with."""
+    """Return the path of an export's file, after comparing its SHA-256 with the manifest."""
     path = directory / name
     if not path.is_file():
         raise FileNotFoundError(
@@ -192,7 +194,7 @@ def check_file(directory: Path, name: str, manifest: Manifest) -> Path:
         )
     if digest(path) != manifest.files.get(name):
         raise ValueError(
-            f"{path} is not the file that {MANIFEST} beside it was written with (its SHA-256 differs); copy the whole "
-            "directory again, or export the policy again"
+            f"{path} is not the file that {MANIFEST} next to it was written with "
+            "(its SHA-256 differs); copy the whole directory again, or export the policy again"
         )
     return path

@@ -1,17 +1,16 @@
 """`observe` and `act` as programs: modules with flat tensors in and out, traced by `torch.export`.
 
-    observe   an observation, then the memory by the names of `MemoryState.tensors` -> the memory after the step
-    act       what of the memory the method's head reads, then noise B H A -> actions B H A in the robot's units
+    observe   tensors of an observation, then tensors of the memory, by the names of
+              `MemoryState.tensors` -> the memory after the step
+    act       the tensors of the memory that the method's head reads, then noise B H A
+              -> actions B H A in the robot's units
 
 Decisions
-- Statistics are inside: programs take and give the robot's units.
-- Sampling steps are unrolled. A loop with a network inside would be a graph within a graph, which
-  fewer runtimes take.
-- A program has the weights that it reads and no others: which those are is seen while it runs once,
-  and so is what of the
-  memory `act` reads.
-- What the policy checks before it computes (`observe`, `act`) is not in a program;
-  `runtime.ExportedPolicy` checks the same.
+- Normalisation statistics are inside: inputs and outputs are in the robot's units.
+- Sampling steps are unrolled: fewer runtimes support a loop with a network inside.
+- A program contains only the weights that it reads. Running it once shows which these are, and
+  which tensors of the memory `act` reads.
+- The policy's checks of its arguments are not in the programs; `runtime.ExportedPolicy` makes them.
 """
 
 from __future__ import annotations
@@ -34,36 +33,36 @@ from chameleon_policy.kernels.frozen import freeze
 from chameleon_policy.policy import Features, MemoryState, Observation, VisuomotorPolicy
 
 EXAMPLE_BATCH = 2
-"""Robots of the example that a free batch dimension is traced with: one would be taken for a
-constant.
-"""
+"""Robots to trace a free batch dimension with; torch.export takes a size of 1 for a constant."""
 
 
 class ObserveProgram(nn.Module):
-    """One control step: observation and memory in, memory out."""
+    """Module of one control step: observation and memory in, memory out."""
 
     def __init__(self, policy: VisuomotorPolicy) -> None:
         super().__init__()
         self.policy = policy
         self.blank = policy.initial_state(1)
-        self.seen = observed_names(policy.features)
-        self.inputs = (*self.seen, *self.blank.tensors())
+        self.observed = observation_names(policy.features)
+        self.inputs = (*self.observed, *self.blank.tensors())
         self.outputs = tuple(f"{NEXT}{name}" for name in self.blank.tensors())
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Inputs and outputs in the order of their names."""
+        """Return the `outputs`; `tensors` are the `inputs` in order."""
         given = dict(zip(self.inputs, tensors, strict=True))
-        observation = observation_of(
-            {name: given[name].unsqueeze(1) for name in self.seen if name != "instruction"}
+        # `advance` takes a time axis, which an instruction does not have.
+        observation = observation_from(
+            {
+                name: given[name] if name == "instruction" else given[name].unsqueeze(1)
+                for name in self.observed
+            }
         )
-        if "instruction" in given:  # one for a whole episode: it has no time axis
-            observation = _told(observation, given["instruction"])
         after = self.policy.advance(observation, self.blank.with_tensors(given))
         return tuple(after.tensors().values())
 
 
 class ActProgram(nn.Module):
-    """A chunk of actions out of the named parts of a memory."""
+    """Module of a chunk of actions: tensors of the memory and noise in, actions out."""
 
     def __init__(
         self, policy: VisuomotorPolicy, steps: int, inputs: Sequence[str] | None = None
@@ -75,16 +74,17 @@ class ActProgram(nn.Module):
         self.outputs = ("actions",)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Inputs in the order of their names to the actions, a tuple of one."""
+        """Return the actions, a tuple of one; `tensors` are the `inputs` in order."""
         given = dict(zip(self.inputs, tensors, strict=True))
-        source = given.pop(NOISE, "zero")  # a method that draws nothing has no input for it
+        # A method that draws no noise has no input for it.
+        source = given.pop(NOISE, "zero")
         chunk = self.policy._sample(self.blank.with_tensors(given), self.steps, source, None)  # type: ignore[arg-type]
         return (self.policy.normalize_action.inverse(chunk),)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Traced:
-    """A program, and what it takes and gives."""
+    """A traced program and its signature."""
 
     program: ExportedProgram
     signature: Signature
@@ -92,43 +92,44 @@ class Traced:
 
 @torch.no_grad()
 def trace_observe(policy: VisuomotorPolicy, batch_size: int | None) -> Traced:
-    """`observe` of a policy for so many robots; None: for any number."""
+    """Trace `observe` of a policy for a number of robots; None: any number."""
     frozen = _frozen(policy)
     state, observation = _example(frozen, batch_size)
-    tensors = {**observed_tensors(observation), **state.tensors()}
+    tensors = {**observation_tensors(observation), **state.tensors()}
     return _traced(ObserveProgram(frozen), tensors, batch_size)
 
 
 @torch.no_grad()
 def trace_act(policy: VisuomotorPolicy, steps: int, batch_size: int | None) -> Traced:
-    """`act` of a policy with so many sampling steps."""
+    """Trace `act` of a policy with a number of sampling steps."""
     frozen = _frozen(policy)
     state, observation = _example(frozen, batch_size)
-    # some methods refuse to act before they have seen something
+    # Some methods refuse to act before the first observation.
     state = frozen.observe(observation, state)
     noise = torch.zeros(
         len(state), policy.features.horizon, policy.features.action, device=policy.device
     )
     tensors = {**state.tensors(), NOISE: noise}
-    every = ActProgram(frozen, steps)
-    touched = _touched(every, tensors)
-    read = [name for name, tensor in tensors.items() if _place(tensor) in touched]
+    storages = _storages_read(ActProgram(frozen, steps), tensors)
+    read = [name for name, tensor in tensors.items() if _storage(tensor) in storages]
     return _traced(
         ActProgram(frozen, steps, read), {name: tensors[name] for name in read}, batch_size
     )
 
 
-def observed_names(features: Features) -> tuple[str, ...]:
-    """Of an observation's tensors: images.<view> for every view, objects, proprioception,
-    instruction.
+def observation_names(features: Features) -> tuple[str, ...]:
+    """Return the names of an observation's tensors.
+
+    These are images.<view> for every view, proprioception, and, where the features have them,
+    objects and instruction.
     """
     optional = {"objects": features.objects, "instruction": features.language}
-    there = [name for name, feature in optional.items() if feature is not None]
-    return (*(f"images.{view.name}" for view in features.views), "proprioception", *there)
+    present = [name for name, feature in optional.items() if feature is not None]
+    return (*(f"images.{view.name}" for view in features.views), "proprioception", *present)
 
 
-def observed_tensors(observation: Observation) -> dict[str, Tensor]:
-    """An observation's tensors by these names, in their order."""
+def observation_tensors(observation: Observation) -> dict[str, Tensor]:
+    """Return an observation's tensors by the names of `observation_names`, in their order."""
     views = {f"images.{name}": image for name, image in observation.images.items()}
     others = {
         name: getattr(observation, name) for name in ("proprioception", "objects", "instruction")
@@ -136,8 +137,8 @@ def observed_tensors(observation: Observation) -> dict[str, Tensor]:
     return views | {name: tensor for name, tensor in others.items() if tensor is not None}
 
 
-def observation_of(tensors: dict[str, Tensor]) -> Observation:
-    """An observation out of tensors by these names."""
+def observation_from(tensors: dict[str, Tensor]) -> Observation:
+    """Build an observation from tensors by the names of `observation_names`."""
     images = {
         name.removeprefix("images."): tensor
         for name, tensor in tensors.items()
@@ -146,15 +147,6 @@ def observation_of(tensors: dict[str, Tensor]) -> Observation:
     return Observation(
         images=images,
         **{name: value for name, value in tensors.items() if not name.startswith("images.")},
-    )
-
-
-def _told(observation: Observation, instruction: Tensor) -> Observation:
-    return Observation(
-        proprioception=observation.proprioception,
-        images=observation.images,
-        objects=observation.objects,
-        instruction=instruction,
     )
 
 
@@ -186,24 +178,22 @@ def _example(policy: VisuomotorPolicy, batch_size: int | None) -> tuple[MemorySt
 def _traced(
     program: ObserveProgram | ActProgram, tensors: dict[str, Tensor], batch_size: int | None
 ) -> Traced:
-    """The program as a graph; its example inputs are `tensors`, by the program's names."""
+    """Trace a program; `tensors` are its example inputs by name."""
     example = tuple(tensors[name].clone() for name in program.inputs)
-    _leave_out(program, _touched(program, tensors))
+    _drop_unread_weights(program, _storages_read(program, tensors))
     dynamic = None if batch_size is not None else (tuple({0: Dim(BATCH, min=1)} for _ in example),)
     try:
         with warnings.catch_warnings():
-            # An LSTM puts its weights in order whenever it is called; they are the same ones
-            # afterwards.
+            # An LSTM assigns its list of weights at every call, to the same value.
             warnings.filterwarnings("ignore", message="The tensor attributes .*_flat_weights")
             exported = torch.export.export(program, example, dynamic_shapes=dynamic, strict=False)
-    except (
-        Exception
-    ) as error:  # the tracer has many; all of them mean that this method cannot be traced as it is
-        way_out = (
+    except Exception as error:  # the tracer raises many kinds; all mean that it cannot trace this
+        remedy = (
             "" if batch_size is not None else "; a fixed number of robots may work: --batch-size 1"
         )
         raise ValueError(
-            f"{program.policy.method}: torch.export cannot trace {type(program).__name__}{way_out}. It says: {error}"
+            f"{program.policy.method}: torch.export cannot trace "
+            f"{type(program).__name__}{remedy}. It says: {error}"
         ) from error
     results = program(*example)
     signature = Signature(
@@ -227,43 +217,40 @@ def _specs(
     )
 
 
-class _Watch(TorchDispatchMode):
-    """Notes where in memory the tensors lie that operations read."""
+class _StorageRecorder(TorchDispatchMode):
+    """Recorder of the addresses of all tensors that operations read."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.places: set[int] = set()
+        self.storages: set[int] = set()
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        self.places |= {
-            _place(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)
+        self.storages |= {
+            _storage(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)
         }
         return function(*args, **(kwargs or {}))
 
 
-def _place(tensor: Tensor) -> int:
+def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _touched(program: ObserveProgram | ActProgram, tensors: dict[str, Tensor]) -> set[int]:
-    """Where the tensors lie that the program reads.
+def _storages_read(program: ObserveProgram | ActProgram, tensors: dict[str, Tensor]) -> set[int]:
+    """Run the program once and return the addresses of the tensors that it reads.
 
-    This run also fills caches (Diffusion Policy's schedules) which must not be filled while a
-    program is traced.
+    The run also fills caches (Diffusion Policy's schedules), which must not happen while tracing.
     """
-    watch = _Watch()
-    with watch:
+    recorder = _StorageRecorder()
+    with recorder:
         program(*(tensors[name] for name in program.inputs))
-    return watch.places
+    return recorder.storages
 
 
-def _leave_out(program: nn.Module, touched: set[int]) -> None:
-    """Empty the weights that the program does not read; they keep their type and device, which may
-    be asked for.
-    """
+def _drop_unread_weights(program: nn.Module, read: set[int]) -> None:
+    """Empty the weights that the program does not read, keeping their type and device."""
     for module in program.modules():
         for name, parameter in module._parameters.items():
-            if parameter is not None and _place(parameter) not in touched:
+            if parameter is not None and _storage(parameter) not in read:
                 module._parameters[name] = nn.Parameter(parameter.new_empty(0), requires_grad=False)

@@ -5,9 +5,9 @@
     state = policy.observe(observation, state)            # every control step
     actions = policy.act(state)                           # when a chunk of actions is due
 
-A state is a dictionary of arrays: keep it, copy it, save it with `numpy.savez`. Nothing of the
-model's code is used, and with ONNX Runtime torch is not imported: this file, and `manifest.py`, are
-also what to read before you write your own in another language.
+A state is a dictionary of arrays: keep it, copy it, save it with `numpy.savez`. None of the model's
+code is used, and with ONNX Runtime torch is not imported. Read this file and `manifest.py` to write
+a runtime in another language.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from chameleon_policy.export.manifest import (
 
 Array = NDArray[Any]
 State = dict[str, Array]
-"""The memory: arrays by the names in `policy.json`, the batch first."""
+"""Memory of a batch of robots: arrays by the names in `policy.json`, the batch first."""
 Program = Callable[[Sequence[Array]], list[Array]]
-"""Inputs in the manifest's order to outputs in its order."""
+"""Function from inputs to outputs, both in the manifest's order."""
 
 
 class ExportedPolicy:
-    """`observe` and `act` of an exported policy, for as many robots as it was exported for."""
+    """Exported policy for as many robots as it was exported for."""
 
     def __init__(
         self,
@@ -50,10 +50,11 @@ class ExportedPolicy:
         """Load both programs.
 
         Args:
-            directory: What `chameleon export` wrote. runtime: onnx, which needs the package
-            onnxruntime, or torch. threads: Of ONNX Runtime (default: it decides); torch has its own
-            setting, torch.set_num_threads. providers: Where ONNX Runtime computes, in its own
-            words.
+            directory: Folder that `chameleon export` wrote.
+            runtime: onnx, which needs the package onnxruntime, or torch.
+            threads: Threads of ONNX Runtime (default: it decides); for torch call
+                torch.set_num_threads.
+            providers: ONNX Runtime's execution providers.
         """
         if runtime not in get_args(Runtime):
             raise ValueError(
@@ -67,7 +68,7 @@ class ExportedPolicy:
             )
         if runtime == "torch" and threads is not None:
             raise ValueError(
-                "threads: they are ONNX Runtime's; for torch call torch.set_num_threads"
+                "threads: only for the runtime onnx; for torch call torch.set_num_threads"
             )
         paths = {
             name: check_file(Path(directory), file, self.manifest)
@@ -87,11 +88,11 @@ class ExportedPolicy:
 
     @property
     def executed(self) -> int:
-        """Actions of a chunk to carry out before the next one is due."""
+        """Actions of a chunk to execute before the next one is due."""
         return self.manifest.executed
 
     def initial_state(self, batch_size: int = 1) -> State:
-        """The memory before the first observation: zeros."""
+        """Return the memory before the first observation: zeros."""
         fixed = self.manifest.batch_size
         if not isinstance(batch_size, int) or batch_size < 1 or fixed not in (None, batch_size):
             wanted = (
@@ -105,36 +106,36 @@ class ExportedPolicy:
         }
 
     def observe(self, observation: Mapping[str, Any], state: State) -> State:
-        """Take in one control step and return the memory after it. Call it on EVERY control step.
+        """Observe one control step and return the memory after it. Call it on EVERY control step.
 
-        `observation` has what Camo's environments show, with a batch dimension in front: {"images":
-        {view: B H W 3 uint8}, "proprioception": B P}, and "objects" (B K F) and "instruction" (B W)
-        where the policy was trained with them.
+        `observation` has the entries of Camo's observations with a batch dimension in front:
+        {"images": {view: B H W 3 uint8}, "proprioception": B P}, and "objects" (B K F) and
+        "instruction" (B W) where the policy was trained with them.
         """
         batch = self._batch(state)
-        seen = _flat(observation)
-        expected, given = [spec.name for spec in self.manifest.seen], list(seen)
+        values, specs = _flattened(observation), self.manifest.observation
+        expected, given = [spec.name for spec in specs], list(values)
         if set(expected) != set(given):
             raise ValueError(
                 f"observation: expected {', '.join(expected)}, got {', '.join(given) or 'nothing'}"
             )
-        inputs = [_checked(spec, seen[spec.name], batch) for spec in self.manifest.seen]
+        inputs = [_checked(spec, values[spec.name], batch) for spec in specs]
         outputs = self._observe([*inputs, *(state[spec.name] for spec in self.manifest.memory)])
         return {spec.name: array for spec, array in zip(self.manifest.memory, outputs, strict=True)}
 
     def act(
         self, state: State, *, noise: Any = None, rng: np.random.Generator | None = None
     ) -> Array:
-        """The next H actions (B H A) in the robot's units, for the moment that was observed last.
+        """Return the next H actions (B H A) in the robot's units, from the last observation on.
 
-        `noise` (B H A) is where sampling begins: drawn from a standard normal by default, by `rng`
-        if it is given; zeros make it deterministic. A method that draws nothing does not look at
-        it.
+        Sampling begins at `noise` (B H A), by default drawn from a standard normal, with `rng` if
+        given; zeros make it deterministic. A method that draws no noise ignores it.
         """
         batch = self._batch(state)
         if (state["steps"] == 0).any():
             raise ValueError(
-                "act: this state has not observed anything yet; call observe(observation, state) first"
+                "act: this state has not observed anything yet; "
+                "call observe(observation, state) first"
             )
         inputs = []
         for spec in self.manifest.act.inputs:
@@ -148,48 +149,53 @@ class ExportedPolicy:
         (actions,) = self._act(inputs)
         if not np.isfinite(actions).all():
             raise ValueError(
-                "act: the actions are not finite; a memory that was edited may no longer mean anything"
+                "act: the actions are not finite; an edited memory may no longer be a valid one"
             )
         return actions
 
     def _batch(self, state: State) -> int:
-        """Robots in a state, after a look at it."""
+        """Check a state and return its number of robots."""
         expected = [spec.name for spec in self.manifest.memory]
         if not isinstance(state, dict) or list(state) != expected:
             got = ", ".join(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(
-                f"state: expected arrays named {', '.join(expected)}, got {got}; begin with initial_state()"
+                f"state: expected arrays named {', '.join(expected)}, got {got}; "
+                "begin with initial_state()"
             )
         batch = len(state["steps"])
         fixed = self.manifest.batch_size
         if fixed not in (None, batch):
             raise ValueError(
-                f"state: this policy was exported for {fixed} robots at a time, got the memory of {batch}"
+                f"state: this policy was exported for {fixed} robots at a time, "
+                f"got the memory of {batch}"
             )
         for spec in self.manifest.memory:
             array = state[spec.name]
             if array.shape != spec.sizes(batch) or array.dtype != spec.dtype:
                 raise ValueError(
-                    f"state: {spec.name} should be {spec.dtype} of the shape {spec.sizes(batch)}, got {array.dtype} of "
-                    f"{array.shape}"
+                    f"state: {spec.name} should be {spec.dtype} of the shape "
+                    f"{spec.sizes(batch)}, got {array.dtype} of {array.shape}"
                 )
         return batch
 
 
-def _flat(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Views by the names that programs have for them: images.<view>."""
-    seen = {
+def _flattened(observation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an observation's values by the programs' names, which are images.<view> for images."""
+    values = {
         name: value for name, value in observation.items() if name != "images" and value is not None
     }
-    return seen | {f"images.{name}": image for name, image in observation.get("images", {}).items()}
+    return values | {
+        f"images.{name}": image for name, image in observation.get("images", {}).items()
+    }
 
 
 def _checked(spec: TensorSpec, value: Any, batch: int) -> Array:
-    """A value as the array that a program takes; pictures stay bytes, all else becomes float32."""
+    """Check a value and return it as the array that a program takes, uint8 images or float32."""
     array = np.asarray(value)
     if spec.dtype == "uint8" and array.dtype != np.uint8:
         raise ValueError(
-            f"{spec.name}: expected uint8 in 0..255, got {array.dtype}; an exported policy takes no other pictures"
+            f"{spec.name}: expected uint8 in 0..255, got {array.dtype}; "
+            "an exported policy takes no other images"
         )
     if array.shape != spec.sizes(batch):
         raise ValueError(f"{spec.name}: expected the shape {spec.sizes(batch)}, got {array.shape}")
@@ -210,7 +216,7 @@ def _onnx_program(
     options = onnxruntime.SessionOptions()
     if threads is not None:
         options.intra_op_num_threads = threads
-    options.log_severity_level = 3  # what it warns of is that it could fold a constant
+    options.log_severity_level = 3  # its warnings are about folding constants
     session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     names = [spec.name for spec in signature.inputs]
     outputs = [spec.name for spec in signature.outputs]

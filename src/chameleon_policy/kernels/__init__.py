@@ -1,28 +1,26 @@
-"""The policy's modules at the speed of a GPU: fused twins of what stands in `policy/`, put in place
-by one call.
+"""Fused twins of the policy's modules for GPUs, put in place by one call.
 
-    fuse(policy)         training: every module that has a fused twin is replaced by it; same parameters, same state dict
-    FastControl(policy)  control: a frozen copy, fused, with recorded graphs (fast_control.py)
+    fuse(policy)         training: replaces modules by their twins; same parameters and state dict
+    FastControl(policy)  control: a frozen fused copy with recorded graphs (fast_control.py)
 
-    fused.py             the twins: which kernels stand in for which lines of the plain module
-    group_norm.py        GroupNorm + residual + ReLU over channels-last pictures
+    fused.py             the twins: which kernels replace which lines of the plain modules
+    group_norm.py        GroupNorm + residual + ReLU over channels-last images
     stem.py              the encoder's first layers: convolution, GroupNorm + ReLU + max pooling
     layer_norm.py        residual sum + LayerNorm
     gelu.py              bias + GELU
     bias.py              gradient of a bias
-    sums.py              sums of what a kernel's programs leave behind
+    sums.py              sums of the partial results of a kernel's programs
     attention.py         attention over a few dozen tokens
     one_query.py         attention of a single query, without keys and values
     selective_scan.py    the recurrence of a state-space layer
-    selective_layer.py   that layer between its two projections: convolution, recurrence, gated RMSNorm
+    selective_layer.py   that layer between its projections: convolution, recurrence, gated RMSNorm
     euler.py             the action head's Euler steps for one or a few robots
-    streams.py           independent work at the same time
-    weights.py           weights of many layers, converted at once
-    frozen.py            what follows from weights alone, computed once
+    streams.py           independent work in parallel streams
+    weights.py           conversion of the weights of many layers at once
+    frozen.py            results that depend on weights alone, computed once
 
-The kernels are Triton's, for half precision (bfloat16 weights, or autocast) on a CUDA device. A
-twin that meets anything else (a CPU, float32, sizes that its kernels do not take) computes what its
-plain module computes, with the plain module's code.
+The kernels are Triton's, for half precision (bfloat16 weights, or autocast) on a CUDA device. For
+any other input (a CPU, float32, unsupported sizes) a twin runs the code of its plain module.
 """
 
 from __future__ import annotations
@@ -49,11 +47,10 @@ AMPLE_SHARED_MEMORY = 160 * 1024
 
 
 def fuse(policy: ModuleT, *, shared_memory: int | None = None) -> ModuleT:
-    """Replace the modules of a policy that have a fused twin, in place: the same parameters, the
-    same names.
+    """Replace the modules of a policy that have a fused twin, in place.
 
-    Block sizes follow the shared memory that a block of threads has on the device; `shared_memory`
-    (bytes) makes them as small as another card needs them. Without Triton nothing is replaced.
+    Parameters and their names stay the same. Block sizes follow the shared memory per block of the
+    device; `shared_memory` (bytes) sets another limit. Without Triton nothing is replaced.
     """
     if shared_memory is not None and shared_memory < LEAST_SHARED_MEMORY:
         raise ValueError(
@@ -76,18 +73,14 @@ def unfuse(policy: ModuleT) -> ModuleT:
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:
-    """Return what a matrix product of this tensor is computed in: autocast's type where it is on,
-    else its own.
-    """
+    """Return the type of matrix products of this tensor: autocast's if it is on, or its own."""
     kind = tensor.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
 
 
 @cache
 def shared_memory_of(device: torch.device) -> int:
-    """Return the shared memory in bytes that a block of threads can have on this device; on a CPU,
-    that of a small card.
-    """
+    """Return the shared memory in bytes per block of this device, on a CPU a small card's."""
     if device.type != "cuda":
         return LEAST_SHARED_MEMORY
     return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
@@ -95,9 +88,7 @@ def shared_memory_of(device: torch.device) -> int:
 
 @cache
 def _new_enough(device: torch.device) -> bool:
-    """Say whether a device has tensor cores for bfloat16 and shared memory enough: Ampere and
-    later.
-    """
+    """Return whether a device has the required bfloat16 tensor cores and shared memory (Ampere)."""
     if torch.version.hip is not None:
         return False
     return (
@@ -107,18 +98,14 @@ def _new_enough(device: torch.device) -> bool:
 
 
 def enabled(tensor: Tensor) -> bool:
-    """Say whether kernels can compute with this tensor: half precision, on a current device that is
-    new enough.
-    """
+    """Return whether kernels can compute with this tensor: half precision on a recent device."""
     if not (tensor.is_cuda and compute_dtype(tensor) in HALF):
         return False
     return _new_enough(tensor.device) and tensor.device.index == torch.cuda.current_device()
 
 
 def __getattr__(name: str) -> Any:
-    """Load FastControl when it is used: the kernels themselves need no part of the policy, which it
-    imports.
-    """
+    """Import FastControl on first use, since it imports the policy, which kernels do not need."""
     if name == "FastControl":
         return importlib.import_module("chameleon_policy.kernels.fast_control").FastControl
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,9 @@
-"""Attention over a few dozen tokens: one program has all queries, keys and values of a head in
-registers.
+"""Attention over a few dozen tokens, with a head's queries, keys and values in registers.
 
-Reads the projections as they come, so that nothing is rearranged or joined in memory. Keys and
-values may come in two parts: the tokens' own, and a context made before. Tokens that are such a
-context for others hand out their keys and values beside the result, and what the others send back
-is added in the same pass.
+It reads the projections as they are, so that nothing is rearranged or concatenated in memory. Keys
+and values may have two parts: the tokens' own, and a context computed before. Tokens can also
+return their own keys and values as a context for others; the gradients from those are added in the
+same pass.
 
 | symbol | shape           | meaning                                                   |
 |--------|-----------------|-----------------------------------------------------------|
@@ -28,11 +27,10 @@ LARGEST = 128
 
 
 def fits(shared_memory: int, head_size: int, queries: int, *sources: int) -> bool:
-    """Say whether the kernels take heads of this size and this many tokens, in this shared memory
-    (bytes) of a block.
+    """Return whether the kernels support these sizes in this shared memory (bytes) per block.
 
-    `_attention_backward`, the hungriest, takes at most 5 bytes for every number of a head's queries
-    and keys: found by compiling it (`benchmarks.small_cards`).
+    `_attention_backward` needs the most: at most 5 bytes per number of a head's queries and keys,
+    measured by compiling it (`benchmarks.small_cards`).
     """
     if head_size < 16 or head_size & (head_size - 1) or max(queries, *sources) > LARGEST:
         return False
@@ -170,7 +168,7 @@ def _attention_backward(
     tl.store(dkv_ + kv_base + own, dk, mask=n[:, None] < n_count)
     tl.store(dkv_ + kv_base + width + own, dv, mask=n[:, None] < n_count)
     if CONTEXT:
-        # The gradient of the context is written without gaps, whatever its own rows look like.
+        # The gradient of the context is contiguous, even if the rows of the context have gaps.
         dthere = c[:, None] * 2 * width + s[None, :]
         dckv_ += batch * c_count * 2 * width + head * SIZE
         dcs = (cp * (dcp - along[:, None]) * scale).to(kind)
@@ -186,11 +184,12 @@ def _attention_backward(
 
 
 class ShortAttention(torch.autograd.Function):
-    """Queries (B M D) with keys and values (B N 2D), or all three side by side (B M 3D) and None;
-    keys and values of a context (B C 2D, rows may have gaps) or None; the heads.
+    """Attention whose whole sequence fits into registers.
 
-    Returns what is mixed (B M D), and the tokens' own keys and values (B N 2D) for others to attend
-    to."""
+    Arguments: queries (B M D) with keys and values (B N 2D), or all three side by side (B M 3D) and
+    None; keys and values of a context (B C 2D, rows may have gaps) or None; the heads. Returns the
+    mixed values (B M D), and the tokens' own keys and values (B N 2D) as a context for others.
+    """
 
     @staticmethod
     def forward(
@@ -287,5 +286,5 @@ def _launch(
 
 
 def warps(queries: int) -> int:
-    """By the size of a tile."""
+    """Return the number of warps for the size of a tile."""
     return 1 if queries <= 16 else 4

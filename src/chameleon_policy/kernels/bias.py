@@ -1,6 +1,4 @@
-"""The gradient of a linear layer's bias, a sum over all rows, in one pass at the speed of
-memory.
-"""
+"""The gradient of a linear layer's bias, a sum over all rows, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -35,8 +33,9 @@ def _column_sums(
 
 
 class WithBias(torch.autograd.Function):
-    """A layer's output (... D), and the bias (D) that is already in it: the output, which now leads
-    back to the bias.
+    """An identity on a layer's output (... D) that passes gradients to its bias (D).
+
+    The output already contains the bias.
     """
 
     @staticmethod

@@ -1,17 +1,15 @@
-"""The action head's Euler steps for one or a few robots, where what counts is not arithmetic but
-waiting.
+"""The action head's Euler steps for one or a few robots, where latency matters and not arithmetic.
 
-A step reads 38 MB of weights and does little with them, so every kernel brings its weights into
-registers at once, before it waits for the kernel in front of it (programmatic dependent launch).
-Per block of the head there are four of them:
+A step reads 38 MB of weights and does little with them, so every kernel loads its weights into
+registers before it waits for the previous kernel (programmatic dependent launch). Each block of the
+head takes four kernels:
 
     _linear    LayerNorm and the projection to queries, keys and values
     _attend    attention over the chunk and the policy tokens, output projection, residual sum
     _linear    LayerNorm, first layer of the feed-forward network, GELU
     _linear    its second layer, residual sum
 
-and `_advance` once per step: LayerNorm, the endpoint, the Euler update and the tokens that the next
-step begins with.
+and every step one `_advance`: LayerNorm, the endpoint, the Euler update and the next step's tokens.
 """
 
 from __future__ import annotations
@@ -59,10 +57,10 @@ def _linear(
     BN: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """out = gelu(norm(x) w^T + b), or out += that, for M rows and BN columns.
+    """Compute out = gelu(norm(x) w^T + b), or out += that, for M rows and BN columns.
 
-    The inner dimension is taken in SPLIT parts at once, and (without NORM) in ROUNDS one after
-    another.
+    The inner dimension is split into SPLIT parts in parallel and, without NORM, into ROUNDS in
+    sequence.
     """
     row = tl.program_id(1) * M + tl.arange(0, M)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -129,8 +127,9 @@ def _attend(
     BN: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """tokens += attention w^T + b, for the `count` tokens of one robot (program 1) and BN columns
-    (program 0).
+    """Compute tokens += attention w^T + b for one robot and BN columns.
+
+    Program axis 0 is the columns, axis 1 the robot with its `count` tokens.
     """
     width: tl.constexpr = HEADS * SIZE
     robot = tl.program_id(1)
@@ -203,9 +202,7 @@ def _advance(
     A: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The Euler update of one robot's chunk from the last block's tokens, and the tokens of the
-    next step.
-    """
+    """Apply the Euler update to one robot's chunk and compute the tokens of the next step."""
     robot = tl.program_id(0)
     m, a, k = tl.arange(0, M), tl.arange(0, A), tl.arange(0, K)
     row = robot * horizon + m
@@ -252,11 +249,10 @@ def _advance(
 
 
 def fits(flow: nn.Module) -> bool:
-    """Say whether an action head has the sizes that these kernels were checked with: the paper's,
-    full chunks.
+    """Return whether an action head has sizes that these kernels were tested with.
 
-    More policy tokens or action dimensions than here would not fit the shared memory of small
-    cards.
+    These are the paper's with full chunks. More policy tokens or action dimensions would exceed the
+    shared memory of small cards.
     """
     width, heads = flow.width, flow.blocks[0].attention.heads
     hidden, policy_tokens = (
@@ -271,10 +267,9 @@ def fits(flow: nn.Module) -> bool:
 
 
 class EulerSampler:
-    """Samples action chunks with an ActionFlow in eval mode, from weights as they are at this
-    moment.
+    """A sampler of action chunks for an ActionFlow in eval mode, with its current weights.
 
-    Everything it needs is allocated here, so that a call can be captured in a CUDA graph.
+    All buffers are allocated here, so that a call can be captured in a CUDA graph.
     """
 
     def __init__(
@@ -294,7 +289,7 @@ class EulerSampler:
             flow.policy_tokens.out_features // flow.width,
         )
         self.kind = kind
-        # Ample for weights of two bytes: wider ones take as many times more.
+        # Sufficient for weights of two bytes; wider types need proportionally more.
         self.rounds = 1 if 2 * shared_memory >= kind.itemsize * AMPLE_SHARED_MEMORY else 2
         # Programmatic dependent launch came with Hopper.
         self.pdl = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
@@ -328,7 +323,7 @@ class EulerSampler:
         with torch.no_grad():
             flow_time = torch.arange(steps, device=device, dtype=torch.float32) / steps
             self.times = flow.time_token(flow_time, weight.dtype).float()
-            self.places = flow.places(self.times)
+            self.places = flow.positions(self.times)
 
         def buffer(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(rows, columns, dtype=dtype, device=device)
@@ -341,9 +336,7 @@ class EulerSampler:
         self.hidden = buffer(robots * max(self.horizon, self.context), hidden, kind)
 
     def __call__(self, working: Tensor, chunk: Tensor) -> Tensor:
-        """Working states (B D) and noise (B H A), float32, to normalised action chunks, in the
-        place of the noise.
-        """
+        """Sample normalised chunks, in place of the noise, from working states (B D) in float32."""
         self._linear(
             working.to(self.kind),
             None,

@@ -1,5 +1,4 @@
-"""Control at the speed of the hardware: one policy for a fixed number of robots, with its memory
-kept in place.
+"""Control at the speed of the hardware: one policy for a fixed number of robots.
 
     control = FastControl(policy)                  once; on a GPU this captures what follows
     control.reset()                                when an episode begins
@@ -7,16 +6,14 @@ kept in place.
     chunk = control.act(steps=8)                   when a chunk of actions is due
 
 On a GPU the weights are bfloat16, modules are fused, and `observe` and `act` are CUDA graphs over
-fixed buffers: a tick is one launch. An observation goes there through page-locked memory, so it
-should come from the CPU, as cameras deliver it. On a CPU the weights stay float32, with
-convolutions in channels-last order. Results are those of `ChameleonPolicy.observe` and `act`, but
-for rounding.
+fixed buffers: a tick is one launch. Observations pass through page-locked memory, so they should
+come from the CPU, as cameras deliver them. On a CPU the weights stay float32, with convolutions in
+channels-last order. Results equal those of `ChameleonPolicy.observe` and `act` up to rounding.
 
 Decisions
-- A step of `ChameleonPolicy` returns a new memory; here it is overwritten, which is what a robot
-  needs. `state` copies it
-  out and in.
-- Later changes to the policy's weights are not seen: this is a copy.
+- A step of `ChameleonPolicy` returns a new memory; here the memory is overwritten. `state` reads
+  and sets a copy of it.
+- The policy is copied, so later changes to its weights have no effect.
 """
 
 from __future__ import annotations
@@ -32,10 +29,11 @@ from torch import Tensor, nn
 
 from chameleon_policy import kernels
 from chameleon_policy.kernels.frozen import freeze
-from chameleon_policy.policy.action_flow import ActionFlow, Source
+from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.chameleon import ChameleonPolicy
 from chameleon_policy.policy.checks import check_observation, check_rank
 from chameleon_policy.policy.observation import Observation
+from chameleon_policy.policy.sampling import Source
 from chameleon_policy.policy.state import MemoryState
 
 WARM_UP = 2
@@ -45,7 +43,7 @@ WARM_UP = 2
 class FastControl:
     """A frozen copy of a policy that controls `batch_size` robots.
 
-    `fused=False` leaves out our own GPU kernels; `shared_memory` is that of `kernels.fuse`.
+    `fused=False` disables our own GPU kernels; `shared_memory` is that of `kernels.fuse`.
     """
 
     def __init__(
@@ -75,7 +73,7 @@ class FastControl:
         return len(self._state)
 
     def reset(self, robots: Sequence[int] | None = None) -> None:
-        """Forget everything, or what these robots remember: their episodes begin."""
+        """Reset the memory of all robots, or of these robots, to the start of an episode."""
         chosen = list(range(len(self))) if robots is None else sorted(set(robots))
         wrong = [robot for robot in chosen if not 0 <= robot < len(self)]
         if wrong:
@@ -88,7 +86,7 @@ class FastControl:
 
     @property
     def state(self) -> MemoryState:
-        """A copy of the memory. Assign one to go on from there."""
+        """A copy of the memory; assign one to continue from it."""
         return self._state.clone()
 
     @state.setter
@@ -99,7 +97,7 @@ class FastControl:
 
     @torch.no_grad()
     def observe(self, observation: Observation) -> None:
-        """Take in one control step (no time axis). Call it on EVERY control step."""
+        """Observe one control step (no time axis). Call it on EVERY control step."""
         if not isinstance(observation, Observation):
             raise ValueError(f"observe: expected an Observation, got {type(observation).__name__}")
         check_rank("proprioception", observation.proprioception, 2)
@@ -119,7 +117,7 @@ class FastControl:
         source: Source | Tensor = "gaussian",
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The next H actions (B H A) in the robot's units, as `ChameleonPolicy.act` gives them.
+        """Return the next H actions (B H A) in the robot's units, as `ChameleonPolicy.act` does.
 
         The first call with a new number of `steps` captures its graph; call it once before the
         robot moves.
@@ -145,10 +143,8 @@ class FastControl:
 
 
 def _frozen(policy: ChameleonPolicy, *, fused: bool, shared_memory: int | None) -> ChameleonPolicy:
-    """Copy a policy for control alone, in the precision and memory order that its device is fast
-    with.
-    """
-    # no need to copy what only training uses
+    """Copy a policy for control, in the precision and memory order that its device prefers."""
+    # Control does not need the training branch.
     branch, policy.control_jepa = policy.control_jepa, None
     try:
         frozen = copy.deepcopy(policy)
@@ -156,7 +152,7 @@ def _frozen(policy: ChameleonPolicy, *, fused: bool, shared_memory: int | None) 
         policy.control_jepa = branch
     if policy.device.type == "cuda":
         for name, parameter in frozen.named_parameters():
-            # Time constants stay precise: decays are products of many factors close to one.
+            # Time constants stay in float32: decays are products of many factors close to one.
             if not name.endswith(("rate_bias", "log_decay")):
                 parameter.data = parameter.data.bfloat16()
         if fused:
@@ -171,7 +167,7 @@ def _frozen(policy: ChameleonPolicy, *, fused: bool, shared_memory: int | None) 
 
 @dataclass(frozen=True, eq=False)
 class _Acting:
-    """`act` with one number of Euler steps."""
+    """The graph of `act` for one number of Euler steps."""
 
     graph: torch.cuda.CUDAGraph
     chunk: Tensor
@@ -181,8 +177,9 @@ class _Acting:
 
 
 class _Graphs:
-    """`observe` and `act` over fixed buffers on a CUDA device; without `shared_memory`, without our
-    own kernels.
+    """`observe` and `act` over fixed buffers on a CUDA device.
+
+    `shared_memory=None` disables our own kernels.
     """
 
     def __init__(
@@ -219,7 +216,7 @@ class _Graphs:
         kept = state.clone()
         self.observing = _capture(self._observe)
         for mine, before in zip(state.tensors().values(), kept.tensors().values(), strict=True):
-            mine.copy_(before)  # warming up has gone on from it
+            mine.copy_(before)  # the warm-up has changed it
         self.acting: dict[int, _Acting] = {}
 
     def _observe(self) -> None:
@@ -231,22 +228,21 @@ class _Graphs:
             mine.copy_(new)
 
     def observe(self, observation: Observation) -> None:
-        """One control step."""
+        """Run one control step."""
         for name, image in observation.images.items():
             if image.dtype != torch.uint8:
                 raise ValueError(
                     f"images[{name!r}]: FastControl takes uint8 on a GPU, got {image.dtype}; use (255 * image).byte()"
                 )
-        self.taken.synchronize()  # long since done, unless nobody waits for the actions
+        self.taken.synchronize()  # usually done already
         for here, tensor in zip(self.writable, _tensors(observation), strict=True):
-            # NumPy copies in this thread; PyTorch would wake others up, which costs a tick now and
-            # then.
+            # NumPy copies in this thread; PyTorch would wake other threads, which may cost a tick.
             np.copyto(here, tensor.detach().cpu().numpy())
         self.observing.replay()
         self.taken.record()
 
     def act(self, steps: int, noise: Tensor) -> Tensor:
-        """Chunks of actions from this noise."""
+        """Sample chunks of actions from this noise."""
         if steps not in self.acting:
             self.acting[steps] = self._prepare(steps, noise)
         acting = self.acting[steps]
@@ -291,7 +287,7 @@ def _tensors(observation: Observation) -> list[Tensor]:
 
 
 def _capture(function: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """The function's GPU work as a graph, after it has run a few times on its own."""
+    """Capture the GPU work of a function as a graph, after some warm-up runs."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), torch.no_grad():

@@ -1,6 +1,4 @@
-"""What follows from weights alone, computed once: for copies of a policy whose weights no longer
-change.
-"""
+"""Results that depend on weights alone, computed once for policies with frozen weights."""
 
 from __future__ import annotations
 
@@ -15,13 +13,13 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class FrozenAttention(Attention):
-    """Attention that can keep the joined weights of queries, keys and values."""
+    """Attention that caches the joint weights of queries, keys and values."""
 
     joined: tuple[Tensor, Tensor] | None = None
     """After `freeze`; None: join them at every step, as the plain module does."""
 
     def join(self) -> tuple[Tensor, Tensor]:
-        """Return weight (3D D) and bias (3D) of queries, keys and values."""
+        """Return the joint weight (3D D) and bias (3D) of queries, keys and values."""
         return super().join() if self.joined is None else self.joined
 
 
@@ -30,8 +28,9 @@ KEPT = ("joined", "over_cells")
 
 
 def adopt(kind: type[ModuleT], plain: nn.Module) -> ModuleT:
-    """Make a module of another class that has the plain one's parameters, buffers and children;
-    what it kept is dropped.
+    """Make a module of another class with the parameters, buffers and children of a plain one.
+
+    Cached results are dropped.
     """
     module = kind.__new__(kind)
     nn.Module.__init__(module)
@@ -43,9 +42,7 @@ def adopt(kind: type[ModuleT], plain: nn.Module) -> ModuleT:
 
 @torch.no_grad()
 def freeze(policy: ModuleT) -> ModuleT:
-    """Put a policy into eval mode for good: no gradients, projections joined and weights rearranged
-    once.
-    """
+    """Freeze a policy in eval mode: no gradients, joint projections, rearranged weights."""
     policy.eval().requires_grad_(False)
     for block in [module for module in policy.modules() if isinstance(module, TransformerBlock)]:
         if not isinstance(block.attention, FrozenAttention):

@@ -1,20 +1,19 @@
-"""Fused twins of the policy's modules: subclasses with the very parameters of the plain module and
-another way to compute.
+"""Fused twins of the policy's modules: subclasses with the same parameters and faster computation.
 
-| plain module (policy/)      | what its twin does in fewer passes over memory                                               |
-|-----------------------------|----------------------------------------------------------------------------------------------|
-| Attention                   | one query: without keys and values; short sequences: a head in registers                      |
-| TransformerBlock            | residual sum + LayerNorm, bias + GELU, attention over a few dozen tokens                      |
-| PatchEncoder                | crop + first convolution over cells; GroupNorm + residual + ReLU, which has two readers       |
-| EventTokens                 | one stream of work for each view                                                              |
-| SelectiveSSM                | everything between the two projections, in time-major memory                                  |
-| WorkingStateConsolidation   | bias + GELU of the write-back                                                                 |
-| MemoryLayer, ControlJEPA    | weights of all their linear layers converted at once                                          |
-| ActionFlow                  | that, and a block's last sum together with the next block's norm                              |
+| plain module (policy/)    | what its twin does in fewer passes over memory                         |
+|---------------------------|------------------------------------------------------------------------|
+| Attention                 | one query: no keys and values; short sequences: a head in registers    |
+| TransformerBlock          | residual sum + LayerNorm, bias + GELU, attention over few tokens       |
+| PatchEncoder              | crop + first convolution over cells; GroupNorm + residual + ReLU       |
+| EventTokens               | one stream of work for each view                                       |
+| SelectiveSSM              | everything between the two projections, in time-major memory           |
+| WorkingStateConsolidation | bias + GELU of the write-back                                          |
+| MemoryLayer, ControlJEPA  | weights of all their linear layers converted at once                   |
+| ActionFlow                | that, and a block's last sum together with the next block's norm       |
 
-Every forward pass begins with the question whether kernels can compute with what it is given; if
-not, the plain module's own code runs. `tests/test_fused.py` compares each twin with its plain
-module, values and gradients.
+Every forward pass first checks whether the kernels support its input; if not, it runs the plain
+module's code. `tests/test_fused.py` compares values and gradients of each twin with its plain
+module.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.attention import Attention, TransformerBlock, attend
 from chameleon_policy.policy.checkpointing import run_layer
 from chameleon_policy.policy.control_jepa import ControlJEPA
+from chameleon_policy.policy.crop import corners
 from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
 from chameleon_policy.policy.memory import (
     LayerOutput,
@@ -52,13 +52,11 @@ from chameleon_policy.policy.memory import (
 )
 from chameleon_policy.policy.observation import Observation
 from chameleon_policy.policy.ssm import NORM_EPSILON, SelectiveSSM, SSMState
-from chameleon_policy.policy.visual import PatchEncoder, ResidualBlock, corners
+from chameleon_policy.policy.visual import PatchEncoder, ResidualBlock
 
 
 def put_twins(module: nn.Module, shared_memory: int | None = None) -> None:
-    """Replace every child that has a twin, and the children's children; a subclass of a plain
-    module has none.
-    """
+    """Replace all descendants that have a twin; subclasses of plain modules have none."""
     for name, child in module.named_children():
         put_twins(child, shared_memory)
         if type(child) in TWINS and _fused_inside(child):
@@ -68,7 +66,7 @@ def put_twins(module: nn.Module, shared_memory: int | None = None) -> None:
 
 
 def _fused_inside(module: nn.Module) -> bool:
-    """Say whether those children are twins that the module's own twin calls as such."""
+    """Return whether these children are twins that the module's own twin can call as such."""
     if isinstance(module, TransformerBlock):
         return isinstance(module.attention, FusedAttention)
     if isinstance(module, ActionFlow):
@@ -77,7 +75,7 @@ def _fused_inside(module: nn.Module) -> bool:
 
 
 def twin_of(plain: nn.Module, shared_memory: int | None = None) -> nn.Module:
-    """Make a fused module that has the plain one's parameters, buffers and children as its own."""
+    """Make a fused module that shares the plain one's parameters, buffers and children."""
     fused = adopt(TWINS[type(plain)], plain)
     if isinstance(fused, CARD_AWARE):
         fused.shared_memory = shared_memory
@@ -85,9 +83,7 @@ def twin_of(plain: nn.Module, shared_memory: int | None = None) -> nn.Module:
 
 
 def put_plain(module: nn.Module) -> None:
-    """Replace every child that is a twin by the plain module it stands for, and the children's
-    children.
-    """
+    """Replace all descendants that are twins by the plain modules they stand for."""
     plain = {twin: kind for kind, twin in TWINS.items()}
     for name, child in module.named_children():
         put_plain(child)
@@ -97,20 +93,21 @@ def put_plain(module: nn.Module) -> None:
 
 @contextmanager
 def half_weights(module: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """Give all linear layers of a module weights of autocast's type, where kernels compute."""
+    """Give all linear layers weights of autocast's type, where kernels compute."""
     wanted = torch.is_autocast_enabled(inputs.device.type) and kernels.enabled(inputs)
     with converted([module] if wanted else [], kernels.compute_dtype(inputs)):
         yield
 
 
-# Lines of the plain modules, in one pass each
+# Single-pass versions of lines of the plain modules
 
 
 def add_and_norm(
     stream: Tensor, norm: nn.LayerNorm, layer: nn.Linear | None = None, inputs: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute stream + layer(inputs), and the LayerNorm of the sum; without a layer, of the stream
-    itself.
+    """Compute stream + layer(inputs), and the LayerNorm of the sum.
+
+    Without a layer, the norm is that of the stream itself.
     """
     added, bias = (
         (None, None)
@@ -131,8 +128,9 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def gelu_layer(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute gelu(inputs weight^T + bias), (... N D); the bias is one for all (D), or one for
-    every N rows (... 1 D).
+    """Compute gelu(inputs weight^T + bias), (... N D).
+
+    The bias is shared by all rows (D), or by every N rows (... 1 D).
     """
     hidden: Tensor = BiasGelu.apply(F.linear(inputs, weight), bias)
     return hidden
@@ -141,8 +139,9 @@ def gelu_layer(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def normalise(
     image: Tensor, norm: nn.GroupNorm, residual: Tensor | None = None, *, relu: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Compute relu(norm(image) + residual), once for each of two readers: their gradients then meet
-    inside the kernel.
+    """Compute relu(norm(image) + residual) and return it twice.
+
+    The fused backward kernel then sums the gradients of the two consumers.
     """
     if group_norm_kernels.fits(norm.num_channels, norm.num_groups):
         return group_norm_kernels.group_norm(
@@ -154,7 +153,7 @@ def normalise(
 
 
 def convolve(image: Tensor, layer: nn.Conv2d) -> Tensor:
-    """Convolve channels-last pictures, with the weight brought into the same order."""
+    """Convolve channels-last images, with the weight in the same memory order."""
     weight = layer.weight.to(kernels.compute_dtype(image), memory_format=torch.channels_last)
     return F.conv2d(image, weight, stride=layer.stride, padding=layer.padding)
 
@@ -163,9 +162,7 @@ def convolve(image: Tensor, layer: nn.Conv2d) -> Tensor:
 
 
 class FusedAttention(FrozenAttention):
-    """Attention of one query without keys and values, and over short sequences with a head in
-    registers.
-    """
+    """Attention of one query without keys and values, or of short sequences in registers."""
 
     shared_memory: int | None = None
     """Bytes that a block of threads may have; None: as many as the device has."""
@@ -187,11 +184,10 @@ class FusedAttention(FrozenAttention):
         return self.output(mixed.view_as(query))
 
     def among(self, tokens: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Let normalised tokens (... M D) attend to one another and to keys and values (... C 2D)
-        of a context.
+        """Let normalised tokens (... M D) attend to one another and to a context (... C 2D).
 
-        Returns (... M D), before `output`, and their own keys and values (... M 2D), for others to
-        attend to. For where kernels are enabled.
+        Returns (... M D) before `output`, and the tokens' own keys and values (... M 2D). Requires
+        enabled kernels.
         """
         projected = linear(tokens, *self.join())
         width = self.output.in_features
@@ -215,7 +211,7 @@ class FusedAttention(FrozenAttention):
         return self.shared_memory or kernels.shared_memory_of(tokens.device)
 
     def _one_query(self, query: Tensor, sources: Tensor) -> Tensor:
-        """Let each of B queries (B D) attend to its own sources (B N D): (B D), before `output`."""
+        """Let each of B queries (B D) attend to its sources (B N D): (B D), before `output`."""
         to_keys, to_values = self.key_value.weight.unflatten(0, (2, self.heads, -1))  # each H C D
         scaled = self.query(query) * to_keys.shape[1] ** -0.5
         asked = torch.bmm(scaled.unflatten(-1, (self.heads, -1)).transpose(0, 1), to_keys)  # H B D
@@ -225,8 +221,9 @@ class FusedAttention(FrozenAttention):
 
 
 class FusedTransformerBlock(TransformerBlock):
-    """The block in three parts, so that a head can leave each block's last sum to the next one's
-    norm (`unfinished`).
+    """A transformer block in parts.
+
+    A head can fuse each block's last sum with the next block's norm (`unfinished`).
     """
 
     attention: FusedAttention
@@ -234,7 +231,7 @@ class FusedTransformerBlock(TransformerBlock):
     def forward_and_cache(
         self, tokens: Tensor, context: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the tokens (... M D) after the block, and their own keys and values (... M 2D)."""
+        """Return the tokens (... M D) after the block, and their own key-values (... M 2D)."""
         if not kernels.enabled(tokens):
             return super().forward_and_cache(tokens, context)
         tokens, hidden, own = self.unfinished(tokens, context)
@@ -247,10 +244,11 @@ class FusedTransformerBlock(TransformerBlock):
         before: FusedTransformerBlock | None = None,
         hidden: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the block up to its last layer and sum, which are left to whoever comes next.
+        """Run the block up to (not including) its final linear layer and residual sum.
 
-        Returns the tokens, the last layer's inputs, and keys and values. `before` and `hidden` are
-        the block in front, left unfinished, and its last layer's inputs.
+        The next block fuses both with its own LayerNorm. Returns the residual stream, the inputs of
+        the final layer, and this block's keys and values. `before` and `hidden` are the previous
+        block and its pending inputs.
         """
         norm, first, _, _ = self.feedforward
         tokens, normed = add_and_norm(tokens, self.attention_norm, _last_of(before), hidden)
@@ -260,22 +258,22 @@ class FusedTransformerBlock(TransformerBlock):
 
     @property
     def last(self) -> nn.Linear:
-        """The last layer of the feed-forward network."""
+        """The final layer of the feed-forward network."""
         layer: nn.Linear = self.feedforward[-1]  # type: ignore[assignment]
         return layer
 
     def keys_and_values(self, tokens: Tensor) -> Tensor:
-        """Compute keys and values (... M 2D) of tokens, as a context for others."""
+        """Compute keys and values (... M 2D) of tokens, as a context for other tokens."""
         return (
-            self.keys_and_values_behind(tokens, None, None)
+            self.context_after(tokens, None, None)
             if kernels.enabled(tokens)
             else super().keys_and_values(tokens)
         )
 
-    def keys_and_values_behind(
+    def context_after(
         self, tokens: Tensor, before: FusedTransformerBlock | None, hidden: Tensor | None
     ) -> Tensor:
-        """Return what `unfinished` returns last, without the rest."""
+        """Return only the keys and values that `unfinished` returns."""
         _, normed = add_and_norm(tokens, self.attention_norm, _last_of(before), hidden)
         return linear(normed, self.attention.key_value.weight, self.attention.key_value.bias)
 
@@ -318,9 +316,7 @@ class FusedPatchEncoder(PatchEncoder):
         )
 
     def rearrange_weights(self) -> None:
-        """Keep the first convolution's weight for cells of pixels; for weights that no longer
-        change.
-        """
+        """Cache the first convolution's weight over cells, for frozen weights."""
         if kernels.enabled(self.projection.weight):
             self.over_cells = self.cell_weight(kernels.compute_dtype(self.projection.weight))
 
@@ -333,22 +329,23 @@ class FusedPatchEncoder(PatchEncoder):
 def _residual_block(
     block: ResidualBlock, image: Tensor, same_image: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute a residual block's output twice from its input twice: for the convolutions and for
-    the shortcut.
+    """Compute a residual block's output, twice, from its input, twice.
+
+    One copy of the input goes to the convolutions and one to the shortcut; see `normalise`.
     """
     hidden, _ = normalise(convolve(image, block.first), block.first_norm)
-    beside = same_image
+    skipped = same_image
     if block.shortcut is not None:
         convolution, norm = block.shortcut
-        beside, _ = normalise(convolve(same_image, convolution), norm, relu=False)  # type: ignore[arg-type]
-    return normalise(convolve(hidden, block.second), block.second_norm, beside)
+        skipped, _ = normalise(convolve(same_image, convolution), norm, relu=False)  # type: ignore[arg-type]
+    return normalise(convolve(hidden, block.second), block.second_norm, skipped)
 
 
 class FusedEventTokens(EventTokens):
-    """Views are encoded at the same time, and tokens stay in half precision."""
+    """Event tokens whose views are encoded in parallel, in half precision."""
 
     def _patches(self, observation: Observation, augmentation: Augmentation | None) -> list[Tensor]:
-        """Encode every view as X_t^v (B T N_v D), each patch with its slot."""
+        """Encode every view as X_t^v (B T N_v D), each patch with its slot embedding."""
         if not (kernels.enabled(self.proprioception.weight) and self.features.views):
             return super()._patches(observation, augmentation)
         jobs: list[Callable[[], Tensor]] = []
@@ -378,9 +375,7 @@ class FusedSSM(SelectiveSSM):
     def forward(
         self, sequence: Tensor, state: SSMState | None, *, keep_state: bool = True
     ) -> tuple[Tensor, SSMState | None]:
-        """Run over a sequence (... T width): outputs of the same shape, and the state
-        afterwards.
-        """
+        """Run over a sequence (... T width): outputs of the same shape and the state after it."""
         memory = self.shared_memory or kernels.shared_memory_of(sequence.device)
         shape = LayerShape(
             self.inner, self.config.state, self.heads, self.config.chunk, NORM_EPSILON, memory
@@ -393,10 +388,10 @@ class FusedSSM(SelectiveSSM):
         if sequence.shape[-2] == 1 or not (takes and kernels.enabled(sequence)):
             return super().forward(sequence, state, keep_state=keep_state)
         streams = sequence.shape[:-2]
-        if len(streams) != 2:  # every sequence is a batch of its own
+        if len(streams) != 2:  # every sequence becomes a batch of its own
             sequence = sequence.flatten(0, -3).unsqueeze(1)
         flat = sequence.shape[:2]
-        # B T streams ..., as the tokens come
+        # B T streams ..., the order of the tokens
         projected = self.in_projection(sequence.transpose(1, 2))
         least = self.least_rates()
         gated, ssm = SelectiveLayer.apply(
@@ -445,7 +440,7 @@ class FusedMemoryLayer(MemoryLayer):
     """The layer with the weights of its linear layers converted at once."""
 
     def forward(self, tokens: Tensor, state: LayerState | None, **options: Any) -> LayerOutput:
-        """Take event tokens (B T N D) through the four operations."""
+        """Run the four operations on event tokens (B T N D)."""
         with half_weights(self, tokens):
             return super().forward(tokens, state, **options)
 
@@ -460,9 +455,7 @@ class FusedControlJEPA(ControlJEPA):
 
 
 class FusedActionFlow(ActionFlow):
-    """The head with every block's last sum inside the next block's norm, and weights converted at
-    once.
-    """
+    """The head with residual sums fused into the next norms, and weights converted at once."""
 
     def forward(self, working: Tensor, chunk: Tensor, flow_time_power: float) -> Tensor:
         """Predict the clean chunk from a randomly noised one, Eqs. 15-16."""
@@ -470,9 +463,7 @@ class FusedActionFlow(ActionFlow):
             return super().forward(working, chunk, flow_time_power)
 
     def condition(self, working: Tensor) -> list[Tensor]:
-        """Compute C_t = W_h h_t, Eq. 14, as every block's keys and values: (B D) to (B n_c 2D) for
-        each block.
-        """
+        """Compute C_t = W_h h_t, Eq. 14, as key-values of every block: (B D) to (B n_c 2D)."""
         if not kernels.enabled(working):
             return super().condition(working)
         tokens = self.policy_tokens(working).unflatten(-1, (-1, self.width))
@@ -482,7 +473,7 @@ class FusedActionFlow(ActionFlow):
             tokens, hidden, own = block.unfinished(tokens, None, before, hidden)
             context.append(own)
             before = block
-        return [*context, last.keys_and_values_behind(tokens, before, hidden)]
+        return [*context, last.context_after(tokens, before, hidden)]
 
     def endpoint(self, noised: Tensor, flow_time: Tensor, context: list[Tensor]) -> Tensor:
         """Compute A-hat = F_theta(A_tau, tau, C_t), Eq. 16: (B H A) and (B) to (B H A)."""
@@ -490,7 +481,7 @@ class FusedActionFlow(ActionFlow):
             return super().endpoint(noised, flow_time, context)
         time_token = self.time_token(flow_time, noised.dtype).unsqueeze(-2)
         placed = linear(noised, self.action_in.weight, self.action_in.bias)
-        tokens = placed + self.places(flow_time).to(kernels.compute_dtype(noised)) + time_token
+        tokens = placed + self.positions(flow_time).to(kernels.compute_dtype(noised)) + time_token
         before, hidden = None, None
         for block, seen in zip(self._twins, context, strict=True):
             tokens, hidden, _ = block.unfinished(tokens, seen, before, hidden)
@@ -504,7 +495,7 @@ class FusedActionFlow(ActionFlow):
 
 TWINS: dict[type[nn.Module], type[nn.Module]] = {
     FrozenAttention: FusedAttention,
-    # behind the frozen one: this is what stands there again after `unfuse`
+    # After the frozen class, since `unfuse` restores this one.
     Attention: FusedAttention,
     TransformerBlock: FusedTransformerBlock,
     PatchEncoder: FusedPatchEncoder,

@@ -1,7 +1,6 @@
-"""gelu(x + bias) in one pass; going back, the bias's gradient is added up in the same pass as that
-of x.
+"""gelu(x + bias) in one pass, and its gradients of x and bias in another.
 
-The bias is that of a layer, one for all rows, or one for every so many rows.
+The bias is shared by all rows, or by a fixed number of consecutive rows.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ WIDEST = 512
 
 @triton.jit
 def _normal(z):
-    """Bell curve exp(-z^2 / 2) and distribution function of the normal distribution, to 1e-7.
+    """Compute exp(-z^2 / 2) and the normal distribution function of z, to 1e-7.
 
-    erf by Abramowitz and Stegun 7.1.26, which needs the bell curve anyway; the library's erf takes
-    longer than the memory.
+    erf is Abramowitz and Stegun 7.1.26, which needs the exponential anyway; the library's erf takes
+    longer than the memory access.
     """
     bell = tl.exp(-0.5 * z * z)
     t = 1 / (1 + 0.2316418882663604 * tl.abs(z))
@@ -86,7 +85,7 @@ def _gelu_backward(
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """`each` rows one after the other, which have one bias in common."""
+    """Compute the gradients of `each` consecutive rows that share a bias."""
     program = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     bias = tl.load(bias_ + program * each // share * D + c, mask=c < D, other=0.0).to(tl.float32)
@@ -106,7 +105,7 @@ def _gelu_backward(
 
 
 class BiasGelu(torch.autograd.Function):
-    """x (... N D) and bias (D) or (... 1 D) to gelu(x + bias)."""
+    """gelu(x + bias) of x (... N D) and bias (D) or (... 1 D)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
@@ -144,5 +143,5 @@ class BiasGelu(torch.autograd.Function):
 
 
 def _share(x: Tensor, bias: Tensor) -> int:
-    """Rows that have a bias in common."""
+    """Return the number of rows that share a bias."""
     return x.numel() // bias.numel()

@@ -1,15 +1,15 @@
-"""GroupNorm, an optional residual and an optional ReLU in one pass over channels-last pictures.
+"""GroupNorm, an optional residual and an optional ReLU in one pass over channels-last images.
 
 | symbol | shape | meaning                                        |
 |--------|-------|------------------------------------------------|
 | x      | F P C | input, P pixels, channels last                 |
-| mean   | F G   | of a group of a picture                        |
+| mean   | F G   | of a group of an image                         |
 | rstd   | F G   | 1 / sqrt(variance + epsilon)                   |
 | y      | F P C | relu((x - mean) rstd weight + bias + residual) |
 
-A program has some whole groups of one picture. Small pictures (WHOLE) are read once; others twice,
-the second time from a cache. Few, large pictures (a robot's) are shared out among many programs,
-which agree on the statistics through memory.
+A program handles some whole groups of one image. Small images (WHOLE) are read once; others twice,
+the second time from a cache. Few large images (a robot's) are split among many programs, which
+exchange statistics through memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROGRAMS_TO_FILL_A_GPU = 264
 
 @triton.jit
 def per_channel(values, GROUPS: tl.constexpr, SIZE: tl.constexpr):
-    """One value for each group to one for each channel."""
+    """Expand one value per group to one per channel."""
     return tl.reshape(tl.broadcast_to(values[:, None], (GROUPS, SIZE)), (GROUPS * SIZE,))
 
 
@@ -43,8 +43,9 @@ def per_channel(values, GROUPS: tl.constexpr, SIZE: tl.constexpr):
 def scale_and_shift(
     total, squares, weight, bias, count, epsilon, GROUPS: tl.constexpr, SIZE: tl.constexpr
 ):
-    """From the sums of every channel: mean and rstd of the groups, scale and shift of the
-    channels.
+    """Compute mean and rstd of the groups, and scale and shift of the channels.
+
+    The inputs are the sums of every channel.
     """
     mean = tl.sum(tl.reshape(total, (GROUPS, SIZE)), 1) / count
     variance = tl.sum(tl.reshape(squares, (GROUPS, SIZE)), 1) / count - mean * mean
@@ -61,14 +62,14 @@ def _finish(
     if RESIDUAL:
         y += tl.load(residual_ + place, mask=inside, other=0.0).to(tl.float32)
     if RELU:
-        y = tl.where(y < 0, 0.0, y)  # so that what is no number stays none
+        y = tl.where(y < 0, 0.0, y)  # keeps NaN
     tl.store(y_ + place, y, mask=inside)
     return y
 
 
 @triton.jit
 def _bytes(row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
-    """Where the bits of a program's channels stand, eight in a byte."""
+    """Return where the bits of a program's channels are, eight in a byte."""
     place = (
         row[:, None] * (CHANNELS // 8) + block * (WIDTH // 8) + tl.arange(0, WIDTH // 8)[None, :]
     )
@@ -79,7 +80,7 @@ def _bytes(row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
 def _keep_open(
     open_, y, row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr
 ):
-    """One bit for each number that the ReLU let through: less to read on the way back than y."""
+    """Store one bit per number that the ReLU let through, which is less to read than y."""
     bits = tl.reshape((y > 0).to(tl.int32), (ROWS, WIDTH // 8, 8)) << tl.arange(0, 8)[None, None, :]
     place, inside = _bytes(row, block, pixels, CHANNELS, WIDTH)
     tl.store(open_ + place, tl.sum(bits, 2).to(tl.uint8), mask=inside)
@@ -119,21 +120,20 @@ def _group_norm_forward(
     ROWS: tl.constexpr,
 ):
     width: tl.constexpr = GROUPS * SIZE
-    picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    image, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     channel = block * width + tl.arange(0, width)
     rows = tl.arange(0, ROWS)
     weight, bias = (
         tl.load(weight_ + channel).to(tl.float32),
         tl.load(bias_ + channel).to(tl.float32),
     )
-    group = picture * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
+    group = image * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
     count = pixels * SIZE
-    # One 64-bit base per picture; offsets inside it are 32 bits, which halves what addresses take
-    # of the registers.
-    x_ += picture * pixels * CHANNELS
-    y_ += picture * pixels * CHANNELS
-    residual_ += picture * pixels * CHANNELS
-    open_ += picture * pixels * (CHANNELS // 8)
+    # One 64-bit base per image and 32-bit offsets, which halves the registers for addresses.
+    x_ += image * pixels * CHANNELS
+    y_ += image * pixels * CHANNELS
+    residual_ += image * pixels * CHANNELS
+    open_ += image * pixels * (CHANNELS // 8)
     if WHOLE:
         place = rows[:, None] * CHANNELS + channel[None, :]
         inside = (rows[:, None] < pixels) & (channel[None, :] < CHANNELS)
@@ -145,7 +145,7 @@ def _group_norm_forward(
         if KEEP:
             _keep_open(open_, y, rows, block, pixels, CHANNELS, width, ROWS)
     else:
-        # Sums stay in place while rows pass by; threads meet once, at the end.
+        # Every thread keeps its sums over the rows; threads synchronise once, at the end.
         total = tl.zeros((ROWS, width), tl.float32)
         squares = tl.zeros((ROWS, width), tl.float32)
         for first in range(0, pixels, ROWS):
@@ -170,11 +170,11 @@ def _group_norm_forward(
 
 
 @triton.jit
-def _incoming(dy_, beside_, place, inside, TWO: tl.constexpr):
-    """The gradient behind the ReLU, of one reader or two."""
+def _incoming(dy_, second_dy_, place, inside, TWO: tl.constexpr):
+    """Load the gradient after the ReLU, from one consumer or two."""
     dy = tl.load(dy_ + place, mask=inside, other=0.0).to(tl.float32)
     if TWO:
-        dy += tl.load(beside_ + place, mask=inside, other=0.0).to(tl.float32)
+        dy += tl.load(second_dy_ + place, mask=inside, other=0.0).to(tl.float32)
     return dy
 
 
@@ -193,7 +193,7 @@ def _through_relu(
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """The gradient in front of the ReLU. Without a residual, x says where it was open."""
+    """Compute the gradient before the ReLU; without a residual, x says where it was open."""
     if RESIDUAL:
         was_open = _was_open(open_, row, block, pixels, CHANNELS, WIDTH, ROWS)
     else:
@@ -204,7 +204,7 @@ def _through_relu(
 @triton.jit
 def _group_norm_backward(
     dy_,
-    beside_,
+    second_dy_,
     open_,
     x_,
     weight_,
@@ -225,15 +225,14 @@ def _group_norm_backward(
     ROWS: tl.constexpr,
 ):
     width: tl.constexpr = GROUPS * SIZE
-    # Blocks of one picture are neighbours: what one of them takes out of memory, the others find in
-    # a cache.
-    picture, block = (
+    # Blocks of one image are neighbours, so that they share cached memory.
+    image, block = (
         (tl.program_id(0) // (CHANNELS // width)).to(tl.int64),
         tl.program_id(0) % (CHANNELS // width),
     )
     channel = block * width + tl.arange(0, width)
     rows = tl.arange(0, ROWS)
-    group = picture * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
+    group = image * (CHANNELS // SIZE) + block * GROUPS + tl.arange(0, GROUPS)
     mean = per_channel(tl.load(mean_ + group), GROUPS, SIZE)
     rstd = per_channel(tl.load(rstd_ + group), GROUPS, SIZE)
     weight, bias = (
@@ -243,10 +242,10 @@ def _group_norm_backward(
     scale = rstd * weight
     shift = bias - mean * scale
     count = pixels * SIZE
-    here = picture * pixels * CHANNELS
+    here = image * pixels * CHANNELS
     dy_ += here
-    beside_ += here
-    open_ += picture * pixels * (CHANNELS // 8)
+    second_dy_ += here
+    open_ += image * pixels * (CHANNELS // 8)
     x_ += here
     dx_ += here
     dresidual_ += here
@@ -254,7 +253,7 @@ def _group_norm_backward(
         place = rows[:, None] * CHANNELS + channel[None, :]
         inside = (rows[:, None] < pixels) & (channel[None, :] < CHANNELS)
         x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
-        dy = _incoming(dy_, beside_, place, inside, TWO)
+        dy = _incoming(dy_, second_dy_, place, inside, TWO)
         if RELU:
             dy = _through_relu(
                 dy, x, scale, shift, open_, rows, block, pixels, RESIDUAL, CHANNELS, width, ROWS
@@ -269,7 +268,7 @@ def _group_norm_backward(
             place = row[:, None] * CHANNELS + channel[None, :]
             inside = (row[:, None] < pixels) & (channel[None, :] < CHANNELS)
             x = tl.load(x_ + place, mask=inside, other=0.0).to(tl.float32)
-            dy = _incoming(dy_, beside_, place, inside, TWO)
+            dy = _incoming(dy_, second_dy_, place, inside, TWO)
             if RELU:
                 dy = _through_relu(
                     dy, x, scale, shift, open_, row, block, pixels, RESIDUAL, CHANNELS, width, ROWS
@@ -281,8 +280,8 @@ def _group_norm_backward(
             dbiases += dy
             dweights += dy * (x - mean[None, :]) * rstd[None, :]
         dbias, dweight = tl.sum(dbiases, 0), tl.sum(dweights, 0)
-    tl.store(dparameters_ + picture * 2 * CHANNELS + channel, dweight)
-    tl.store(dparameters_ + (picture * 2 + 1) * CHANNELS + channel, dbias)
+    tl.store(dparameters_ + image * 2 * CHANNELS + channel, dweight)
+    tl.store(dparameters_ + (image * 2 + 1) * CHANNELS + channel, dbias)
     along_one = per_channel(
         tl.sum(tl.reshape(dbias * weight, (GROUPS, SIZE)), 1) / count, GROUPS, SIZE
     )
@@ -299,7 +298,7 @@ def _group_norm_backward(
         )
     else:
         if RESIDUAL:
-            tl.debug_barrier()  # whichever thread wrote dresidual
+            tl.debug_barrier()  # another thread may have written dresidual
         for first in range(0, pixels, ROWS):
             row = first + rows
             place = row[:, None] * CHANNELS + channel[None, :]
@@ -308,7 +307,7 @@ def _group_norm_backward(
             if RESIDUAL:
                 dy = tl.load(dresidual_ + place, mask=inside, other=0.0).to(tl.float32)
             else:
-                dy = _incoming(dy_, beside_, place, inside, TWO)
+                dy = _incoming(dy_, second_dy_, place, inside, TWO)
                 if RELU:
                     dy = _through_relu(
                         dy, x, scale, shift, open_, row, block, pixels, False, CHANNELS, width, ROWS
@@ -321,13 +320,21 @@ def _group_norm_backward(
 
 
 @triton.jit
+def store_channel_sums(sums_, row, channel, total, squares, CHANNELS: tl.constexpr):
+    """Store the sums of every channel and of its square in a row of (... 2 C)."""
+    here = sums_ + row * 2 * CHANNELS + channel
+    tl.store(here, tl.sum(total, 0))
+    tl.store(here + CHANNELS, tl.sum(squares, 0))
+
+
+@triton.jit
 def _channel_sums(x_, sums_, pixels, parts, part_rows, CHANNELS: tl.constexpr, ROWS: tl.constexpr):
-    """Sum and sum of squares of every channel, over one part of a picture's pixels."""
-    picture, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """Sum every channel and its square over one part of an image's pixels."""
+    image, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows, channel = tl.arange(0, ROWS), tl.arange(0, CHANNELS)
     total = tl.zeros((ROWS, CHANNELS), tl.float32)
     squares = tl.zeros((ROWS, CHANNELS), tl.float32)
-    x_ += picture * pixels * CHANNELS
+    x_ += image * pixels * CHANNELS
     last = tl.minimum((part + 1) * part_rows, pixels)
     for first in range(part * part_rows, last, ROWS):
         row = first + rows
@@ -337,9 +344,7 @@ def _channel_sums(x_, sums_, pixels, parts, part_rows, CHANNELS: tl.constexpr, R
         )
         total += x
         squares += x * x
-    here = sums_ + (picture * parts + part) * 2 * CHANNELS + channel
-    tl.store(here, tl.sum(total, 0))
-    tl.store(here + CHANNELS, tl.sum(squares, 0))
+    store_channel_sums(sums_, image * parts + part, channel, total, squares, CHANNELS)
 
 
 @triton.jit
@@ -357,14 +362,15 @@ def _scales(
     SIZE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """From the sums over all parts of a picture: scale and shift of every channel, mean and rstd of
-    every group.
+    """Compute scale and shift of every channel, and mean and rstd of every group.
+
+    The inputs are the sums over all parts of an image.
     """
-    picture = tl.program_id(0).to(tl.int64)
+    image = tl.program_id(0).to(tl.int64)
     channels: tl.constexpr = GROUPS * SIZE
     channel, part = tl.arange(0, channels), tl.arange(0, PARTS)
     inside = (part[:, None] < parts) & (channel[None, :] < channels)
-    here = sums_ + (picture * parts + part[:, None]) * 2 * channels + channel[None, :]
+    here = sums_ + (image * parts + part[:, None]) * 2 * channels + channel[None, :]
     total = tl.sum(tl.load(here, mask=inside, other=0.0), 0)
     squares = tl.sum(tl.load(here + channels, mask=inside, other=0.0), 0)
     weight, bias = (
@@ -374,9 +380,9 @@ def _scales(
     mean, rstd, scale, shift = scale_and_shift(
         total, squares, weight, bias, pixels * SIZE, epsilon, GROUPS, SIZE
     )
-    tl.store(scales_ + picture * 2 * channels + channel, scale)
-    tl.store(scales_ + (picture * 2 + 1) * channels + channel, shift)
-    group = picture * GROUPS + tl.arange(0, GROUPS)
+    tl.store(scales_ + image * 2 * channels + channel, scale)
+    tl.store(scales_ + (image * 2 + 1) * channels + channel, shift)
+    group = image * GROUPS + tl.arange(0, GROUPS)
     tl.store(mean_ + group, mean)
     tl.store(rstd_ + group, rstd)
 
@@ -394,13 +400,13 @@ def _group_norm_apply(
     CHANNELS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    picture, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    image, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows, channel = tl.arange(0, ROWS), tl.arange(0, CHANNELS)
-    scale = tl.load(scales_ + picture * 2 * CHANNELS + channel)
-    shift = tl.load(scales_ + (picture * 2 + 1) * CHANNELS + channel)
-    x_ += picture * pixels * CHANNELS
-    y_ += picture * pixels * CHANNELS
-    residual_ += picture * pixels * CHANNELS
+    scale = tl.load(scales_ + image * 2 * CHANNELS + channel)
+    shift = tl.load(scales_ + (image * 2 + 1) * CHANNELS + channel)
+    x_ += image * pixels * CHANNELS
+    y_ += image * pixels * CHANNELS
+    residual_ += image * pixels * CHANNELS
     last = tl.minimum((part + 1) * part_rows, pixels)
     for first in range(part * part_rows, last, ROWS):
         row = first + rows
@@ -411,7 +417,7 @@ def _group_norm_apply(
 
 
 def fits(channels: int, groups: int) -> bool:
-    """Whether the kernels take this many channels and groups: powers of two."""
+    """Return whether the kernels support this many channels and groups: powers of two."""
     powers = all(number & (number - 1) == 0 for number in (channels, groups))
     return powers and channels >= 8 and channels // groups >= 4
 
@@ -426,11 +432,10 @@ def group_norm(
     relu: bool,
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    """relu(group_norm(x) + residual) of pictures (F C h w) in channels-last memory; the residual
-    and the ReLU are optional.
+    """Compute relu(group_norm(x) + residual) of channels-last images (F C h w).
 
-    The result twice, in the same memory: what two readers send back through their own one is added
-    up in the same pass.
+    Residual and ReLU are optional. The result is returned twice, in the same memory, so that the
+    backward pass can sum the gradients of two consumers.
     """
     result: tuple[Tensor, Tensor] = GroupNorm.apply(
         x, weight, bias, residual, groups, relu, epsilon, torch.is_grad_enabled()
@@ -439,7 +444,7 @@ def group_norm(
 
 
 class GroupNorm(torch.autograd.Function):
-    """`group_norm`; `keep` says whether there will be a way back."""
+    """The autograd function of `group_norm`; `keep` says whether there will be a backward pass."""
 
     @staticmethod
     def forward(
@@ -458,22 +463,22 @@ class GroupNorm(torch.autograd.Function):
             None if residual is None else residual.contiguous(memory_format=torch.channels_last)
         )
         y = torch.empty_like(x)
-        pictures, channels, height, width = x.shape
+        images, channels, height, width = x.shape
         pixels = height * width
         ctx.settings = residual is not None, relu, groups
         ctx.set_materialize_grads(False)
-        if not keep and _share_out(pictures, pixels, channels):
+        if not keep and _share_out(images, pixels, channels):
             _few_large(x, residual, weight, bias, y, groups, relu, epsilon)
             return y, y.view_as(y)
-        mean, rstd = torch.empty(2, pictures, groups, device=x.device, dtype=torch.float32)
+        mean, rstd = torch.empty(2, images, groups, device=x.device, dtype=torch.float32)
         tiling = _tiling(channels, groups, pixels, back=False)
         bits = keep and relu and residual is not None
         was_open = (
-            torch.empty(pictures * pixels * channels // 8, device=x.device, dtype=torch.uint8)
+            torch.empty(images * pixels * channels // 8, device=x.device, dtype=torch.uint8)
             if bits
             else None
         )
-        _group_norm_forward[(pictures, groups // tiling["GROUPS"])](
+        _group_norm_forward[(images, groups // tiling["GROUPS"])](
             x,
             x if residual is None else residual,
             weight,
@@ -493,23 +498,27 @@ class GroupNorm(torch.autograd.Function):
         return y, y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, beside: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(
+        ctx: Any, dy: Tensor | None, second_dy: Tensor | None
+    ) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, was_open, weight, bias, mean, rstd = ctx.saved_tensors
         has_residual, relu, groups = ctx.settings
         if dy is None:
-            dy, beside = beside, None
+            dy, second_dy = second_dy, None
         if dy is None:
             return (None,) * 8
-        pictures, channels, height, width = x.shape
+        images, channels, height, width = x.shape
         dy = dy.contiguous(memory_format=torch.channels_last)
-        beside = None if beside is None else beside.contiguous(memory_format=torch.channels_last)
+        second_dy = (
+            None if second_dy is None else second_dy.contiguous(memory_format=torch.channels_last)
+        )
         dx = torch.empty_like(x)
         dresidual = torch.empty_like(x) if has_residual else None
-        dparameters = torch.empty(pictures, 2, channels, device=x.device, dtype=torch.float32)
+        dparameters = torch.empty(images, 2, channels, device=x.device, dtype=torch.float32)
         tiling = _tiling(channels, groups, height * width, back=True)
-        _group_norm_backward[(pictures * (groups // tiling["GROUPS"]),)](
+        _group_norm_backward[(images * (groups // tiling["GROUPS"]),)](
             dy,
-            dy if beside is None else beside,
+            dy if second_dy is None else second_dy,
             x if was_open is None else was_open,
             x,
             weight,
@@ -520,7 +529,7 @@ class GroupNorm(torch.autograd.Function):
             dx if dresidual is None else dresidual,
             dparameters,
             height * width,
-            TWO=beside is not None,
+            TWO=second_dy is not None,
             RESIDUAL=has_residual,
             RELU=relu,
             **tiling,
@@ -530,7 +539,7 @@ class GroupNorm(torch.autograd.Function):
 
 
 def _tiling(channels: int, groups: int, pixels: int, *, back: bool) -> dict[str, Any]:
-    """Channels and rows that a program has at a time, whether those are all rows, and its warps."""
+    """Return channels and rows per program, whether those are all rows, and its warps."""
     most_rows, per_thread = next(
         rest for least, *rest in (BACKWARD if back else FORWARD) if pixels >= least
     )
@@ -548,14 +557,14 @@ def _tiling(channels: int, groups: int, pixels: int, *, back: bool) -> dict[str,
     }
 
 
-def _share_out(pictures: int, pixels: int, channels: int) -> bool:
-    """Few pictures, so large that one program for each group would be slow."""
-    return pixels * channels > 2 * TILE and pictures * channels // 16 < PROGRAMS_TO_FILL_A_GPU
+def _share_out(images: int, pixels: int, channels: int) -> bool:
+    """Return whether images are so few and large that one program per group would be slow."""
+    return pixels * channels > 2 * TILE and images * channels // 16 < PROGRAMS_TO_FILL_A_GPU
 
 
-def parts_of(pixels: int, channels: int, pictures: int) -> tuple[int, int]:
-    """Parts to cut a picture's pixels into, and pixels of a part."""
-    most = max(1, min(64, PROGRAMS_TO_FILL_A_GPU // pictures))
+def parts_of(pixels: int, channels: int, images: int) -> tuple[int, int]:
+    """Return the number of parts to split an image's pixels into, and the pixels per part."""
+    most = max(1, min(64, PROGRAMS_TO_FILL_A_GPU // images))
     rows = max(triton.cdiv(pixels, most), max(1, TILE // channels))
     return triton.cdiv(pixels, rows), rows
 
@@ -563,13 +572,14 @@ def parts_of(pixels: int, channels: int, pictures: int) -> tuple[int, int]:
 def channel_scales(
     sums: Tensor, weight: Tensor, bias: Tensor, groups: int, pixels: int, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scale and shift of every channel (F 2 C), mean and rstd of every group (F G), from the sums
-    over parts (F parts 2 C).
+    """Compute scale and shift of every channel (F 2 C), and mean and rstd of every group (F G).
+
+    The input is the sums over parts (F parts 2 C).
     """
-    pictures, parts, _, channels = sums.shape
-    scales = torch.empty(pictures, 2, channels, device=sums.device, dtype=torch.float32)
-    mean, rstd = torch.empty(2, pictures, groups, device=sums.device, dtype=torch.float32)
-    _scales[(pictures,)](
+    images, parts, _, channels = sums.shape
+    scales = torch.empty(images, 2, channels, device=sums.device, dtype=torch.float32)
+    mean, rstd = torch.empty(2, images, groups, device=sums.device, dtype=torch.float32)
+    _scales[(images,)](
         sums,
         weight,
         bias,
@@ -597,15 +607,15 @@ def _few_large(
     relu: bool,
     epsilon: float,
 ) -> None:
-    pictures, channels, height, width = x.shape
+    images, channels, height, width = x.shape
     pixels, rows = height * width, max(1, TILE // channels)
-    parts, part_rows = parts_of(pixels, channels, pictures)
-    sums = torch.empty(pictures, parts, 2, channels, device=x.device, dtype=torch.float32)
-    _channel_sums[(pictures, parts)](
+    parts, part_rows = parts_of(pixels, channels, images)
+    sums = torch.empty(images, parts, 2, channels, device=x.device, dtype=torch.float32)
+    _channel_sums[(images, parts)](
         x, sums, pixels, parts, part_rows, CHANNELS=channels, ROWS=rows, num_warps=4
     )
     scales, _, _ = channel_scales(sums, weight, bias, groups, pixels, epsilon)
-    _group_norm_apply[(pictures, parts)](
+    _group_norm_apply[(images, parts)](
         x,
         x if residual is None else residual,
         scales,

@@ -1,9 +1,7 @@
-"""LayerNorm of a residual stream, and of its sum with what a sub-layer adds, in one pass over
-memory.
+"""LayerNorm of a residual stream plus the output of a sub-layer, in one pass over memory.
 
-The stream keeps its own type; the normalised copy is written in the type that the next matrix
-product wants. Going back, the gradient of the stream and that through the norm are added up in the
-same pass.
+The stream keeps its own type; the normalised copy has the type of the next matrix product. The
+backward pass adds the gradient of the stream and that through the norm in the same pass.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ def _stream_norm_backward(
     program = tl.program_id(0)
     c = tl.arange(0, WIDTH)
     weight = tl.load(weight_ + c, mask=c < D, other=0.0).to(tl.float32)
-    # Sums stay in place while rows pass by; threads meet once, at the end.
+    # Every thread keeps its sums over the rows; threads synchronise once, at the end.
     dweight = tl.zeros((ROWS, WIDTH), tl.float32)
     dbias = tl.zeros((ROWS, WIDTH), tl.float32)
     dadded_bias = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -118,8 +116,9 @@ def _stream_norm_backward(
 
 
 class StreamNorm(torch.autograd.Function):
-    """(x, added or None, its bias or None, weight, bias, epsilon, type) to (x + added + its bias,
-    norm of it in that type).
+    """The sum of a stream, an output and its bias, and the norm of the sum.
+
+    Arguments: x, added or None, its bias or None, weight, bias, epsilon, type of the norm.
     """
 
     @staticmethod
@@ -187,7 +186,7 @@ class StreamNorm(torch.autograd.Function):
         tiles = triton.cdiv(rows, together)
         programs = min(tiles, PROGRAMS)
         dx = torch.empty_like(x)
-        # the same numbers, in the same memory if of the same type
+        # The same numbers, in the same memory if the types are the same.
         dadded = None if ctx.added_kind is None else dx
         if ctx.added_kind not in (None, x.dtype):
             dadded = torch.empty(x.shape, dtype=ctx.added_kind, device=x.device)

@@ -1,9 +1,8 @@
 """Attention of one query to a few dozen sources, without their keys and values.
 
-A head's scores are q (W_k x) = (W_k^T q) x: what a query asks of the sources is worked out once for
-the query instead of a key for every source. The values wait as well: the sources are mixed first,
-and one mixture goes through W_v. The bias of the keys adds the same to every score, so it has no
-effect.
+A head's scores are q (W_k x) = (W_k^T q) x, so W_k is applied once to the query instead of to every
+source. Likewise the sources are mixed first, and W_v is applied to the mixture. The bias of the
+keys adds the same to every score and has no effect.
 
 | symbol | shape | meaning                              |
 |--------|-------|--------------------------------------|
@@ -133,7 +132,7 @@ def _one_query_backward(
 
 
 def fits(queries: int, heads: int, sources: int) -> bool:
-    """Whether this is the way for so many queries, each with its own sources."""
+    """Return whether this method suits so many queries, each with its own sources."""
     return queries >= LEAST_QUERIES and heads <= MOST_HEADS and sources <= LARGEST
 
 

@@ -1,9 +1,7 @@
-"""A state-space layer between its two projections: causal convolution + SiLU, recurrence, gated
-RMSNorm.
+"""A state-space layer between its projections: convolution + SiLU, recurrence, gated RMSNorm.
 
-One autograd function from the input projection to what the output projection takes. Gate, x, B, C
-and Delta stay where the projection wrote them, and their gradients are written side by side, so
-that nothing is split, joined or transposed.
+It is one autograd function. Gate, x, B, C and Delta stay where the input projection wrote them, and
+their gradients are written side by side, so that nothing is split, concatenated or transposed.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ def _row_of(stream, t, steps, tokens):
 
 @triton.jit
 def _past(history_, stream, back, c, channels, ok, HISTORY: tl.constexpr):
-    """The input `back` places into the three before the first."""
+    """Return the input `back` steps before the sequence, from the three kept ones."""
     if HISTORY:
         return tl.load(history_ + (stream * 3 + back) * channels + c, mask=ok, other=0.0).to(
             tl.float32
@@ -54,9 +52,21 @@ def _tap(weight_, c, number, ok):
 
 
 @triton.jit
+def _taps(weight_, c, ok):
+    """Load the convolution's four weights of these channels."""
+    return (
+        _tap(weight_, c, 0, ok),
+        _tap(weight_, c, 1, ok),
+        _tap(weight_, c, 2, ok),
+        _tap(weight_, c, 3, ok),
+    )
+
+
+@triton.jit
 def _ahead(x_, stream, t, steps, tokens, c, ok, STRIDE: tl.constexpr):
-    """The row of step t. Asked for two steps before it is needed and converted only then: nobody
-    waits for memory.
+    """Load the row of step t.
+
+    It is requested two steps before its use and converted only then, which hides the latency.
     """
     there = ok & (t + tl.zeros_like(c) < steps)
     return tl.load(x_ + _row_of(stream, t, steps, tokens) * STRIDE + c, mask=there, other=0.0)
@@ -76,18 +86,11 @@ def _convolution_forward(
     HISTORY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """y_t = silu(bias + sum_k weight_k x_{t - 3 + k}), one stream and some channels, step by
-    step.
-    """
+    """Compute y_t = silu(bias + sum_k weight_k x_{t - 3 + k}) of one stream, step by step."""
     stream = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = c < CHANNELS
-    w0, w1, w2, w3 = (
-        _tap(weight_, c, 0, ok),
-        _tap(weight_, c, 1, ok),
-        _tap(weight_, c, 2, ok),
-        _tap(weight_, c, 3, ok),
-    )
+    w0, w1, w2, w3 = _taps(weight_, c, ok)
     bias = tl.load(bias_ + c, mask=ok, other=0.0).to(tl.float32)
     x0 = _past(history_, stream, 0, c, CHANNELS, ok, HISTORY)
     x1 = _past(history_, stream, 1, c, CHANNELS, ok, HISTORY)
@@ -125,12 +128,7 @@ def _convolution_backward(
     stream = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = c < CHANNELS
-    w0, w1, w2, w3 = (
-        _tap(weight_, c, 0, ok),
-        _tap(weight_, c, 1, ok),
-        _tap(weight_, c, 2, ok),
-        _tap(weight_, c, 3, ok),
-    )
+    w0, w1, w2, w3 = _taps(weight_, c, ok)
     bias = tl.load(bias_ + c, mask=ok, other=0.0).to(tl.float32)
     x0 = _past(history_, stream, 0, c, CHANNELS, ok, HISTORY)
     x1 = _past(history_, stream, 1, c, CHANNELS, ok, HISTORY)
@@ -138,8 +136,7 @@ def _convolution_backward(
     g0, g1 = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     g2, g3 = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     db = tl.zeros((BLOCK,), tl.float32)
-    # Zeros of their own: names that share a value and change places in a loop are taken for
-    # constants by the compiler.
+    # Separate zeros: the compiler takes names that share a value and rotate in a loop for constants.
     d0, d1, d2 = (
         tl.zeros((BLOCK,), tl.float32),
         tl.zeros((BLOCK,), tl.float32),
@@ -195,7 +192,7 @@ def _gate_forward(
     INNER: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """out = rms_norm(y silu(gate)) weight, one row."""
+    """Compute out = rms_norm(y silu(gate)) for one row."""
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, WIDTH)
     ok = c < INNER
@@ -249,7 +246,7 @@ def _gate_backward(
 
 
 class LayerShape(NamedTuple):
-    """Sizes of a state-space layer."""
+    """The sizes of a state-space layer."""
 
     inner: int
     state: int
@@ -263,10 +260,10 @@ class LayerShape(NamedTuple):
 class SelectiveLayer(torch.autograd.Function):
     """Everything between the two projections of a state-space layer.
 
-    Takes the input projection (B T tokens width), the layer's parameters (`least` is the least
-    Delta of every head), and the state before: the convolution's history (B tokens 3 channels) and
-    the recurrent state (B tokens heads P state), both None at the beginning. Returns what the
-    output projection takes, and the recurrent state afterwards, None unless `keep_state`.
+    Arguments: the input projection (B T tokens width), the layer's parameters (`least` is the lower
+    bound of Delta per head), and the state before: the convolution's history (B tokens 3 channels)
+    and the recurrent state (B tokens heads P state), both None at the start. Returns the inputs of
+    the output projection and the recurrent state afterwards.
     """
 
     @staticmethod
@@ -529,11 +526,11 @@ def _tile(size: int) -> int:
 
 
 def longest_chunk(shape: LayerShape) -> int | None:
-    """Return how many steps of a chunk fit a block's shared memory; None if not even the fewest do.
+    """Return the longest chunk whose tiles fit into a block's shared memory, or None.
 
-    The hungriest kernel, `_scan_gradients_through_states`, takes at most 2 L N + 8 P N + 10 L P +
-    2048 bytes for tiles of L steps, P channels of a head and N numbers of state: found by compiling
-    it (`benchmarks.small_cards` checks what it takes).
+    `_scan_gradients_through_states` needs the most: at most 2 L N + 8 P N + 10 L P + 2048 bytes for
+    tiles of L steps, P channels of a head and N numbers of state, measured by compiling it
+    (`benchmarks.small_cards` checks it).
     """
     p, n = _tile(shape.inner // shape.heads), _tile(shape.state)
     return next(
@@ -543,7 +540,7 @@ def longest_chunk(shape: LayerShape) -> int | None:
 
 
 class _Run:
-    """Sizes, grids and tiles of one call."""
+    """The sizes, grids and tiles of one call."""
 
     def __init__(self, projected: Tensor, shape: LayerShape) -> None:
         self.batch, self.steps, self.tokens, self.stride = projected.shape
@@ -571,11 +568,11 @@ class _Run:
         self.by_chunks = (self.streams, self.chunks)
 
     def rows_of(self, width: int) -> Tensor:
-        """An empty tensor with a row for every step."""
+        """Make an empty tensor with a row for every step."""
         return self.projected.new_empty(self.batch, self.steps, self.tokens, width)
 
     def states(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Empty states, `count` for every stream."""
+        """Make empty states, `count` for every stream."""
         return self.projected.new_empty(
             self.streams, count, self.shape.heads, self.size, self.shape.state, dtype=dtype
         )

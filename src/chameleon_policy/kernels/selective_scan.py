@@ -37,9 +37,7 @@ def _softplus(x):
 
 @triton.jit
 def _rates(raw_, bias_, least_, row, head, inside, raw_stride):
-    """Delta = max(softplus(raw + bias), least), zero outside, and its slope over raw: sigmoid, or
-    zero where least counts.
-    """
+    """Compute Delta = max(softplus(raw + bias), least), zero outside, and its slope over raw."""
     raw = tl.load(raw_ + row * raw_stride + head, mask=inside, other=0.0).to(tl.float32)
     raw += tl.load(bias_ + head).to(tl.float32)
     least = tl.load(least_ + head).to(tl.float32)
@@ -75,8 +73,9 @@ def _scan_states(
     N: tl.constexpr,
     L: tl.constexpr,
 ):
-    """The state before every chunk (if KEEP), and after the last one (if AFTER). BEGIN: the first
-    one is given, else zero.
+    """Compute the state before every chunk (if KEEP), and after the last one (if AFTER).
+
+    BEGIN: the first state is given; otherwise it is zero.
     """
     stream, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)
@@ -144,7 +143,10 @@ def _scan_outputs(
     N: tl.constexpr,
     L: tl.constexpr,
 ):
-    """y of one chunk of one stream, all heads. BEFORE: some state before a chunk is not zero."""
+    """Compute y of one chunk of one stream, all heads.
+
+    BEFORE: some state before a chunk is not zero.
+    """
     stream, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)
     first = _first_row(stream, steps, tokens)  # offsets from here on have 32 bits
@@ -204,8 +206,9 @@ def _scan_state_gradients(
     N: tl.constexpr,
     L: tl.constexpr,
 ):
-    """The gradient of the state after every chunk, and before the first one. AFTER: that after the
-    last one is given.
+    """Compute the gradient of the state after every chunk, and before the first one.
+
+    AFTER: the gradient after the last chunk is given.
     """
     stream, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)
@@ -269,7 +272,7 @@ def _scan_gradients(
     N: tl.constexpr,
     L: tl.constexpr,
 ):
-    """Gradients of x, B, C and Delta inside one chunk, all heads."""
+    """Compute gradients of x, B, C and Delta inside one chunk, all heads."""
     stream, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)
     first = _first_row(stream, steps, tokens)  # offsets from here on have 32 bits
@@ -352,8 +355,9 @@ def _scan_gradients_through_states(
     N: tl.constexpr,
     L: tl.constexpr,
 ):
-    """Adds to `_scan_gradients` what passes through the states around a chunk. BEFORE, AFTER: which
-    of them matter.
+    """Add the gradients that pass through the states around a chunk to those of `_scan_gradients`.
+
+    BEFORE, AFTER: which of the states matter.
     """
     stream, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)

@@ -1,19 +1,18 @@
-"""The first layers of the patch encoder, which see the most pixels: 7 x 7 convolution, GroupNorm,
-ReLU, max pooling.
+"""The encoder's first layers: 7 x 7 convolution, GroupNorm, ReLU, max pooling of the most pixels.
 
-A convolution over 3 channels leaves matrix units idle. `space_to_depth` therefore turns pictures as
-cameras give them (uint8, rows of pixels) into cells of 4 x 4 pixels with 48 channels, in [-1, 1].
-What the convolution of stride 2 makes of a cell are 2 x 2 pixels, and they stay together: a 3 x 3
+A convolution over 3 channels leaves matrix units idle. `space_to_depth` therefore turns camera
+images (uint8, rows of pixels) into cells of 4 x 4 pixels with 48 channels, in [-1, 1]. The
+convolution of stride 2 turns a cell into 2 x 2 pixels, which stay together: it is a 3 x 3
 convolution over cells, with four times the output channels, and zeros where the 7 x 7 kernel does
 not reach. `norm_pool` is GroupNorm, ReLU and 3 x 3 max pooling of stride 2 of such cells, one
-pooled pixel for each, without the picture in between.
+pooled pixel for each, without the full image in between.
 
-| symbol | shape   | meaning                                                                     |
-|--------|---------|-----------------------------------------------------------------------------|
-| x      | F Q 4 C | input of the norm, Q = h/2 w/2 cells of 2 x 2 of the picture's h w pixels   |
-| y      | F Q C   | output                                                                      |
-| chosen | F Q C   | which of the nine pixels is the largest; CLOSED where none is above 0       |
-| peak   | F Q C   | x of that pixel                                                             |
+| symbol | shape   | meaning                                                             |
+|--------|---------|---------------------------------------------------------------------|
+| x      | F Q 4 C | input of the norm, Q = h/2 w/2 cells of 2 x 2 of the h w pixels     |
+| y      | F Q C   | output                                                              |
+| chosen | F Q C   | index of the largest of the nine pixels; CLOSED if none is above 0  |
+| peak   | F Q C   | x of that pixel                                                     |
 """
 
 from __future__ import annotations
@@ -26,7 +25,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from chameleon_policy.kernels.group_norm import channel_scales, parts_of, per_channel
+from chameleon_policy.kernels.group_norm import (
+    channel_scales,
+    parts_of,
+    per_channel,
+    store_channel_sums,
+)
 from chameleon_policy.kernels.sums import sum_rows
 
 CELL = 4
@@ -37,7 +41,7 @@ POOLING = {"TILE": 16, "TILES": 4, "num_warps": 2}
 POOLING_SUMS = {"TILE": 32, "num_warps": 2}
 POOLING_BACK = {"TILE": 16, "TILES": 1, "num_warps": 4}
 """Cells of a tile, tiles of a program, and warps; measured on an H200."""
-MANY_PICTURES = 64
+MANY_IMAGES = 64
 """With fewer, every tile has a program of its own."""
 ROWS = 64
 """Of a tile that is added up."""
@@ -61,9 +65,10 @@ def _space_to_depth(
     CHANNELS: tl.constexpr,
     NUMBERS: tl.constexpr,
 ):
-    """One row of cells of one picture; one cell of zeros before the first and one behind the last.
+    """Convert one row of cells of one image.
 
-    A cell has 12 numbers of each of its four rows of pixels, the next cell the next 12.
+    A cell of zeros comes before the first and after the last. A cell has 12 numbers of each of its
+    four rows of pixels, the next cell the next 12.
     """
     frame, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top, left = tl.load(top_ + frame // steps), tl.load(left_ + frame // steps)
@@ -90,8 +95,9 @@ def _space_to_depth(
 def space_to_depth(
     images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], kind: torch.dtype
 ) -> Tensor:
-    """Cut `size` at each episode's corner out of (B T H W 3), uint8 or float in [0, 1]: cells (B*T
-    48 h/4+2 w/4+2) in [-1, 1], channels last.
+    """Cut `size` at each episode's corner out of (B T H W 3), uint8 or float in [0, 1].
+
+    Returns cells (B*T 48 h/4+2 w/4+2) in [-1, 1], channels last.
     """
     images = images.contiguous()
     episodes, steps, image_height, image_width, _ = images.shape
@@ -121,8 +127,9 @@ def space_to_depth(
 
 
 def depth_weight(weight: Tensor) -> Tensor:
-    """The 7 x 7 kernel (C 3 7 7) of stride 2 as a 3 x 3 kernel over cells (4C 48 3 3): each of a
-    cell's four pixels has its own, at its own place among zeros.
+    """Rearrange the 7 x 7 kernel (C 3 7 7) of stride 2 as a 3 x 3 kernel over cells (4C 48 3 3).
+
+    Each of a cell's four pixels has a copy of its own, shifted among zeros.
     """
     places = [(down, right) for down in (0, 2) for right in (0, 2)]
     kernels = torch.stack(
@@ -146,14 +153,15 @@ def _cell_sums(
     CHANNELS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Sum and sum of squares of every channel, over one part of a picture's pixels; those behind
-    its edge do not count.
+    """Sum every channel and its square over one part of an image's pixels.
+
+    Pixels outside the image do not count.
     """
-    picture, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    image, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows, channel = tl.arange(0, ROWS), tl.arange(0, CHANNELS)
     total = tl.zeros((ROWS, CHANNELS), tl.float32)
     squares = tl.zeros((ROWS, CHANNELS), tl.float32)
-    x_ += picture * pixels * CHANNELS
+    x_ += image * pixels * CHANNELS
     last = tl.minimum((part + 1) * part_rows, pixels)
     for first in range(part * part_rows, last, ROWS):
         row = first + rows
@@ -168,9 +176,7 @@ def _cell_sums(
         ).to(tl.float32)
         total += x
         squares += x * x
-    here = sums_ + (picture * parts + part) * 2 * CHANNELS + channel
-    tl.store(here, tl.sum(total, 0))
-    tl.store(here + CHANNELS, tl.sum(squares, 0))
+    store_channel_sums(sums_, image * parts + part, channel, total, squares, CHANNELS)
 
 
 @triton.jit
@@ -189,18 +195,17 @@ def _pool(
     TILE: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    image, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     channel = tl.arange(0, CHANNELS)
-    scale = tl.load(scales_ + picture * 2 * CHANNELS + channel)
-    shift = tl.load(scales_ + (picture * 2 + 1) * CHANNELS + channel)
-    # The norm keeps or turns the order of a channel's pixels, so the largest can be chosen before
-    # it.
+    scale = tl.load(scales_ + image * 2 * CHANNELS + channel)
+    shift = tl.load(scales_ + (image * 2 + 1) * CHANNELS + channel)
+    # The norm keeps or reverses the order of a channel's pixels, so the largest is known before it.
     sign = tl.where(scale < 0, -1.0, 1.0)
     outputs = out_height * out_width
-    x_ += picture * outputs * 4 * CHANNELS
-    y_ += picture * outputs * CHANNELS
-    chosen_ += picture * outputs * CHANNELS
-    peak_ += picture * outputs * CHANNELS
+    x_ += image * outputs * 4 * CHANNELS
+    y_ += image * outputs * CHANNELS
+    chosen_ += image * outputs * CHANNELS
+    peak_ += image * outputs * CHANNELS
     for tile in range(0, TILES):
         cell = (block * TILES + tile) * TILE + tl.arange(0, TILE)
         i, j = cell // out_width, cell % out_width
@@ -228,7 +233,7 @@ def _pool(
         there = cell[:, None] < outputs
         peak = best * sign[None, :]
         value = peak * scale[None, :] + shift[None, :]
-        # so that what is no number stays none
+        # keeps NaN
         tl.store(y_ + place, tl.where(value < 0, 0.0, value), mask=there)
         if KEEP:
             tl.store(chosen_ + place, tl.where(value > 0, chosen, CLOSED), mask=there)
@@ -251,20 +256,21 @@ def _pool_sums(
     SIZE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Gradients of weight and bias of one picture, and what its x gradients share: only chosen
-    pixels take part.
+    """Compute gradients of weight and bias of one image, and the sums that its x gradients share.
+
+    Only the chosen pixels contribute.
     """
-    picture = tl.program_id(0).to(tl.int64)
+    image = tl.program_id(0).to(tl.int64)
     channels: tl.constexpr = GROUPS * SIZE
     channel = tl.arange(0, channels)
-    group = picture * GROUPS + tl.arange(0, GROUPS)
+    group = image * GROUPS + tl.arange(0, GROUPS)
     mean = per_channel(tl.load(mean_ + group), GROUPS, SIZE)
     rstd = per_channel(tl.load(rstd_ + group), GROUPS, SIZE)
     dweight = tl.zeros((TILE, channels), tl.float32)
     dbias = tl.zeros((TILE, channels), tl.float32)
-    dy_ += picture * outputs * channels
-    chosen_ += picture * outputs * channels
-    peak_ += picture * outputs * channels
+    dy_ += image * outputs * channels
+    chosen_ += image * outputs * channels
+    peak_ += image * outputs * channels
     for first in range(0, outputs, TILE):
         cell = first + tl.arange(0, TILE)
         there = (cell[:, None] < outputs) & (channel[None, :] < channels)
@@ -277,8 +283,8 @@ def _pool_sums(
         dbias += dy
         dweight += dy * xhat
     dweight, dbias = tl.sum(dweight, 0), tl.sum(dbias, 0)
-    tl.store(dparameters_ + picture * 2 * channels + channel, dweight)
-    tl.store(dparameters_ + (picture * 2 + 1) * channels + channel, dbias)
+    tl.store(dparameters_ + image * 2 * channels + channel, dweight)
+    tl.store(dparameters_ + (image * 2 + 1) * channels + channel, dbias)
     weight = tl.load(weight_ + channel).to(tl.float32)
     count = pixels * SIZE
     tl.store(along_ + group * 2, tl.sum(tl.reshape(dbias * weight, (GROUPS, SIZE)), 1) / count)
@@ -289,7 +295,7 @@ def _pool_sums(
 
 @triton.jit
 def _window(dy_, chosen_, cell, inside, channel, CHANNELS: tl.constexpr):
-    """Gradient of a pooled pixel, and which of its nine pixels it belongs to."""
+    """Load the gradient of a pooled pixel, and which of its nine pixels it belongs to."""
     place = cell[:, None] * CHANNELS + channel[None, :]
     chosen = tl.load(chosen_ + place, mask=inside[:, None], other=9).to(tl.int32)
     return tl.load(dy_ + place, mask=inside[:, None], other=0.0).to(tl.float32), chosen
@@ -314,10 +320,10 @@ def _pool_back(
     TILE: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    picture, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    image, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     channels: tl.constexpr = GROUPS * SIZE
     channel = tl.arange(0, channels)
-    group = picture * GROUPS + tl.arange(0, GROUPS)
+    group = image * GROUPS + tl.arange(0, GROUPS)
     mean = per_channel(tl.load(mean_ + group), GROUPS, SIZE)
     rstd = per_channel(tl.load(rstd_ + group), GROUPS, SIZE)
     # dx = scale dy - slope x - level, from rstd (weight dy - along_one - xhat along_x)
@@ -325,10 +331,10 @@ def _pool_back(
     level = per_channel(tl.load(along_ + group * 2), GROUPS, SIZE) * rstd - slope * mean
     scale = tl.load(weight_ + channel).to(tl.float32) * rstd
     outputs = out_height * out_width
-    x_ += picture * outputs * 4 * channels
-    dx_ += picture * outputs * 4 * channels
-    dy_ += picture * outputs * channels
-    chosen_ += picture * outputs * channels
+    x_ += image * outputs * 4 * channels
+    dx_ += image * outputs * 4 * channels
+    dy_ += image * outputs * channels
+    chosen_ += image * outputs * channels
     for tile in range(0, TILES):
         cell = (block * TILES + tile) * TILE + tl.arange(0, TILE)
         i, j = cell // out_width, cell % out_width
@@ -359,15 +365,16 @@ def _pool_back(
 def norm_pool(
     x: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float, size: tuple[int, int]
 ) -> Tensor:
-    """max_pool(relu(group_norm(x))), 3 x 3, stride 2, padding 1, of pictures of `size` in cells: (F
-    4C h/2 w/2) in channels-last memory to (F C h/2 w/2).
+    """Compute max_pool(relu(group_norm(x))), 3 x 3, stride 2, padding 1, of images in cells.
+
+    `size` is that of the image in pixels: channels-last (F 4C h/2 w/2) to (F C h/2 w/2).
     """
     result: Tensor = NormPool.apply(x, weight, bias, groups, epsilon, size, torch.is_grad_enabled())
     return result
 
 
 class NormPool(torch.autograd.Function):
-    """`norm_pool`; `keep` says whether there will be a way back."""
+    """The autograd function of `norm_pool`; `keep` says whether there will be a backward pass."""
 
     @staticmethod
     def forward(
@@ -381,10 +388,10 @@ class NormPool(torch.autograd.Function):
         keep: bool,
     ) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
-        pictures, _, out_height, out_width = x.shape
+        images, _, out_height, out_width = x.shape
         (height, width), channels, outputs = size, len(weight), out_height * out_width
         y = torch.empty(
-            pictures,
+            images,
             channels,
             out_height,
             out_width,
@@ -395,9 +402,9 @@ class NormPool(torch.autograd.Function):
         chosen, peak = (
             (torch.empty_like(y, dtype=torch.uint8), torch.empty_like(y)) if keep else (y, y)
         )
-        parts, part_rows = parts_of(4 * outputs, channels, pictures)
-        sums = torch.empty(pictures, parts, 2, channels, device=x.device, dtype=torch.float32)
-        _cell_sums[(pictures, parts)](
+        parts, part_rows = parts_of(4 * outputs, channels, images)
+        sums = torch.empty(images, parts, 2, channels, device=x.device, dtype=torch.float32)
+        _cell_sums[(images, parts)](
             x,
             sums,
             height,
@@ -411,8 +418,8 @@ class NormPool(torch.autograd.Function):
             num_warps=4,
         )
         scales, mean, rstd = channel_scales(sums, weight, bias, groups, height * width, epsilon)
-        tiling = POOLING if pictures >= MANY_PICTURES else {**POOLING, "TILES": 1}
-        _pool[(pictures, triton.cdiv(outputs, tiling["TILE"] * tiling["TILES"]))](
+        tiling = POOLING if images >= MANY_IMAGES else {**POOLING, "TILES": 1}
+        _pool[(images, triton.cdiv(outputs, tiling["TILE"] * tiling["TILES"]))](
             x,
             scales,
             y,
@@ -433,14 +440,14 @@ class NormPool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, chosen, peak, weight, mean, rstd = ctx.saved_tensors
-        (height, width), (pictures, channels, out_height, out_width) = ctx.size, dy.shape
+        (height, width), (images, channels, out_height, out_width) = ctx.size, dy.shape
         outputs = out_height * out_width
         dy = dy.contiguous(memory_format=torch.channels_last)
         dx = torch.empty_like(x)
-        dparameters = torch.empty(pictures, 2, channels, device=x.device, dtype=torch.float32)
-        along = torch.empty(pictures, ctx.groups, 2, device=x.device, dtype=torch.float32)
+        dparameters = torch.empty(images, 2, channels, device=x.device, dtype=torch.float32)
+        along = torch.empty(images, ctx.groups, 2, device=x.device, dtype=torch.float32)
         sizes = {"GROUPS": ctx.groups, "SIZE": channels // ctx.groups}
-        _pool_sums[(pictures,)](
+        _pool_sums[(images,)](
             dy,
             chosen,
             peak,
@@ -454,7 +461,7 @@ class NormPool(torch.autograd.Function):
             **sizes,
             **POOLING_SUMS,
         )
-        _pool_back[(pictures, triton.cdiv(outputs, POOLING_BACK["TILE"] * POOLING_BACK["TILES"]))](
+        _pool_back[(images, triton.cdiv(outputs, POOLING_BACK["TILE"] * POOLING_BACK["TILES"]))](
             dy,
             chosen,
             x,

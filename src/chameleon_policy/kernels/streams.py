@@ -1,6 +1,4 @@
-"""Independent work at the same time: convolutions keep the matrix units busy while norms wait for
-memory.
-"""
+"""Independent work in parallel: convolutions use matrix units while norms wait for memory."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from torch import Tensor
 
 @cache
 def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
-    # Gradients come from several streams on purpose.
+    # Gradients come from several streams by design.
     getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", lambda _: None)(
         False
     )
@@ -23,12 +21,11 @@ def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
 def side_by_side(
     jobs: Sequence[Callable[[], Tensor]], inputs: Sequence[Sequence[Tensor]]
 ) -> list[Tensor]:
-    """Results of jobs that read their `inputs` and not one another, each on a stream of its own;
-    the first on the current one.
+    """Run jobs that read their `inputs` and not one another, each on a stream of its own.
 
-    The way back takes the same streams. Whoever called may use the results as if they had been
-    computed in order. The jobs must not share weights: one that autocast has converted for the
-    first may not be there yet when the second reads it.
+    The first job runs on the current stream; the backward pass uses the same streams. The caller
+    may use the results as if they had been computed in order. The jobs must not share weights: a
+    weight that autocast has converted for the first may not be ready when the second reads it.
     """
     device = inputs[0][0].device
     if device.type != "cuda":

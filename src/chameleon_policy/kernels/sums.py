@@ -1,6 +1,4 @@
-"""Sums over the rows that the programs of a kernel leave behind, one for each: always in the same
-order.
-"""
+"""Sums over the partial results of a kernel's programs, always in the same order."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def _sum_rows(x_, sums_, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 
 def sum_rows(partial: Tensor) -> Tensor:
-    """partial.sum(0) of float32 numbers."""
+    """Compute partial.sum(0) of float32 numbers."""
     sums = torch.empty_like(partial[0])
     columns = sums.numel()
     rows = min(ROWS, max(64, triton.next_power_of_2(len(partial))))

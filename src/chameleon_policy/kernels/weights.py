@@ -1,5 +1,6 @@
-"""The weights of many linear layers, converted at once: autocast starts a kernel for each of them,
-and one for each gradient.
+"""The weights of many linear layers, converted at once.
+
+Autocast launches a kernel for each of them, and one for each gradient.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from torch import Tensor, nn
 
 
 class _Converted(torch.autograd.Function):
-    """Tensors in another type, and their gradients back in their own; each way is one launch for
-    many of them.
-    """
+    """Tensors in another type, with gradients in their own; one launch each way for many."""
 
     @staticmethod
     def forward(ctx: Any, kind: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -45,8 +44,9 @@ class _Converted(torch.autograd.Function):
 
 @contextmanager
 def converted(modules: Iterable[nn.Module], kind: torch.dtype) -> Iterator[None]:
-    """Inside this block the weights of all linear layers are of this type; gradients reach the
-    weights themselves.
+    """Use weights of this type in all linear layers within this block.
+
+    Gradients reach the weights themselves.
     """
     found = (
         layer for module in modules for layer in module.modules() if isinstance(layer, nn.Linear)

@@ -1,12 +1,12 @@
 """The Chameleon policy, in plain PyTorch.
 
-The model, in the order to read it beside the paper:
+The model, in the order to read it with the paper:
 
     visual -> event_tokens -> attention -> ssm -> memory -> control_jepa -> action_flow -> chameleon
 
-Before it, features and observation: what goes in. After it, targets and visuomotor: what Chameleon
-shares with the methods it is compared with, the loss of Eq. 16 and the sum of Eq. 17 among it.
-Everything here is a plain reference; what computes the same faster on a GPU stands in another room.
+Inputs are described in features and observation. What Chameleon shares with the methods it is
+compared with is in targets and visuomotor, including the loss of Eq. 16 and the sum of Eq. 17.
+Everything here is the plain reference; a faster implementation for GPUs is separate.
 
 Dimension letters, everywhere: B batch, T time, V views, N tokens, D width, H horizon, A action, P
 proprioception. (In `ssm.py`, S streams and P channels of a head.) The mapping from the paper's
@@ -16,12 +16,11 @@ symbols is in `docs/notation.md`.
 from chameleon_policy.policy.budget import Budget, parameter_budget
 from chameleon_policy.policy.chameleon import ChameleonPolicy
 from chameleon_policy.policy.config import ObjectiveConfig, PolicyConfig, SSMConfig
-from chameleon_policy.policy.event_tokens import Augmentation
 from chameleon_policy.policy.features import Features, Language, ObjectSlots, View
 from chameleon_policy.policy.inspection import Inspection
 from chameleon_policy.policy.language import InstructionEncoder
 from chameleon_policy.policy.normalizer import Range, Statistics
-from chameleon_policy.policy.observation import EpisodeBatch, Observation
+from chameleon_policy.policy.observation import Augmentation, EpisodeBatch, Observation
 from chameleon_policy.policy.presets import PRESETS, preset
 from chameleon_policy.policy.state import MemoryState
 from chameleon_policy.policy.visuomotor import Loss, VisuomotorPolicy

@@ -12,72 +12,37 @@
 Decisions
 - Time runs from tau = 0 (noise) to tau = 1 (action): A_tau = (1 - tau) A_0 + tau A.
 - The network predicts the clean endpoint. An Euler step with n steps left is A <- A + (A-hat - A) /
-  n, so the last step
-  lands on the endpoint.
-- Policy tokens see one another; action tokens see policy tokens and one another. The condition thus
-  never depends on the
-  noise, and its keys and values are computed once per chunk instead of once per Euler step.
-- Flow time is added to the action tokens; their place in the chunk is a fixed sinusoid.
+  n, so the last step lands on the endpoint.
+- Policy tokens attend to one another; action tokens attend to policy tokens and to one another. The
+  condition never depends on the noise, so its keys and values are computed once per chunk.
+- Flow time is added to the action tokens; their position in the chunk is a fixed sinusoid.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from chameleon_policy.policy.attention import TransformerBlock
 from chameleon_policy.policy.config import PolicyConfig
+from chameleon_policy.policy.sampling import Source, starting_chunk
 
-Source = Literal["gaussian", "zero"]
-
-# Flow time lies in [0, 1]; the sinusoid's periods are made for numbers of this order.
+# Flow time lies in [0, 1]; the periods of the sinusoid suit numbers of this order.
 FLOW_TIME_SCALE = 1000.0
 
 
 def sinusoid(positions: Tensor, width: int) -> Tensor:
-    """Compute sine and cosine features (... width) of positions (...), which should be float32 or
-    finer.
-    """
+    """Compute sine and cosine features (... width) of positions (...) in float32 or finer."""
     half = width // 2
     exponents = torch.arange(half, dtype=positions.dtype, device=positions.device) / half
     angles = positions[..., None] * torch.exp(-math.log(10_000.0) * exponents)
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
-def starting_chunk(
-    shape: tuple[int, int, int],
-    like: Tensor,
-    steps: int,
-    source: Source | Tensor,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """Return the noise that sampling begins with (B H A), in the type of `like`: drawn, zero, or as
-    given.
-    """
-    if not isinstance(steps, int) or steps < 1:
-        raise ValueError(
-            f"steps: expected a whole number of sampling steps, at least 1, got {steps!r}"
-        )
-    if isinstance(source, Tensor):
-        if tuple(source.shape) != shape:
-            raise ValueError(
-                f"source: expected noise of the shape {shape}, got {tuple(source.shape)}"
-            )
-        return source.to(like)
-    if source == "gaussian":
-        return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
-    if source == "zero":
-        return like.new_zeros(shape)
-    raise ValueError(
-        f"source: expected one of {', '.join(get_args(Source))}, or a tensor, got {source!r}"
-    )
-
-
 def _at_least_float32(tensor: Tensor) -> torch.dtype:
-    """Flow time in bfloat16 would be off by whole periods of the sinusoid."""
+    """Return a type for flow time: bfloat16 would be off by whole periods of the sinusoid."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
@@ -91,10 +56,9 @@ class ActionFlow(nn.Module):
             config.width, config.policy_tokens * config.width, bias=False
         )
         self.action_in = nn.Linear(action, config.width)
+        hidden = config.feedforward_ratio * config.width
         self.flow_time = nn.Sequential(
-            nn.Linear(config.width, config.feedforward_ratio * config.width),
-            nn.GELU(),
-            nn.Linear(config.feedforward_ratio * config.width, config.width),
+            nn.Linear(config.width, hidden), nn.GELU(), nn.Linear(hidden, config.width)
         )
         self.blocks = nn.ModuleList(
             TransformerBlock(config.width, config.heads, config.feedforward_ratio)
@@ -104,9 +68,7 @@ class ActionFlow(nn.Module):
         self.action_out = nn.Linear(config.width, action)
 
     def condition(self, working: Tensor) -> list[Tensor]:
-        """Compute C_t = W_h h_t, Eq. 14, as every block's keys and values: (B D) to (B n_c 2D) for
-        each block.
-        """
+        """Compute C_t = W_h h_t, Eq. 14, as key-values of every block: (B D) to (B n_c 2D) each."""
         tokens = self.policy_tokens(working).unflatten(-1, (-1, self.width))
         *blocks, last = self._blocks
         context = []
@@ -123,30 +85,23 @@ class ActionFlow(nn.Module):
         """Encode flow times (B) as tokens (B D)."""
         return self.flow_time(sinusoid(FLOW_TIME_SCALE * flow_time, self.width).to(dtype))
 
-    def places(self, like: Tensor) -> Tensor:
-        """Encode where in the chunk an action stands (H D), in the type of `like` and on its
-        device.
-        """
-        return sinusoid(
-            torch.arange(self.horizon, device=like.device, dtype=like.dtype), self.width
-        )
+    def positions(self, like: Tensor) -> Tensor:
+        """Encode the position of every action in the chunk (H D), in the type of `like`."""
+        index = torch.arange(self.horizon, device=like.device, dtype=like.dtype)
+        return sinusoid(index, self.width)
 
     def endpoint(self, noised: Tensor, flow_time: Tensor, context: list[Tensor]) -> Tensor:
         """Compute A-hat = F_theta(A_tau, tau, C_t), Eq. 16: (B H A) and (B) to (B H A)."""
         time_token = self.time_token(flow_time, noised.dtype).unsqueeze(-2)
-        tokens = self.action_in(noised) + self.places(flow_time).to(noised.dtype) + time_token
-        for block, seen in zip(self._blocks, context, strict=True):
-            tokens = block(tokens, seen)
+        tokens = self.action_in(noised) + self.positions(flow_time).to(noised.dtype) + time_token
+        for block, cached in zip(self._blocks, context, strict=True):
+            tokens = block(tokens, cached)
         return self.action_out(self.norm(tokens))
 
     def forward(self, working: Tensor, chunk: Tensor, flow_time_power: float) -> Tensor:
-        """Predict the clean chunk from a randomly noised one, Eqs. 15-16: (B D) and the normalised
-        (B H A) to (B H A).
-        """
-        flow_time = (
-            torch.rand(len(chunk), dtype=_at_least_float32(chunk), device=chunk.device)
-            ** flow_time_power
-        )
+        """Predict the clean chunk from a noised one, Eqs. 15-16: (B D) and (B H A) to (B H A)."""
+        uniform = torch.rand(len(chunk), dtype=_at_least_float32(chunk), device=chunk.device)
+        flow_time = uniform**flow_time_power
         mix = flow_time[:, None, None].to(chunk.dtype)
         noised = (1 - mix) * torch.randn_like(chunk) + mix * chunk
         return self.endpoint(noised, flow_time, self.condition(working))
@@ -159,9 +114,8 @@ class ActionFlow(nn.Module):
         generator: torch.Generator | None,
     ) -> Tensor:
         """Draw A_0 (B H A) for working states (B D)."""
-        return starting_chunk(
-            (working.shape[0], self.horizon, self.action), working, steps, source, generator
-        )
+        shape = (working.shape[0], self.horizon, self.action)
+        return starting_chunk(shape, working, steps, source, generator)
 
     def sample(
         self,
@@ -170,14 +124,11 @@ class ActionFlow(nn.Module):
         source: Source | Tensor,
         generator: torch.Generator | None,
     ) -> Tensor:
-        """Sample normalised action chunks (B H A) for working states (B D), by Euler integration
-        from the source.
-        """
+        """Sample normalised action chunks (B H A) for working states (B D) by Euler integration."""
         chunk = self.source(working, steps, source, generator)
         context = self.condition(working)
+        kind = _at_least_float32(chunk)
         for step in range(steps):
-            flow_time = torch.full(
-                (chunk.shape[0],), step / steps, dtype=_at_least_float32(chunk), device=chunk.device
-            )
+            flow_time = torch.full((len(chunk),), step / steps, dtype=kind, device=chunk.device)
             chunk = chunk + (self.endpoint(chunk, flow_time, context) - chunk) / (steps - step)
         return chunk

@@ -1,6 +1,4 @@
-"""Attention, and the pre-LayerNorm transformer block that event binding and the action head
-share.
-"""
+"""Attention, and the pre-LayerNorm transformer block of event binding and the action head."""
 
 from __future__ import annotations
 
@@ -11,16 +9,14 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """Multi-head attention: softmax(Q K^T / sqrt(c)) V in every head of size c, 4 d^2 + 4 d
-    parameters.
-    """
+    """Multi-head attention: softmax(Q K^T / sqrt(c)) V in every head of size c."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
-        """Keys of all heads, then values of all heads, side by side."""
+        """Keys of all heads, then values of all heads."""
         self.output = nn.Linear(width, width)
 
     def forward(self, queries: Tensor, sources: Tensor) -> Tensor:
@@ -28,34 +24,26 @@ class Attention(nn.Module):
         return self.output(attend(self.query(queries), self.key_value(sources), self.heads))
 
     def project(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute queries (... M D) and keys and values (... M 2D) of the same tokens, in one
-        product.
-        """
+        """Compute queries (... M D) and keys and values (... M 2D) of the same tokens."""
         width = self.output.in_features
         query, key_value = F.linear(tokens, *self.join()).split([width, 2 * width], dim=-1)
         return query, key_value
 
     def join(self) -> tuple[Tensor, Tensor]:
-        """Return weight (3D D) and bias (3D) of queries, keys and values."""
+        """Return the joint weight (3D D) and bias (3D) of queries, keys and values."""
         weight = torch.cat([self.query.weight, self.key_value.weight])
         return weight, torch.cat([self.query.bias, self.key_value.bias])
 
     def weights(self, queries: Tensor, sources: Tensor) -> Tensor:
-        """Compute how much each head attends where: (... M D) and (... N D) to (... heads M N);
-        rows sum to one.
-        """
-        keys, _ = self.key_value(sources).chunk(2, dim=-1)
-        asked, keys = (
-            rearrange(tensor, "... n (heads c) -> ... heads n c", heads=self.heads)
-            for tensor in (self.query(queries), keys)
-        )
-        return torch.softmax(asked @ keys.mT * keys.shape[-1] ** -0.5, dim=-1)
+        """Compute attention weights (... heads M N), whose rows sum to one."""
+        split = "... n (heads c) -> ... heads n c"
+        queries = rearrange(self.query(queries), split, heads=self.heads)
+        keys = rearrange(self.key_value(sources).chunk(2, dim=-1)[0], split, heads=self.heads)
+        return torch.softmax(queries @ keys.mT * keys.shape[-1] ** -0.5, dim=-1)
 
 
 def attend(query: Tensor, key_value: Tensor, heads: int) -> Tensor:
-    """Mix values by softmax attention: queries (... M D), keys and values (... N 2D) to (... M
-    D).
-    """
+    """Mix values by softmax attention: (... M D) and key-values (... N 2D) to (... M D)."""
     keys, values = rearrange(
         key_value.flatten(0, -3), "b n (two heads c) -> two b heads n c", two=2, heads=heads
     )
@@ -81,24 +69,20 @@ class TransformerBlock(nn.Module):
         )
 
     def forward(self, tokens: Tensor, context: Tensor | None = None) -> Tensor:
-        """Let tokens (... M D) attend to themselves and to a context's keys and values (... C 2D):
-        (... M D).
-        """
+        """Mix tokens (... M D) with one another and with a context's key-values (... C 2D)."""
         return self.forward_and_cache(tokens, context)[0]
 
     def forward_and_cache(
         self, tokens: Tensor, context: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return what `forward` does, and the tokens' own keys and values (... M 2D) as a context
-        for others.
-        """
+        """Return what `forward` does, and the tokens' own key-values (... M 2D)."""
         query, own = self.attention.project(self.attention_norm(tokens))
         seen = own if context is None else torch.cat([context, own], dim=-2)
         tokens = tokens + self.attention.output(attend(query, seen, self.attention.heads))
         return tokens + self.feedforward(tokens), own
 
     def keys_and_values(self, tokens: Tensor) -> Tensor:
-        """Compute keys and values (... M 2D) of tokens, as a context for others."""
+        """Compute keys and values (... M 2D) of tokens, as a context for other tokens."""
         return self.attention.key_value(self.attention_norm(tokens))
 
 

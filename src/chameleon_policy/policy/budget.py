@@ -23,9 +23,7 @@ PAPER_MILLIONS = {
 
 @dataclass(frozen=True)
 class Budget:
-    """Trainable parameters of the exported policy. visual + memory + head + projections =
-    trainable.
-    """
+    """Numbers of trainable parameters; visual + memory + head + projections = trainable."""
 
     visual: int
     """Per-view encoders with their projections."""
@@ -40,9 +38,7 @@ class Budget:
 
 
 def parameter_budget(policy: ChameleonPolicy) -> Budget:
-    """Count the policy's parameters; the training-only Control-JEPA branch is outside the
-    budget.
-    """
+    """Count the policy's parameters, without the training-only Control-JEPA branch."""
     visual = _count(policy.event_tokens.encoders)
     memory = _count(policy.memory)
     memory_ssm = sum(

@@ -1,27 +1,23 @@
-"""The Chameleon policy: observation -> event tokens -> memory layers -> working state -> action
-chunk (Eq. 1).
-
-One model with two faces:
+"""The Chameleon policy: observation -> event tokens -> memory -> working state -> actions (Eq. 1).
 
     training   loss(batch)                    whole padded episodes at once
     control    observe(observation, state)    every control step; returns the next memory state
                act(state)                     when a chunk of actions is due
 
 Decisions
-- The memory is a value. `observe` returns a new `MemoryState` and keeps nothing; starting an
-  episode is making a state.
-- Memory advances on every control step, also while a chunk is being executed.
+- The memory is a value. `observe` returns a new `MemoryState` and keeps nothing; an episode starts
+  with a new state.
+- The memory advances on every control step, also while a chunk is being executed.
 - Control and training run the same code: a control step is a sequence of length one.
 - Observations come in and actions go out in the robot's units; normalisation happens inside.
-- What it shares with the methods it is compared with stands in `visuomotor.py`; here is what makes
-  it Chameleon.
+- `visuomotor.py` holds what Chameleon shares with the methods it is compared with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,15 +32,15 @@ from chameleon_policy.policy.inspection import Inspection, inspect
 from chameleon_policy.policy.memory import ControlContext, LayerOutput, MemoryLayer
 from chameleon_policy.policy.normalizer import Statistics
 from chameleon_policy.policy.observation import Observation
-from chameleon_policy.policy.state import MemoryState
+from chameleon_policy.policy.state import Memory, MemoryState
 from chameleon_policy.policy.visuomotor import FlowPolicy, Remembered, Terms
 
 
 class ChameleonPolicy(FlowPolicy):
-    """A visuomotor policy that remembers.
+    """A visuomotor policy with control-indexed prospective memory.
 
-    `with_control_jepa` adds the training-only branch (predictor and EMA target); without it `loss`
-    is refused.
+    `with_control_jepa` adds the training-only branch (predictor and EMA target), which `loss`
+    needs.
     """
 
     method: ClassVar[str] = "chameleon"
@@ -68,7 +64,7 @@ class ChameleonPolicy(FlowPolicy):
             self.add_training_branch()
 
     def _make_layer(self) -> MemoryLayer:
-        """One of the L memory layers; an ablation makes another."""
+        """Make one of the L memory layers; ablations override it."""
         return MemoryLayer(self.config)
 
     @property
@@ -85,16 +81,13 @@ class ChameleonPolicy(FlowPolicy):
         *,
         control_context: Sequence[Tensor | None] | None = None,
     ) -> tuple[list[LayerOutput], MemoryState]:
-        """Take event tokens (B T N D) through the memory layers: every layer's output, and the
-        memory after the last step.
+        """Run event tokens (B T N D) through the memory layers: all outputs and the new memory.
 
-        Without a state, from the beginning of an episode. A `control_context` replaces the layers'
-        own, where given.
+        Without a state, from the start of an episode. A given `control_context` replaces the
+        layers' own.
         """
         memory = None if state is None else state.layers
-        outputs = self._through_layers(
-            tokens, memory, keep_state=True, control_context=control_context
-        )
+        outputs = self._through_layers(tokens, memory, control_context=control_context)
         return outputs, self._memory_after(_remembered(outputs, keep=True), state)
 
     def inspect(
@@ -104,37 +97,33 @@ class ChameleonPolicy(FlowPolicy):
         *,
         control_context: Sequence[Tensor | None] | None = None,
     ) -> Inspection:
-        """Observe time steps (with a time axis, B T ...) and return everything that was computed;
-        see `inspection.py`.
-        """
+        """Observe time steps (B T ...) and return all intermediate results, see `inspection.py`."""
         return inspect(self, observation, state, control_context)
 
-    def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
+    def _initial_memory(self, batch_size: int) -> Memory:
         return tuple(layer.initial_state(batch_size, self.features.tokens) for layer in self.layers)
 
     def _remember(
-        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+        self, tokens: Tensor, memory: Memory | None, steps: Tensor | None, *, keep: bool
     ) -> Remembered:
         return _remembered(self._through_layers(tokens, memory, keep_state=keep), keep=keep)
 
     def _through_layers(
         self,
         tokens: Tensor,
-        memory: tuple[Any, ...] | None,
+        memory: Memory | None,
         *,
-        keep_state: bool,
+        keep_state: bool = True,
         control_context: Sequence[Tensor | None] | None = None,
     ) -> list[LayerOutput]:
         outputs: list[LayerOutput] = []
         for index, layer in enumerate(self.layers):
-            last = index == self.config.layers - 1
-            before = None if memory is None else memory[index]
             output: LayerOutput = run_layer(
                 layer,
                 tokens,
-                before,
+                None if memory is None else memory[index],
                 forget=self.forget_activations,
-                write_back=not last,
+                write_back=index < self.config.layers - 1,
                 keep_state=keep_state,
                 control_context=None if control_context is None else control_context[index],
             )
@@ -146,7 +135,7 @@ class ChameleonPolicy(FlowPolicy):
     # Training
 
     def _auxiliary(self, remembered: Remembered, valid: Tensor) -> Terms:
-        """alpha L_CJEP of Eq. 17."""
+        """Compute alpha L_CJEP of Eq. 17."""
         assert remembered.bound is not None
         alignment, variance = self._training_branch(remembered.context, remembered.bound, valid)
         objective = self.config.objective
@@ -159,9 +148,7 @@ class ChameleonPolicy(FlowPolicy):
         self._training_branch.update_target(self._control_context)
 
     def add_training_branch(self) -> None:
-        """Add Control-JEPA, its target a copy of the online control-context path; fuse a fused
-        policy again afterwards.
-        """
+        """Add Control-JEPA with its target; a fused policy needs `fuse` again afterwards."""
         weight = self.action_flow.action_out.weight
         branch = ControlJEPA(self.config, self._control_context)
         initialise(branch.predictor)
@@ -176,8 +163,8 @@ class ChameleonPolicy(FlowPolicy):
     def _training_branch(self) -> ControlJEPA:
         if self.control_jepa is None:
             raise ValueError(
-                "this policy was loaded or built for control, without its training branch; "
-                "use ChameleonPolicy.from_pretrained(path, with_control_jepa=True) to train it"
+                "this policy was built for control, without its training branch; use "
+                "ChameleonPolicy.from_pretrained(path, with_control_jepa=True) to train it"
             )
         return self.control_jepa
 
@@ -185,7 +172,7 @@ class ChameleonPolicy(FlowPolicy):
 
     @classmethod
     def for_control(cls, config: PolicyConfig, features: Features, statistics: Statistics) -> Self:
-        """A new policy without Control-JEPA."""
+        """Make a policy without Control-JEPA."""
         return cls(config, features, statistics, with_control_jepa=False)
 
     @classmethod
@@ -201,12 +188,11 @@ class ChameleonPolicy(FlowPolicy):
         Every key must match. `with_control_jepa=True` adds a fresh training branch for fine-tuning.
         """
         policy = super().from_pretrained(path_or_hub_id, device=device)
-        if with_control_jepa:
-            # after the weights, so that the target starts as a copy of the loaded branch
+        if with_control_jepa:  # after the weights are loaded: the target starts as a copy
             policy.add_training_branch()
         return policy
 
 
 def _remembered(outputs: list[LayerOutput], *, keep: bool) -> Remembered:
-    states = tuple(output.state for output in outputs) if keep else None
-    return Remembered(outputs[-1].working, states, outputs[-1].bound)
+    states = tuple(output.state for output in outputs if output.state is not None)
+    return Remembered(outputs[-1].working, states if keep else None, outputs[-1].bound)

@@ -1,4 +1,4 @@
-"""Activation checkpointing: memory against time, for long episodes."""
+"""Activation checkpointing: less memory, more computation, for long episodes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def run_layer(layer: nn.Module, *arguments: Any, forget: bool, **options: Any) -> Any:
-    """layer(...); with `forget`, what it computes inside is not kept for the backward pass but
-    computed again there.
-    """
+    """Call a layer; with `forget`, the backward pass recomputes its activations."""
     if not forget or not torch.is_grad_enabled():
         return layer(*arguments, **options)
     # Nothing inside a layer is random.

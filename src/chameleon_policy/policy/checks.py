@@ -1,6 +1,4 @@
-"""Checks of what goes into a policy: each one says what was expected, what came, and what to do
-about it.
-"""
+"""Checks of the inputs of a policy. Errors say what was expected, what came, and what to do."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from chameleon_policy.policy.observation import EpisodeBatch, Observation
 
 
 def check_batch(batch: EpisodeBatch, features: Features, *, values: bool = True) -> None:
-    """Raise a ValueError that says what is wrong if the batch does not fit `features`.
+    """Raise a ValueError if the batch does not fit `features`.
 
-    Looking at `values` waits for the device; a trainer that has checked its data once may leave it
-    out.
+    Checks of `values` synchronise with the device; a trainer that has checked its data once may
+    skip them.
     """
     check_rank("proprioception", batch.observation.proprioception, 3)
     episodes, time = batch.observation.proprioception.shape[:2]
@@ -28,7 +26,8 @@ def check_batch(batch: EpisodeBatch, features: Features, *, values: bool = True)
     shape = tuple(batch.actions.shape)
     if len(shape) != 3 or shape[0] != episodes or shape[1] < time or shape[2] != features.action:
         raise ValueError(
-            f"actions: expected ({episodes}, at least {time}, {features.action}) - batch, time, action - got {shape}"
+            f"actions: expected ({episodes}, at least {time}, {features.action}) - batch, time, "
+            f"action - got {shape}"
         )
     _check_mask_shape("valid", batch.valid, (episodes, time))
     if batch.actions_valid is not None:
@@ -54,14 +53,15 @@ def check_batch(batch: EpisodeBatch, features: Features, *, values: bool = True)
 def check_observation(
     observation: Observation, features: Features, leading: tuple[int, ...], *, values: bool = True
 ) -> None:
-    """Raise a ValueError that says what is wrong if the observation does not fit `features`.
+    """Raise a ValueError if the observation does not fit `features`.
 
     `leading` is (batch,) in control and (batch, time) in training.
     """
     _check_shape("proprioception", observation.proprioception, (*leading, features.proprioception))
     if not isinstance(observation.images, Mapping):
         raise ValueError(
-            f"images: expected a dictionary from view to image, got {type(observation.images).__name__}"
+            "images: expected a dictionary from view to image, got "
+            f"{type(observation.images).__name__}"
         )
     expected, given = [view.name for view in features.views], list(observation.images)
     if set(expected) != set(given):
@@ -81,14 +81,17 @@ def check_observation(
         )
     if features.language is None and observation.instruction is not None:
         raise ValueError(
-            "instruction: this policy was built without language (features.language is None) and uses a learned null "
+            "instruction: this policy was built without language (features.language is None) and "
+            "uses a learned null "
             "token; leave `instruction` out, or build a policy whose features have a Language"
         )
     if features.language is not None:
         if observation.instruction is None:
             raise ValueError(
-                "instruction: this policy expects an embedding for every episode; for a missing instruction pass the "
-                f'embedding of the empty string, InstructionEncoder("{features.language.encoder}").embed([""])'
+                "instruction: this policy expects an embedding for every episode; for a missing "
+                "instruction pass the "
+                "embedding of the empty string, "
+                f'InstructionEncoder("{features.language.encoder}").embed([""])'
             )
         if isinstance(observation.instruction, str):
             raise ValueError(
@@ -123,9 +126,7 @@ def _check_presence(name: str, value: Tensor | None, expected: bool) -> None:
 
 
 def check_rank(name: str, tensor: Tensor, dimensions: int) -> None:
-    """Raise a ValueError if a tensor has no batch dimension, no time dimension in training, or one
-    too many.
-    """
+    """Raise a ValueError if a tensor does not have this number of dimensions."""
     _check_tensor(name, tensor)
     if tensor.dim() != dimensions:
         wanted = {2: "(batch, size)", 3: "(batch, time, size)"}[dimensions]
@@ -140,7 +141,8 @@ def check_rank(name: str, tensor: Tensor, dimensions: int) -> None:
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise ValueError(
-            f"{name}: expected a torch.Tensor, got {type(value).__name__}; for one robot's arrays use "
+            f"{name}: expected a torch.Tensor, got {type(value).__name__}; for one robot's arrays "
+            "use "
             "Observation.single(...), otherwise torch.as_tensor"
         )
 
@@ -178,7 +180,8 @@ def _check_emphasis(emphasis: Tensor, valid: Tensor) -> None:
     if not bool(usable.all()):
         bad = (~usable).nonzero().flatten().tolist()
         raise ValueError(
-            f"emphasis: expected finite numbers, none negative, and some above zero on valid time steps; "
+            "emphasis: expected finite numbers, none negative, and some above zero on valid time "
+            "steps; "
             f"episodes {bad} of the batch have none such"
         )
 
@@ -187,12 +190,14 @@ def _check_mask(name: str, mask: Tensor) -> None:
     empty = (~mask[:, 0]).nonzero().flatten().tolist()
     if empty:
         raise ValueError(
-            f"{name}: episodes {empty} of the batch do not begin with a valid time step; leave them out"
+            f"{name}: episodes {empty} of the batch do not begin with a valid time step; leave "
+            "them out"
         )
     gaps = (mask[:, 1:] & ~mask[:, :-1]).any(dim=1).nonzero().flatten().tolist()
     if gaps:
         raise ValueError(
-            f"{name}: episodes {gaps} of the batch have padding in the middle; pad episodes at the end only"
+            f"{name}: episodes {gaps} of the batch have padding in the middle; pad episodes at "
+            "the end only"
         )
 
 
@@ -204,9 +209,13 @@ def _check_image(view: View, image: Tensor, leading: tuple[int, ...], values: bo
         if tuple(image.shape) == (*leading, 3, view.height, view.width):
             hint = "; this is channels first: pass image.movedim(-3, -1)"
         elif image.dim() == len(expected) - 1 and tuple(image.shape) == expected[1:]:
-            hint = "; the batch dimension is missing: pass image.unsqueeze(0), or use Observation.single"
+            hint = (
+                "; the batch dimension is missing: pass image.unsqueeze(0), or use "
+                "Observation.single"
+            )
         elif image.dim() == len(expected) and image.shape[-1] == 3:
-            hint = f"; resize the frames to {view.height} x {view.width}, or build the policy for their size"
+            size = f"{view.height} x {view.width}"
+            hint = f"; resize the frames to {size}, or build the policy for their size"
         raise ValueError(
             f"{name}: expected the shape {expected} (channels last), got {tuple(image.shape)}{hint}"
         )
@@ -216,7 +225,8 @@ def _check_image(view: View, image: Tensor, leading: tuple[int, ...], values: bo
         raise ValueError(f"{name}: expected uint8 in 0..255 or float in [0, 1], got {image.dtype}")
     if values:
         low, high = image.min().item(), image.max().item()
-        if not (low >= 0 and high <= 1):  # written so that NaN fails too
+        if not (low >= 0 and high <= 1):  # NaN fails this test, too
             raise ValueError(
-                f"{name}: float images must lie in [0, 1], got values from {low:g} to {high:g}; divide by 255, or pass uint8"
+                f"{name}: float images must lie in [0, 1], got values from {low:g} to {high:g}; "
+                "divide by 255, or pass uint8"
             )

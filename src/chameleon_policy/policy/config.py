@@ -1,7 +1,7 @@
-"""How large the policy is and how it is trained; what the data look like stands in `features.py`.
+"""The size of the policy and its objective; the shapes of the data are in `features.py`.
 
-Every class here is frozen, keyword-only and checked on construction. `from_json` reads one back and
-refuses a key that it does not know, so that a misspelt option cannot silently become a default.
+Every class is frozen, keyword-only and checked on construction. `from_json` refuses unknown keys,
+so that a misspelt option cannot silently become a default.
 """
 
 from __future__ import annotations
@@ -51,22 +51,21 @@ class SSMConfig:
     state: int
     """State dimension of every channel."""
     head_dim: int = 64
-    """Channels that share one decay."""
+    """Channels per head; a head has one decay."""
     convolution: int = 4
-    """Width of the causal convolution in front of the recurrence."""
+    """Width of the causal convolution before the recurrence."""
     half_life: tuple[float, float]
-    """Shortest and longest half-life at initialisation, in control steps; the heads are spread
-    evenly in log between.
-
-    They hold for the mean clock over inputs of unit variance, before a limit; on a still scene a
-    head may be far off."""
+    """Shortest and longest half-life at initialisation, in control steps, spread evenly in log over
+    the heads. They hold for the mean clock over inputs of unit variance, without a limit; on a
+    constant input a head may differ much.
+    """
     half_life_limit: float | None = None
     """H_max: no head ever keeps more than half of its state over so many steps, whatever the input;
     None: no limit.
     """
     selectivity: float = 3.0
-    """Standard deviation, at initialisation and over inputs of unit variance, of what goes into
-    softplus to make Delta.
+    """Standard deviation of the input of softplus that makes Delta, at initialisation and over
+    inputs of unit variance.
     """
     chunk: int = 64
     """Time steps that the parallel scan handles in one matrix product."""
@@ -77,22 +76,26 @@ class SSMConfig:
         shortest, longest = self.half_life
         _require(
             0 < shortest <= longest < math.inf,
-            f"SSMConfig.half_life must be (shortest, longest) with 0 < shortest <= longest, got {self.half_life}",
+            "SSMConfig.half_life must be (shortest, longest) with 0 < shortest <= longest, got "
+            f"{self.half_life}",
         )
         limit = self.half_life_limit
         _require(
             limit is None or longest <= limit < math.inf,
-            f"SSMConfig.half_life_limit must be None or at least the longest half_life ({longest}), got {limit}",
+            "SSMConfig.half_life_limit must be None or at least the longest half_life "
+            f"({longest}), got {limit}",
         )
 
     def limited(self, limit: float) -> SSMConfig:
-        """Return this layer with H_max = `limit` (inf: none); half-lives at initialisation end
-        there, too.
+        """Return this layer with H_max = `limit` (inf: none).
+
+        Half-lives at initialisation are cut to the limit.
         """
         shortest, longest = self.half_life
         _require(
             limit >= shortest,
-            f"half_life_limit must be at least the shortest half-life to begin with ({shortest}), got {limit}",
+            f"half_life_limit must be at least the shortest half-life to begin with ({shortest}), "
+            f"got {limit}",
         )
         return dataclasses.replace(
             self,
@@ -103,7 +106,7 @@ class SSMConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
-    """Training only: the weights of Eqs. 13 and 17 and what is drawn at random while training."""
+    """The training objective: the weights of Eqs. 13 and 17 and the random draws of training."""
 
     control_jepa_weight: float = 0.05
     """alpha, Eq. 17."""
@@ -124,9 +127,7 @@ class ObjectiveConfig:
     flow_time_power: float = 1.0
     """Flow time is u ** power with u uniform; above 1 it favours the noise end. The paper has 1."""
     action_steps: int | None = None
-    """Time steps of each episode that carry the action loss, drawn anew each time; None means all
-    of them.
-    """
+    """Time steps per episode that carry the action loss, drawn anew in each batch; None: all."""
 
     def __post_init__(self) -> None:
         _require(
@@ -162,8 +163,9 @@ class ObjectiveConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """The size of a Chameleon policy. Use a preset (`presets.py`) and `dataclasses.replace` what
-    you want different.
+    """The size of a Chameleon policy.
+
+    Use a preset (`presets.py`) and `dataclasses.replace` to change it.
     """
 
     preset: str
@@ -171,7 +173,7 @@ class PolicyConfig:
     width: int
     """d, the width of every token."""
     heads: int = 8
-    """Attention heads, everywhere."""
+    """Number of attention heads, everywhere."""
     layers: int = 2
     """L, the number of memory layers."""
     feedforward_ratio: int = 4
@@ -189,7 +191,7 @@ class PolicyConfig:
     head_layers: int = 6
     """Transformer layers of the action head."""
     sampling_steps: int = 50
-    """Euler steps from noise to an action chunk, unless `act` is told otherwise."""
+    """Default number of Euler steps from noise to an action chunk."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
 
     def __post_init__(self) -> None:
@@ -208,30 +210,31 @@ class PolicyConfig:
         for channels in self.encoder_channels:
             _require(
                 channels < 16 or channels % 16 == 0,
-                f"PolicyConfig.encoder_channels from 16 on must be multiples of 16, got {self.encoder_channels}",
+                "PolicyConfig.encoder_channels from 16 on must be multiples of 16, got "
+                f"{self.encoder_channels}",
             )
         _require(
             self.width % self.heads == 0,
-            f"PolicyConfig.width ({self.width}) must be a multiple of PolicyConfig.heads ({self.heads})",
+            f"PolicyConfig.width ({self.width}) must be a multiple of PolicyConfig.heads "
+            f"({self.heads})",
         )
         for name in ("slow", "fast"):
             ssm: SSMConfig = getattr(self, name)
             _require(
                 ssm.expand * self.width % ssm.head_dim == 0,
-                f"PolicyConfig.{name}: expand x width ({ssm.expand} x {self.width}) must be a multiple of head_dim "
+                f"PolicyConfig.{name}: expand x width ({ssm.expand} x {self.width}) must be a "
+                "multiple of head_dim "
                 f"({ssm.head_dim})",
             )
 
 
 def to_json(config: Any) -> dict[str, Any]:
-    """The dataclass as plain dictionaries, lists, numbers and strings."""
+    """Return the dataclass as plain dictionaries, lists, numbers and strings."""
     return dataclasses.asdict(config)
 
 
 def from_json(cls: type[ConfigT], data: Any, where: str = "") -> ConfigT:
-    """Rebuild the dataclass `cls` from `to_json`'s output, naming any key that is unknown, missing
-    or of a wrong type.
-    """
+    """Rebuild the dataclass `cls` from `to_json`; ValueError for a bad key or type."""
     where = where or cls.__name__
     if not isinstance(data, dict):
         raise ValueError(f"{where}: expected an object with named values, got {data!r}")

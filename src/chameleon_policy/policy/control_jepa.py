@@ -1,5 +1,4 @@
-"""Control-JEPA: the working state is trained to predict the control contexts that later steps will
-use.
+"""Control-JEPA: the working state is trained to predict the control contexts of later steps.
 
 | symbol         | name here        | shape   | equation |
 |----------------|------------------|---------|----------|
@@ -13,14 +12,11 @@ Training only: nothing here is part of the parameter budget or of an exported po
 
 Decisions
 - The target branch is an EMA copy of the last layer's `ControlContext`, applied to the online bound
-  tokens under
-  stop-gradient.
-- Targets behind the end of an episode are masked, never wrapped. A horizon that no episode of the
-  batch reaches leaves
-  the weighted mean.
-- The variance term is taken per horizon, over the batch's valid predictions, and averaged over the
-  horizons: predictions
-  that differ only from horizon to horizon are collapsed too.
+  tokens under stop-gradient.
+- Targets after the end of an episode are masked. A horizon that no episode of the batch reaches is
+  left out of the weighted mean.
+- The variance term is computed per horizon, over the batch's valid predictions, and averaged over
+  the horizons, so that predictions that differ only between horizons count as collapsed.
 """
 
 from __future__ import annotations
@@ -35,8 +31,7 @@ from chameleon_policy.policy.attention import two_layer_mlp
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.memory import ControlContext
 
-# Inside the square root of the standard deviation, so that its gradient stays finite at zero
-# variance.
+# Added under the square root, so that the gradient stays finite at zero variance.
 VARIANCE_EPSILON = 1e-4
 
 
@@ -47,30 +42,30 @@ class ControlJEPA(nn.Module):
         super().__init__()
         self.objective = config.objective
         self.predictor = two_layer_mlp(2 * config.width, config.width)
-        self.horizon_tokens = nn.Parameter(
-            0.02 * torch.randn(len(config.objective.horizons), config.width)
-        )
-        self.target = copy.deepcopy(online).requires_grad_(False)
+        horizons = torch.tensor(config.objective.horizons)
         weights = torch.tensor(config.objective.horizon_weights, dtype=torch.float64)
+        self.horizon_tokens = nn.Parameter(0.02 * torch.randn(len(horizons), config.width))
+        self.target = copy.deepcopy(online).requires_grad_(False)
         self.horizons: Tensor
         self.horizon_weights: Tensor
-        self.register_buffer("horizons", torch.tensor(config.objective.horizons), persistent=False)
+        self.register_buffer("horizons", horizons, persistent=False)
         self.register_buffer("horizon_weights", weights, persistent=False)
 
     @torch.no_grad()
     def update_target(self, online: ControlContext) -> None:
-        """Move the target branch towards the online one; once per optimizer step."""
+        """Move the target branch towards the online one; call it once per optimizer step."""
         if self.horizon_tokens.dtype.itemsize < torch.float32.itemsize:
             raise ValueError(
-                f"update_target: steps of 1 % are lost in {self.horizon_tokens.dtype}; keep the weights in float32 and "
-                "train under torch.autocast"
+                f"update_target: steps of 1 % are lost in {self.horizon_tokens.dtype}; keep the "
+                "weights in float32 and train under torch.autocast"
             )
         for target, source in zip(self.target.parameters(), online.parameters(), strict=True):
             target.lerp_(source.to(target.dtype), 1 - self.objective.target_momentum)
 
     def forward(self, working: Tensor, bound: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Alignment and variance terms of Eq. 13 from h (B T D), the last layer's bound tokens (B T
-        N D) and the mask.
+        """Compute the alignment and variance terms of Eq. 13.
+
+        Takes h (B T D), the last layer's bound tokens (B T N D) and the mask of valid steps (B T).
         """
         with torch.no_grad():
             contexts = self.target(bound.detach())
@@ -93,18 +88,15 @@ class ControlJEPA(nn.Module):
         return alignment / weights.sum().clamp(min=smallest), variance / reached.sum().clamp(min=1)
 
     def _predict(self, working: Tensor) -> Tensor:
-        """u-hat = g([h, eta_k]) of Eq. 12 for all horizons (K B T D); what g's first layer makes of
-        h serves all of them.
-        """
+        """Compute u-hat = g([h, eta_k]) of Eq. 12 for all horizons (K B T D)."""
         first: nn.Linear = self.predictor[0]  # type: ignore[assignment]
+        # Split by inputs, so that the product with h is computed once for all horizons.
         from_working, from_horizon = first.weight.chunk(2, dim=1)
         of_horizons = F.linear(self.horizon_tokens, from_horizon, first.bias)
         return self.predictor[1:](F.linear(working, from_working) + of_horizons[:, None, None])
 
     def _variance_hinge(self, predicted: Tensor, pairs: Tensor, count: Tensor) -> Tensor:
-        """L_var = mean over dimensions of max(0, gamma - std), over the valid predictions of each
-        horizon (K).
-        """
+        """Compute mean(max(0, gamma - std)) over the valid predictions of each horizon (K)."""
         mean = (predicted * pairs).sum((1, 2), keepdim=True) / count[:, None, None, None]
         spread = ((predicted - mean).square() * pairs).sum((1, 2)) / count[:, None]
         return F.relu(self.objective.variance_target - (spread + VARIANCE_EPSILON).sqrt()).mean(-1)

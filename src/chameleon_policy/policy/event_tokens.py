@@ -8,21 +8,16 @@
 | Z_t^0  | event tokens             | B T N D   | 4        |
 
 Decisions
-- Object slots (state observations) become tokens of the same kind as patches, in the same place.
-  Each slot has a range of
-  its own; a row of zeros is an object that is not there, and stays zero.
-- Every token knows its slot: a learned embedding per object slot, and per view one for each row and
-  one for each column
-  of the patch grid. Without them binding and recall could not tell patches apart. Proprioception
-  and language have a projection of their own and need none.
-- A training crop is drawn once per episode and view. A crop that jitters in time would destroy
+- Object slots (state observations) become tokens in the position of the patches. Each slot has a
+  range of its own; a row of zeros is an absent object and stays zero.
+- Every patch and object token has a learned embedding of its slot: one per object, and per view one
+  for each row and one for each column of the patch grid. Proprioception and language have
+  projections of their own and need none.
+- A training crop is drawn once per episode and view: a crop that changes in time would destroy
   motion.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -31,29 +26,14 @@ from chameleon_policy.policy.checkpointing import run_layer
 from chameleon_policy.policy.config import PolicyConfig
 from chameleon_policy.policy.features import Features, View
 from chameleon_policy.policy.normalizer import Normalizer, Statistics
-from chameleon_policy.policy.observation import Observation
+from chameleon_policy.policy.observation import Augmentation, Observation
 from chameleon_policy.policy.visual import PatchEncoder
 
 SLOT_EMBEDDING_STD = 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class Augmentation:
-    """What is drawn once per episode: pass the same one for every window of a long episode."""
-
-    crop: Tensor
-    """B V 2 in [0, 1): where each view's crop lies in the free rows and columns."""
-    proprioception_offset: Tensor
-    """B P, in normalised units."""
-
-    def __getitem__(self, index: Sequence[int]) -> Augmentation:
-        """That of some of the episodes."""
-        places = list(index)
-        return Augmentation(self.crop[places], self.proprioception_offset[places])
-
-
 class SlotEmbedding(nn.Module):
-    """Where a patch lies in its view's grid: one embedding per row plus one per column."""
+    """Embedding of a patch's position in the grid of its view: one per row plus one per column."""
 
     def __init__(self, view: View, width: int) -> None:
         super().__init__()
@@ -62,7 +42,7 @@ class SlotEmbedding(nn.Module):
         self.columns = nn.Parameter(SLOT_EMBEDDING_STD * torch.randn(1, columns, width))
 
     def forward(self) -> Tensor:
-        """N_v D."""
+        """Return the embeddings of all patches (N_v D)."""
         return (self.rows + self.columns).flatten(0, 1)
 
 
@@ -80,15 +60,11 @@ class EventTokens(nn.Module):
         self.objects: nn.Linear | None = None
         if features.objects is not None:
             self.objects = nn.Linear(features.objects.size, width)
-            self.object_slots = nn.Parameter(
-                SLOT_EMBEDDING_STD * torch.randn(features.objects.count, width)
-            )
-            numbers = features.objects.count * features.objects.size
-            self.normalize_objects = Normalizer(numbers, statistics.objects, "objects")
+            count, size = features.objects.count, features.objects.size
+            self.object_slots = nn.Parameter(SLOT_EMBEDDING_STD * torch.randn(count, width))
+            self.normalize_objects = Normalizer(count * size, statistics.objects, "objects")
         elif statistics.objects is not None:
-            raise ValueError(
-                "statistics of objects were given, but the features have no objects; leave them out"
-            )
+            raise ValueError("statistics.objects: the features have no objects; leave them out")
         self.proprioception = nn.Linear(features.proprioception, width)
         self.normalize_proprioception = Normalizer(
             features.proprioception, statistics.proprioception, "proprioception"
@@ -100,19 +76,18 @@ class EventTokens(nn.Module):
             self.null_instruction = nn.Parameter(SLOT_EMBEDDING_STD * torch.randn(width))
 
     def draw_augmentation(self, batch_size: int) -> Augmentation:
-        """Crop positions and proprioceptive offsets for `batch_size` episodes."""
+        """Draw crop positions and proprioceptive offsets for `batch_size` episodes."""
         weight = self.proprioception.weight
-        return Augmentation(
-            crop=torch.rand(batch_size, len(self.features.views), 2, device=weight.device),
-            proprioception_offset=self.noise
-            * torch.randn(
-                batch_size, self.features.proprioception, dtype=weight.dtype, device=weight.device
-            ),
+        crop = torch.rand(batch_size, len(self.features.views), 2, device=weight.device)
+        noise = torch.randn(
+            batch_size, self.features.proprioception, dtype=weight.dtype, device=weight.device
         )
+        return Augmentation(crop=crop, proprioception_offset=self.noise * noise)
 
     def forward(self, observation: Observation, augmentation: Augmentation | None = None) -> Tensor:
-        """An observation with a time axis to event tokens (B T N D); without augmentation, crops
-        are centred.
+        """Encode an observation with a time axis as event tokens (B T N D).
+
+        Without an augmentation, crops are centred and proprioception has no noise.
         """
         weight = self.proprioception.weight
         if augmentation is not None and len(augmentation.crop) != len(observation.proprioception):
@@ -123,42 +98,33 @@ class EventTokens(nn.Module):
         batch, time = observation.proprioception.shape[:2]
         tokens = self._patches(observation, augmentation)
         if self.objects is not None and observation.objects is not None:
-            tokens.append(
-                self.objects(self._normalized(observation.objects).to(weight.dtype))
-                + self.object_slots
-            )
+            objects = self._normalized(observation.objects).to(weight.dtype)
+            tokens.append(self.objects(objects) + self.object_slots)
         body = self.normalize_proprioception(observation.proprioception).to(weight.dtype)
         if augmentation is not None:
-            body = (
-                body
-                + augmentation.proprioception_offset[:, None]
-                + self.noise * torch.randn_like(body)
-            )
+            body = body + augmentation.proprioception_offset[:, None]
+            body = body + self.noise * torch.randn_like(body)
         tokens.append(self.proprioception(body).unsqueeze(2))
         if self.language is not None and observation.instruction is not None:
             instruction = self.language(observation.instruction.to(weight.dtype))[:, None]
         else:
             instruction = self.null_instruction
-        # Joining is fast where all parts lie in memory as they are.
-        tokens.append(
-            instruction.expand(batch, time, -1).unsqueeze(2).to(tokens[-1].dtype).contiguous()
-        )
+        instruction = instruction.expand(batch, time, -1).unsqueeze(2).to(tokens[-1].dtype)
+        tokens.append(instruction.contiguous())  # concatenation is fast on contiguous parts
         return torch.cat(tokens, dim=2)
 
     def _patches(self, observation: Observation, augmentation: Augmentation | None) -> list[Tensor]:
-        """Encode every view as X_t^v (B T N_v D), each patch with its slot."""
+        """Encode every view as X_t^v (B T N_v D), each patch with its slot embedding."""
         patches = []
-        for index, (view, encoder, slots) in enumerate(
-            zip(self.features.views, self.encoders, self.slots, strict=True)
-        ):
+        for index, view in enumerate(self.features.views):
+            images = observation.images[view.name]
             position = None if augmentation is None else augmentation.crop[:, index]
-            tokens = run_layer(
-                encoder, observation.images[view.name], position, forget=self.forget_activations
-            )
+            encoder, slots = self.encoders[index], self.slots[index]
+            tokens = run_layer(encoder, images, position, forget=self.forget_activations)
             patches.append(tokens + slots())
         return patches
 
     def _normalized(self, objects: Tensor) -> Tensor:
-        """Object slots (B T K F), each by its own range; an absent object stays a row of zeros."""
+        """Normalise object slots (B T K F); an absent object stays a row of zeros."""
         normalised = self.normalize_objects(objects.flatten(-2)).unflatten(-1, objects.shape[-2:])
         return normalised * (objects != 0).any(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""What the data look like: the part of a policy's shape that the robot and its dataset decide."""
+"""The shapes of the data: the part of a policy's configuration that robot and dataset decide."""
 
 from __future__ import annotations
 
@@ -39,16 +39,14 @@ class View:
 
     @property
     def tokens(self) -> int:
-        """N_v."""
+        """Number of patch tokens N_v."""
         rows, columns = self.grid
         return rows * columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectSlots:
-    """State observations in place of images: `count` object slots of `size` numbers each, one token
-    per slot.
-    """
+    """State observations in place of images: `count` slots of `size` numbers, a token each."""
 
     count: int
     size: int
@@ -59,9 +57,7 @@ class ObjectSlots:
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """Instructions arrive as embeddings of this width, made by the frozen encoder of this name (see
-    `language.py`).
-    """
+    """The width of instruction embeddings and the name of their encoder (see `language.py`)."""
 
     width: int
     encoder: str
@@ -72,7 +68,7 @@ class Language:
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """Everything a policy must know of its data before it can be built."""
+    """The shapes of observations and actions that a policy is built for."""
 
     proprioception: int
     """Dimensions of s_t."""
@@ -83,16 +79,17 @@ class Features:
     views: tuple[View, ...] = ()
     objects: ObjectSlots | None = None
     language: Language | None = None
-    """None: the task has no instructions, and a learned null token stands in their place."""
+    """None: the task has no instructions, and a learned null token takes their position."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", tuple(self.views))  # a list is as good
+        object.__setattr__(self, "views", tuple(self.views))  # accepts a list, too
         _require_positive(
             "Features", proprioception=self.proprioception, action=self.action, horizon=self.horizon
         )
         if not self.views and self.objects is None:
             raise ValueError(
-                "Features describe a policy that sees nothing: give at least one View in `views`, or `objects`"
+                "Features describe a policy that sees nothing: give at least one View in `views`, "
+                "or `objects`"
             )
         names = [view.name for view in self.views]
         if len(set(names)) != len(names):
@@ -100,7 +97,7 @@ class Features:
 
     @property
     def executed(self) -> int:
-        """Actions of a chunk to execute before the next one is due, by default: half of them."""
+        """Default number of actions of a chunk to execute before the next one: half of them."""
         return max(1, self.horizon // 2)
 
     @property

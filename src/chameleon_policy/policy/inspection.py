@@ -1,6 +1,4 @@
-"""Everything that a policy of Chameleon's family computes on the way from observations to its
-working state.
-"""
+"""The intermediate results of Chameleon or an ablation, for probes."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from torch import Tensor
 from chameleon_policy.policy.checks import check_observation, check_rank
 from chameleon_policy.policy.memory import LayerOutput
 from chameleon_policy.policy.observation import Observation
-from chameleon_policy.policy.state import MemoryState, chosen
+from chameleon_policy.policy.state import MemoryState
 
 if TYPE_CHECKING:
     from chameleon_policy.policy.chameleon import ChameleonPolicy
@@ -22,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """What `ChameleonPolicy.inspect` saw of B episodes over T time steps."""
+    """The intermediate results of B episodes over T time steps, from `ChameleonPolicy.inspect`."""
 
     tokens: Tensor
     """Z^0_t, B T N D."""
     layers: tuple[LayerOutput, ...]
-    """Of every layer: bound tokens, traces, control context, what was recalled, working state."""
+    """Bound tokens, traces, control context, recalled trace and working state of every layer."""
     attention: Tensor
-    """B T L heads N: the weights with which recall asks the traces (Eq. 9)."""
+    """B T L heads N: attention weights of recall over the traces (Eq. 9)."""
     state: MemoryState
     """The memory after the last time step."""
 
@@ -40,9 +38,7 @@ class Inspection:
 
     @property
     def control_context(self) -> tuple[Tensor, ...]:
-        """u_t of every layer, B T D each: what `inspect` takes to ask another memory the same
-        question.
-        """
+        """u_t of every layer (B T D each), an argument of `inspect` for another memory."""
         return tuple(layer.control_context for layer in self.layers)
 
     def traces(
@@ -52,16 +48,23 @@ class Inspection:
         tokens: Sequence[int] | None = None,
         times: Sequence[int] | None = None,
     ) -> Tensor:
-        """E_t of the chosen layers, time steps and tokens (default: all), B L T N D."""
-        everything = torch.stack([layer.traces for layer in self.layers], dim=1)
-        for dimension, (name, places) in enumerate(
+        """Return E_t of the chosen layers, time steps and tokens (default: all), B L T N D."""
+        traces = torch.stack([layer.traces for layer in self.layers], dim=1)
+        for dimension, (name, chosen) in enumerate(
             (("layer", layers), ("time step", times), ("token", tokens)), start=1
         ):
-            indices = chosen(name, places, everything.shape[dimension])
-            everything = everything.index_select(
-                dimension, torch.tensor(indices, device=everything.device)
-            )
-        return everything
+            indices = resolve_indices(name, chosen, traces.shape[dimension])
+            traces = traces.index_select(dimension, torch.tensor(indices, device=traces.device))
+        return traces
+
+
+def resolve_indices(what: str, indices: Sequence[int] | None, count: int) -> list[int]:
+    """Return indices in 0..count-1; negative ones count from the end, None means all."""
+    chosen = list(range(count)) if indices is None else list(indices)
+    wrong = [index for index in chosen if not -count <= index < count]
+    if wrong:
+        raise IndexError(f"there is no {what} {wrong[0]} among {count}")
+    return [index % count for index in chosen]
 
 
 @torch.no_grad()
@@ -71,11 +74,11 @@ def inspect(
     state: MemoryState | None = None,
     control_context: Sequence[Tensor | None] | None = None,
 ) -> Inspection:
-    """Observe time steps (with a time axis, B T ...) and return everything that was computed.
+    """Observe time steps (with a time axis, B T ...) and return all intermediate results.
 
-    Without a state, from the beginning of an episode. `control_context` has u_t (B T D) for every
-    layer, or None for a layer that is to make its own: with what another inspection saw there, an
-    edited memory is asked the same question.
+    Without a state, the steps begin an episode. `control_context` holds u_t (B T D) for every
+    layer, or None for a layer that computes its own; pass the one of another inspection to query
+    an edited memory in the same way.
     """
     check_rank("proprioception", observation.proprioception, 3)
     shape = (observation.proprioception.shape[0], observation.proprioception.shape[1])
@@ -85,13 +88,13 @@ def inspect(
     _check_contexts(control_context, policy.config.layers, (*shape, policy.config.width))
     tokens = policy.event_tokens(observation.to(policy.device))
     outputs, after = policy.remember(tokens, state, control_context=control_context)
-    asked = [
+    attention = [
         layer.recall.attention.weights(output.control_context.unsqueeze(-2), output.traces).squeeze(
             -2
         )
         for layer, output in zip(policy.layers, outputs, strict=True)
     ]
-    return Inspection(tokens, tuple(outputs), torch.stack(asked, dim=2), after)
+    return Inspection(tokens, tuple(outputs), torch.stack(attention, dim=2), after)
 
 
 def _check_contexts(
@@ -101,10 +104,12 @@ def _check_contexts(
         return
     if len(contexts) != layers:
         raise ValueError(
-            f"control_context: expected one (or None) for each of {layers} layers, got {len(contexts)}"
+            f"control_context: expected one (or None) for each of {layers} layers, got "
+            f"{len(contexts)}"
         )
     for index, context in enumerate(contexts):
         if context is not None and tuple(context.shape) != expected:
             raise ValueError(
-                f"control_context of layer {index}: expected the shape {expected}, got {tuple(context.shape)}"
+                f"control_context of layer {index}: expected the shape {expected}, got "
+                f"{tuple(context.shape)}"
             )

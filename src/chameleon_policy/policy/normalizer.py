@@ -1,6 +1,4 @@
-"""Per-dimension normalisation: a range goes to [-1, 1]; the statistics live inside the policy and
-its checkpoint.
-"""
+"""Per-dimension normalisation of a range to [-1, 1], with statistics saved in the policy."""
 
 from __future__ import annotations
 
@@ -11,15 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-# A dimension that moves less than this is constant: scaling it up would only amplify its noise.
+# A dimension with a smaller range counts as constant: scaling it would only amplify its noise.
 CONSTANT_RANGE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """What goes to -1 and what to 1, for every dimension: smallest and largest value over a
-    dataset, or the like.
-    """
+    """The values that map to -1 and 1 in every dimension, such as the extremes of a dataset."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -37,9 +33,7 @@ class Range:
 
     @classmethod
     def of(cls, values: Tensor) -> Range:
-        """The range of (... D) over everything but the last dimension; leave padding out of
-        `values`.
-        """
+        """Compute the range of (... D) over all but the last dimension; leave padding out."""
         if values.dim() < 2 or values.numel() == 0:
             raise ValueError(
                 f"Range.of: expected values of the shape (..., D), got {tuple(values.shape)}"
@@ -50,19 +44,18 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """The ranges of everything that is normalised; None leaves a quantity as it is."""
+    """The ranges of all normalised quantities; None leaves a quantity as it is."""
 
     proprioception: Range | None = None
     action: Range | None = None
     objects: Range | None = None
-    """One range for every number of every slot, slot after slot."""
+    """One range for every number of every slot, slot by slot."""
 
 
 class Normalizer(nn.Module):
-    """Maps (... D) from its range to [-1, 1] and back; constant dimensions are left alone.
+    """A map of (... D) from its range to [-1, 1] and back; constant dimensions are left alone.
 
-    Always in float32 or finer, whatever the weights are: in bfloat16 half a metre would move in
-    steps of millimetres.
+    It computes in float32 or finer: in bfloat16, half a metre would move in steps of millimetres.
     """
 
     middle: Tensor
@@ -78,7 +71,7 @@ class Normalizer(nn.Module):
             torch.tensor(high, dtype=torch.float64),
         )
         varies = highest - lowest > CONSTANT_RANGE
-        # Not in the state dict: the statistics are saved on their own, where people can read them.
+        # Not in the state dict: the statistics have a readable file of their own.
         self.register_buffer(
             "middle", torch.where(varies, (highest + lowest) / 2, 0.0).float(), persistent=False
         )
@@ -87,7 +80,7 @@ class Normalizer(nn.Module):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Normalizer:
-        """Follow the module to another device, not to another dtype."""
+        """Follow the module to another device, but not to another type."""
         middle, half_range = self.middle, self.half_range
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.middle, self.half_range = (
@@ -97,9 +90,9 @@ class Normalizer(nn.Module):
         return self
 
     def forward(self, values: Tensor) -> Tensor:
-        """To [-1, 1]."""
+        """Map the robot's units to [-1, 1]."""
         return (values - self.middle) / self.half_range
 
     def inverse(self, normalised: Tensor) -> Tensor:
-        """Back to the robot's units."""
+        """Map [-1, 1] back to the robot's units."""
         return normalised * self.half_range + self.middle

@@ -1,20 +1,19 @@
-"""What goes into the policy: one observation per robot in control, whole padded episodes in
-training.
+"""The inputs of the policy: one observation per robot in control, padded episodes in training.
 
 Layouts, everywhere in this package (B robots or episodes, T time steps; T is absent in control):
 
-| field          | shape           | values                                                              |
-|----------------|-----------------|---------------------------------------------------------------------|
-| images[name]   | B (T) H W 3     | uint8, or float in [0, 1]; channels last, as cameras deliver them   |
-| objects        | B (T) K F       | object slots, the robot's units; an absent object is a row of zeros |
-| proprioception | B (T) P         | the robot's units                                                   |
-| instruction    | B W             | embeddings of `language.py`, one per episode                        |
-| actions        | B (T + extra) A | the robot's units                                                   |
+| field          | shape           | values                                                        |
+|----------------|-----------------|---------------------------------------------------------------|
+| images[name]   | B (T) H W 3     | uint8, or float in [0, 1]; channels last, as cameras do    |
+| objects        | B (T) K F       | object slots, the robot's units; zeros for an absent object   |
+| proprioception | B (T) P         | the robot's units                                             |
+| instruction    | B W             | embeddings of `language.py`, one per episode                  |
+| actions        | B (T + extra) A | the robot's units                                             |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observation:
-    """What the robot perceives: O_t, s_t and g_t of the paper."""
+    """The observation of one time step or of whole episodes: O_t, s_t and g_t of the paper."""
 
     proprioception: Tensor
     images: Mapping[str, Tensor] = field(default_factory=dict)
@@ -40,7 +39,7 @@ class Observation:
         objects: Any = None,
         instruction: Any = None,
     ) -> Observation:
-        """One robot's observation, from arrays or tensors without a batch dimension."""
+        """Make one robot's observation from arrays or tensors without a batch dimension."""
 
         def batched(value: Any) -> Tensor:
             return torch.as_tensor(value).unsqueeze(0)
@@ -53,9 +52,7 @@ class Observation:
         )
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Observation:
-        """The observation with `function` applied to every tensor that has a time axis in
-        training.
-        """
+        """Apply `function` to every tensor that has a time axis in training."""
         return replace(
             self,
             proprioception=function(self.proprioception),
@@ -64,7 +61,7 @@ class Observation:
         )
 
     def to(self, device: torch.device | str) -> Observation:
-        """The same observation on another device."""
+        """Return the same observation on another device."""
         moved = self.map(lambda tensor: _move(tensor, device))
         return (
             moved
@@ -73,7 +70,7 @@ class Observation:
         )
 
     def at(self, time: int) -> Observation:
-        """The observation at one time step of an episode batch, as control would see it."""
+        """Return the observation of one time step of an episode batch, as in control."""
         return self.map(lambda tensor: tensor[:, time])
 
 
@@ -81,9 +78,9 @@ class Observation:
 class EpisodeBatch:
     """Whole episodes, padded at the end to a common length T.
 
-    Actions may run past the observations (up to H - 1 steps), so that a window cut out of a longer
-    episode still has complete chunks. Chunk positions behind the last valid action are left out of
-    the loss. Both masks are True up to an episode's end and False behind it.
+    Actions may extend past the observations (by up to H - 1 steps), so that a window of a longer
+    episode has complete chunks. Chunk positions after the last valid action do not count in the
+    loss. Both masks are True up to an episode's end and False after it.
     """
 
     observation: Observation
@@ -93,28 +90,24 @@ class EpisodeBatch:
     actions_valid: Tensor | None = None
     """B (T + extra), True where the action is real; None: as `valid`."""
     emphasis: Tensor | None = None
-    """B T, not negative: how likely a time step is to be drawn when `objective.action_steps` is
-    set; None: evenly.
+    """B T, not negative: weights of the time steps when `objective.action_steps` draws some of
+    them; None: uniform.
     """
     deciding: Tensor | None = None
-    """B T, True where the robot is about to decide; these steps' part of the action loss is then
-    told separately.
+    """B T, True where the robot is about to decide; the loss reports the action loss of these steps
+    separately.
     """
 
     def to(self, device: torch.device | str) -> EpisodeBatch:
-        """The same batch on another device."""
+        """Return the same batch on another device."""
         return self.map(lambda tensor: _move(tensor, device))
 
     def pin_memory(self) -> EpisodeBatch:
-        """The same batch in page-locked memory, from which copies to a GPU need not be waited
-        for.
-        """
+        """Return the same batch in page-locked memory, for asynchronous copies to a GPU."""
         return self.map(lambda tensor: tensor.pin_memory())
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Let no memory of this batch be used for something else before a stream has done with
-        it.
-        """
+        """Keep the memory of this batch from reuse until a stream has finished with it."""
 
         def record(tensor: Tensor) -> Tensor:
             tensor.record_stream(stream)
@@ -123,7 +116,7 @@ class EpisodeBatch:
         self.map(record)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name, in a fixed order."""
+        """Return all tensors by name, in a fixed order."""
         seen = self.observation
         named = {
             "proprioception": seen.proprioception,
@@ -144,7 +137,7 @@ class EpisodeBatch:
         )
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> EpisodeBatch:
-        """Return the batch with other tensors under some of the names of `tensors`."""
+        """Return a copy that takes the given tensors in place of its own of the same names."""
         seen, mine = self.observation, {**self.tensors(), **tensors}
         observation = Observation(
             proprioception=mine["proprioception"],
@@ -158,6 +151,21 @@ class EpisodeBatch:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Augmentation:
+    """The random draws of some episodes: pass the same value for every window of a long episode."""
+
+    crop: Tensor
+    """B V 2 in [0, 1): position of each view's crop in the free rows and columns."""
+    proprioception_offset: Tensor
+    """B P, in normalised units."""
+
+    def __getitem__(self, index: Sequence[int]) -> Augmentation:
+        """Return the draws of some of the episodes."""
+        rows = list(index)
+        return Augmentation(self.crop[rows], self.proprioception_offset[rows])
+
+
 def _move(tensor: Tensor, device: torch.device | str) -> Tensor:
-    # A copy to the CPU that nobody waits for could be read before it has arrived.
+    # An asynchronous copy to the CPU could be read before it is complete.
     return tensor.to(device, non_blocking=torch.device(device).type != "cpu")

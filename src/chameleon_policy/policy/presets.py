@@ -1,6 +1,4 @@
-"""The three sizes. Image sizes, views, proprioception, action and horizon are not here: they come
-with the data.
-"""
+"""The three sizes of the policy. Image sizes, views, action and horizon come with the data."""
 
 from __future__ import annotations
 
@@ -12,15 +10,15 @@ from chameleon_policy.policy.features import Features, Language, View
 
 PresetName = Literal["paper", "small", "nano"]
 
-# Camo episodes last 50 to 150 control steps and its delay study goes to 1,000: the longest trace
-# outlives all of them.
+# Camo episodes last 50 to 150 control steps and its delay study 1,000: the longest trace outlives
+# all of them.
 SLOW_HALF_LIFE = (4.0, 2048.0)
 FAST_HALF_LIFE = (1.0, 16.0)
 FAST_LIMIT = 16.0
 
 
 def paper() -> PolicyConfig:
-    """The policy of the paper: 66.7M trainable parameters."""
+    """Return the policy of the paper: 66.7M trainable parameters."""
     return PolicyConfig(
         preset="paper",
         width=512,
@@ -30,9 +28,7 @@ def paper() -> PolicyConfig:
 
 
 def small() -> PolicyConfig:
-    """A light encoder and a narrow memory, under 8M parameters: small enough to ship with a
-    repository.
-    """
+    """Return a policy under 8M parameters, small enough to ship with a repository."""
     return PolicyConfig(
         preset="small",
         width=192,
@@ -53,9 +49,7 @@ def small() -> PolicyConfig:
 
 
 def nano() -> PolicyConfig:
-    """About 0.5M parameters on state observations (0.6M with two views), for tests and for
-    experiments on a CPU.
-    """
+    """Return a policy of about 0.5M parameters, for tests and experiments on a CPU."""
     return PolicyConfig(
         preset="nano",
         width=64,
@@ -80,16 +74,14 @@ PRESETS: dict[str, Callable[[], PolicyConfig]] = {"paper": paper, "small": small
 
 
 def preset(name: str) -> PolicyConfig:
-    """The preset of that name."""
+    """Return the preset of this name."""
     if name not in PRESETS:
         raise ValueError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}")
     return PRESETS[name]()
 
 
 def budget_features() -> Features:
-    """The data that the paper's parameter budget belongs to: Camo's cameras and actions, with
-    language.
-    """
+    """Return the features of the paper's parameter budget: Camo's cameras, actions, language."""
     return Features(
         views=(
             View(name="third", height=224, width=224),

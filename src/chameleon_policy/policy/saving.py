@@ -1,9 +1,7 @@
-"""A policy on disk: `config.json` (sizes and features), `normalizer.json` (statistics),
-`model.safetensors` (weights).
+"""A saved policy: `config.json`, `normalizer.json` (statistics), `model.safetensors` (weights).
 
-Loading is strict: a file that is missing, cut short or made by something else, a key that is
-unknown, missing or of another shape stops with the name of the file and the key. No pickle is ever
-read or written.
+Loading is strict: a missing, truncated or foreign file, or a key that is unknown, missing or of
+another shape, is an error that names the file and the key. No pickle is read or written.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ SHIPPED = Path(__file__).parents[1] / "pretrained"
 
 
 def exported_weights(policy: VisuomotorPolicy) -> dict[str, Tensor]:
-    """The weights that control needs: all but those of a training branch."""
+    """Return the weights that control needs: all but those of a training branch."""
     return {
         name: tensor
         for name, tensor in policy.state_dict().items()
@@ -63,8 +61,7 @@ def save(policy: VisuomotorPolicy, directory: Path) -> None:
         for name, tensor in exported_weights(policy).items()
     }
     texts = {CONFIG: _json(description), NORMALIZER: _json(to_json(policy.statistics))}
-    # The weights know the texts that belong to them: a save that was cut short between files cannot
-    # pass for a policy.
+    # The weights carry hashes of the texts, so that an interrupted save is detected.
     metadata = {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
     _write(directory / WEIGHTS, safetensors.torch.save(weights, metadata=metadata))
     for name, text in texts.items():
@@ -72,14 +69,15 @@ def save(policy: VisuomotorPolicy, directory: Path) -> None:
 
 
 def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -> PolicyT:
-    """Rebuild the policy that `save` wrote."""
+    """Load the policy that `save` wrote."""
     directory, description = describe(path_or_hub_id)
     if description["method"] != cls.method:
         raise ValueError(
-            f"{directory} holds a {description['method']} policy, and {cls.__name__} is {cls.method}; "
+            f"{directory} holds a {description['method']} policy, and {cls.__name__} is "
+            f"{cls.method}; "
             "chameleon_policy.baselines.load_policy loads every kind"
         )
-    # the random weights that are about to be replaced are nobody's business
+    # Random weights are drawn and then replaced; the global generator stays as it was.
     with torch.random.fork_rng(devices=[]):
         policy = cls.for_control(
             from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config"),
@@ -87,28 +85,25 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
             from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
         )
     if cls.has_working_state and "half_life_limit" not in description["config"]["fast"]:
-        _say_that_it_is_unlimited(directory)
+        _warn_of_missing_limit(directory)
     _load_weights(policy, directory / WEIGHTS)
     policy.provenance = description["provenance"]
     return policy.to(device).eval()
 
 
 @cache
-def _say_that_it_is_unlimited(directory: Path) -> None:
-    """Log, once, where a policy is from before the fast layer had a limit: it loads as it was
-    trained, without one.
-    """
+def _warn_of_missing_limit(directory: Path) -> None:
+    """Warn, once, that an older policy has no limit of the fast layer's half-life."""
     LOG.warning(
-        "%s was saved before the fast layer had a half_life_limit and keeps its layer without one: its working state may "
+        "%s was saved before the fast layer had a half_life_limit and keeps its layer without "
+        "one: its working state may "
         "outlast the traces (docs/deviations.md)",
         directory,
     )
 
 
 def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
-    """The directory of a saved policy and its `config.json`, checked as far as every method shares
-    it.
-    """
+    """Return the directory of a saved policy and its `config.json`, with checks of the format."""
     directory = _find(path_or_hub_id)
     description = _read_json(directory / CONFIG)
     if not isinstance(description, dict) or description.get("format") != FORMAT:
@@ -118,10 +113,11 @@ def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
         )
     if description.get("format_version") != FORMAT_VERSION:
         raise ValueError(
-            f"{directory / CONFIG} has format version {description.get('format_version')}, this package reads "
+            f"{directory / CONFIG} has format version {description.get('format_version')}, this "
+            "package reads "
             f"{FORMAT_VERSION}; install the version of chameleon-policy that wrote it"
         )
-    description.setdefault("provenance", {})  # policies from before it was saved
+    description.setdefault("provenance", {})  # older policies do not have it
     known = {"format", "format_version", "method", "config", "features", "provenance"}
     if set(description) != known:
         raise ValueError(
@@ -137,7 +133,8 @@ def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
             loaded = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
         raise ValueError(
-            f"{path} cannot be read ({error}); it may have been cut short while copying: copy or download it again"
+            f"{path} cannot be read ({error}); it may have been cut short while copying: copy or "
+            "download it again"
         ) from error
     expected = policy.state_dict()
     missing, unknown = (
@@ -146,16 +143,19 @@ def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
     )
     if missing or unknown:
         raise ValueError(
-            f"{path} does not belong to the {CONFIG} beside it: {_some('missing', missing)}; {_some('unknown', unknown)}"
+            f"{path} does not belong to the {CONFIG} next to it: {_some('missing', missing)}; "
+            f"{_some('unknown', unknown)}"
         )
     for name, tensor in expected.items():
         if loaded[name].shape != tensor.shape:
             raise ValueError(
-                f"{path}: {name} has the shape {tuple(loaded[name].shape)}, {CONFIG} says {tuple(tensor.shape)}"
+                f"{path}: {name} has the shape {tuple(loaded[name].shape)}, {CONFIG} says "
+                f"{tuple(tensor.shape)}"
             )
         if not bool(torch.isfinite(loaded[name]).all()):
             raise ValueError(
-                f"{path}: {name} holds numbers that are not finite; the training that made it has diverged"
+                f"{path}: {name} holds numbers that are not finite; the training that made it has "
+                "diverged"
             )
     dtypes = {tensor.dtype for tensor in loaded.values()}
     if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
@@ -165,7 +165,8 @@ def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
     for name in (CONFIG, NORMALIZER):
         if metadata.get(name) != hashlib.sha256((path.parent / name).read_bytes()).hexdigest():
             raise ValueError(
-                f"{path} and {name} beside it do not come from one save_pretrained; copy all three files again, or save "
+                f"{path} and {name} next to it do not come from one save_pretrained; copy all "
+                "three files again, or save "
                 "the policy again if you edited one of them"
             )
     policy.to(dtypes.pop())
@@ -178,9 +179,7 @@ def _some(word: str, names: list[str]) -> str:
 
 
 def _find(path_or_hub_id: str | Path) -> Path:
-    """The directory itself, or a policy that comes with the package, or a snapshot of the hub
-    repository of that name.
-    """
+    """Return the directory of a local policy, a shipped one, or a snapshot from the hub."""
     path, text = Path(path_or_hub_id), str(path_or_hub_id)
     if text and path.is_dir():
         return _complete(path)
@@ -189,18 +188,20 @@ def _find(path_or_hub_id: str | Path) -> Path:
         return _complete(SHIPPED / text)
     if isinstance(path_or_hub_id, Path) or text.count("/") != 1 or text.startswith((".", "/", "~")):
         raise FileNotFoundError(
-            f"there is no directory {text}; save a policy there with policy.save_pretrained({text!r}), or take one that "
+            f"there is no directory {text}; save a policy there with "
+            f"policy.save_pretrained({text!r}), or take one that "
             f"comes with the package: {', '.join(shipped)}"
         )
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise ImportError(
-            f"{text} is no local directory, and loading from the hub needs: pip install 'chameleon-policy[hub]'"
+            f"{text} is no local directory, and loading from the hub needs: pip install "
+            "'chameleon-policy[hub]'"
         ) from error
     try:
         snapshot = Path(snapshot_download(text, allow_patterns=[CONFIG, NORMALIZER, WEIGHTS]))
-    except Exception as error:  # the hub client has many; all of them mean the same to the caller
+    except Exception as error:  # the hub client raises many kinds
         raise FileNotFoundError(
             f"{text} is neither a local directory nor reachable on the hub: {error}"
         ) from error
@@ -231,7 +232,7 @@ def _json(data: Any) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write beside the target and rename, so that a crash never leaves half a file."""
+    """Write a temporary file and rename it, so that a crash never leaves half a file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(content)
     temporary.replace(path)

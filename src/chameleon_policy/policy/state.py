@@ -1,13 +1,10 @@
-"""The memory of one or more episodes, as a value: batch it, slice it, save it, move it, hand it to
-another process.
-"""
+"""The memory of one or more episodes as a value: it can be batched, indexed, saved and moved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
 
 import safetensors
 import safetensors.torch
@@ -18,29 +15,26 @@ from chameleon_policy.policy.memory import LayerState
 from chameleon_policy.policy.ssm import SSMState
 
 FORMAT = "chameleon-memory-state"
-Tokens = Sequence[int] | Tensor
-"""Numbers of event tokens, or a mask of them."""
-Part = Literal["traces", "working", "both"]
-PARTS: tuple[Part, ...] = get_args(Part)
-"""What surgery is done on: the slow layer's streams, the fast layer's state, or both."""
+Index = int | slice | Sequence[int] | Tensor
+LayerMemory = LayerState | dict[str, Tensor]
+"""The memory of one layer: a `LayerState` for Chameleon, named tensors for other methods."""
+Memory = tuple[LayerMemory, ...]
+"""The memory of all layers; methods without layers have one entry or none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MemoryState:
     """Everything a policy remembers. Its size does not depend on how much it has seen.
 
-    Every tensor's first dimension is the batch: one entry per robot or episode. A step never
-    changes a state, it returns a new one; to edit a state, index it, `put` into it, or use
-    `dataclasses.replace`.
+    The first dimension of every tensor is the batch, with one entry per robot or episode. A step
+    returns a new state and leaves the old one as it was; to edit a state, index it, `put` into it,
+    or use `dataclasses.replace`.
     """
 
-    layers: tuple[Any, ...]
-    """What is carried from step to step: a `LayerState` per memory layer; other methods have
-    tensors by name.
-    """
+    layers: Memory
     working: Tensor
-    """h_t of the last layer, B D: what the action head reads. Other methods have contexts of other
-    shapes, B ...
+    """B D: h_t of the last layer, which the action head reads; for other methods B ..., their
+    context.
     """
     steps: Tensor
     """B, int64: control steps observed so far."""
@@ -50,168 +44,43 @@ class MemoryState:
     def __len__(self) -> int:
         return len(self.working)
 
-    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> MemoryState:
-        """Some of the episodes; an integer keeps a batch of one, a boolean tensor chooses by
-        mask.
-        """
-        where = self._places(index)
-        return self._map(lambda tensor: tensor[where])
+    def __getitem__(self, index: Index) -> MemoryState:
+        """Select episodes; an integer gives a batch of one, a boolean tensor is a mask."""
+        rows = self._rows(index)
+        return self._map(lambda tensor: tensor[rows])
 
-    def put(self, index: int | slice | Sequence[int] | Tensor, other: MemoryState) -> MemoryState:
-        """A copy in which the episodes at `index` are those of `other`; starts some robots of a
-        batch afresh.
-        """
+    def put(self, index: Index, other: MemoryState) -> MemoryState:
+        """Return a copy whose episodes at `index` are those of `other`."""
         if other.signature != self.signature:
             raise ValueError(
-                "put: the two memory states belong to policies of different architectures, features or statistics"
+                "put: the two memory states belong to policies of different architectures, "
+                "features or statistics"
             )
-        where = self._places(index)
-        if len(where) != len(other):
+        rows = self._rows(index)
+        if len(rows) != len(other):
             raise ValueError(
-                f"put: {len(where)} places for a memory state that holds {len(other)} episodes"
+                f"put: the index names {len(rows)} episodes, the other memory state holds "
+                f"{len(other)}"
             )
-        others = other.tensors()
+        theirs = other.tensors()
         return self.with_tensors(
             {
-                name: mine.index_put((where,), others[name].to(mine))
+                name: mine.index_put((rows,), theirs[name].to(mine))
                 for name, mine in self.tensors().items()
             }
         )
 
-    # Surgery: who reads, swaps or empties traces gets a new state; what follows from it shows at
-    # the next `observe`
-
-    def carried(
-        self, *, layers: Sequence[int] | None = None, tokens: Tokens | None = None
-    ) -> Tensor:
-        """What the traces of these tokens carry in these layers (default: all), B L N heads P
-        state.
-        """
-        streams = [self._streams(index).ssm for index in chosen("layer", layers, len(self.layers))]
-        places = self._token_mask(tokens)
-        if (places != places[:1]).any():
-            raise ValueError(
-                "carried: expected the same tokens for all episodes; read them one by one, state[i].carried()"
-            )
-        return torch.stack(streams, dim=1)[:, :, places[0]]
-
-    def swap(
-        self,
-        other: MemoryState,
-        *,
-        layers: Sequence[int] | None = None,
-        tokens: Tokens | None = None,
-        part: Part = "traces",
-    ) -> MemoryState:
-        """A copy in which the traces of these tokens in these layers (default: all) are `other`'s,
-        episode by episode.
-
-        `tokens` are their numbers, or a mask (N, or B N for other tokens in each episode). With
-        `part="working"` it is the state of the fast layer, which has no tokens, and with
-        `part="both"` both.
-        """
-        if other.signature != self.signature:
-            raise ValueError(
-                "swap: the two memory states belong to policies of different architectures"
-            )
-        if len(other) != len(self):
-            raise ValueError(
-                f"swap: expected a memory of {len(self)} episodes to take from, got one of {len(other)}"
-            )
-        if part not in PARTS:
-            raise ValueError(f"part: expected one of {', '.join(PARTS)}, got {part!r}")
-        if tokens is not None and part == "working":
-            raise ValueError(
-                "tokens: the working state has none; leave them out, or edit the traces"
-            )
-        places = self._token_mask(tokens)
-        edited = list(self.layers)
-        for index in chosen("layer", layers, len(self.layers)):
-            mine, theirs = self._streams(index), other._streams(index)
-            if part != "working":
-                both = zip(_parts(mine).items(), _parts(theirs).values(), strict=True)
-                slow = {
-                    name: torch.where(_like(places, tensor), new.to(tensor), tensor)
-                    for (name, tensor), new in both
-                }
-                edited[index] = replace(edited[index], slow=SSMState(**slow))
-            if part != "traces":
-                pairs = zip(
-                    _parts(edited[index].fast).items(),
-                    _parts(other.layers[index].fast).values(),
-                    strict=True,
-                )
-                fast = {name: new.to(tensor) for (name, tensor), new in pairs}
-                edited[index] = replace(edited[index], fast=SSMState(**fast))
-        return replace(self, layers=tuple(edited))
-
-    def mask(
-        self,
-        *,
-        layers: Sequence[int] | None = None,
-        tokens: Tokens | None = None,
-        keep: bool = False,
-        part: Part = "traces",
-    ) -> MemoryState:
-        """A copy in which these traces (default: all) are as empty as before the first step; with
-        `keep`, all others are.
-        """
-        if keep and tokens is None:
-            raise ValueError("mask: keep=True keeps the tokens that are named; name them")
-        emptied = ~self._token_mask(tokens) if keep else tokens
-        return self.swap(self._map(torch.zeros_like), layers=layers, tokens=emptied, part=part)
-
-    def _streams(self, layer: int) -> SSMState:
-        """The slow state of a layer, or a ValueError where a method keeps something else there."""
-        slow = self.layers[layer].slow if isinstance(self.layers[layer], LayerState) else None
-        if not isinstance(slow, SSMState):
-            raise ValueError(
-                "this memory has no traces: only Chameleon and ablations with a slow state-space layer have them"
-            )
-        return slow
-
-    def _token_mask(self, tokens: Tokens | None) -> Tensor:
-        """Which tokens of which episodes, B N."""
-        count = self._streams(0).ssm.shape[1]
-        if isinstance(tokens, Tensor) and tokens.dtype == torch.bool:
-            if tokens.shape not in ((count,), (len(self), count)):
-                raise ValueError(
-                    f"tokens: expected a mask of {count}, or of {len(self)} x {count}, got one of {tuple(tokens.shape)}"
-                )
-            return tokens.expand(len(self), count)
-        mask = torch.zeros(count, dtype=torch.bool, device=self.working.device)
-        mask[chosen("token", None if tokens is None else list(map(int, tokens)), count)] = True
-        return mask.expand(len(self), count)
-
-    def _places(self, index: int | slice | Sequence[int] | Tensor) -> Tensor:
-        """Positions in the batch, as a tensor of integers."""
-        everything = torch.arange(len(self), device=self.working.device)
-        if isinstance(index, slice):
-            return everything[index]
-        places = torch.as_tensor(index, device=self.working.device)
-        if places.dtype == torch.bool and places.dim() == 1 and len(places) == len(self):
-            return everything[places]
-        if places.numel() == 0:
-            places = places.long()
-        if places.dtype == torch.bool or places.is_floating_point() or places.dim() > 1:
-            raise IndexError(
-                f"memory state: expected an integer, a slice, a list of integers or a mask of {len(self)}, got {index!r}"
-            )
-        places = places.reshape(-1)
-        if bool(((places < -len(self)) | (places >= len(self))).any()):
-            raise IndexError(f"episode {places.tolist()} of a memory state that holds {len(self)}")
-        return places
-
     @classmethod
     def cat(cls, states: Sequence[MemoryState]) -> MemoryState:
-        """One batch out of several."""
+        """Join several states along the batch dimension."""
         if not states:
             raise ValueError("cat: expected at least one memory state, got none")
         first = states[0]
         for position, state in enumerate(states):
             if state.signature != first.signature:
                 raise ValueError(
-                    f"cat: memory state {position} belongs to a policy of another architecture than the first"
+                    f"cat: memory state {position} belongs to a policy of another architecture "
+                    "than the first"
                 )
         parts = [state.tensors() for state in states]
         return first.with_tensors(
@@ -219,39 +88,40 @@ class MemoryState:
         )
 
     def to(self, device: torch.device | str) -> MemoryState:
-        """The same memory on another device."""
+        """Return the same memory on another device."""
         return self._map(lambda tensor: tensor.to(device))
 
     def detach(self) -> MemoryState:
-        """The same memory without its history of gradients."""
+        """Return the same memory without gradient history."""
         return self._map(Tensor.detach)
 
     def clone(self) -> MemoryState:
-        """A copy that shares nothing with this one."""
+        """Return a copy that shares no storage with this state."""
         return self._map(Tensor.clone)
 
     @property
     def nbytes(self) -> int:
-        """Size of all its tensors in bytes."""
+        """Size of all tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name, in a fixed order."""
+        """Return all tensors by name, in a fixed order."""
         named = {"working": self.working, "steps": self.steps}
         for index, layer in enumerate(self.layers):
-            named |= dict(_leaves(layer, f"layers.{index}"))
+            named |= _with_prefix(f"layers.{index}.", layer_tensors(layer))
         return named
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> MemoryState:
-        """Return the same memory with other tensors under some of the names of `tensors`."""
+        """Return a copy that takes the given tensors in place of its own of the same names."""
+        named = {**self.tensors(), **tensors}
         return replace(
             self,
             layers=tuple(
-                _rebuilt(layer, f"layers.{index}", tensors)
-                for index, layer in enumerate(self.layers)
+                layer_from_tensors(_without_prefix(f"layers.{index}.", named))
+                for index in range(len(self.layers))
             ),
-            working=tensors.get("working", self.working),
-            steps=tensors.get("steps", self.steps),
+            working=named["working"],
+            steps=named["steps"],
         )
 
     def save(self, path: str | Path) -> None:
@@ -279,9 +149,9 @@ class MemoryState:
                 f"{path} holds tensors, but no memory state; write one with MemoryState.save"
             )
         try:
-            layers: list[Any] = []
-            while part := _below(tensors, f"layers.{len(layers)}."):
-                layers.append(_built(part))
+            layers: list[LayerMemory] = []
+            while layer := _without_prefix(f"layers.{len(layers)}.", tensors):
+                layers.append(layer_from_tensors(layer))
             return cls(
                 layers=tuple(layers),
                 working=tensors["working"],
@@ -297,69 +167,74 @@ class MemoryState:
             {name: function(tensor) for name, tensor in self.tensors().items()}
         )
 
+    def _rows(self, index: Index) -> Tensor:
+        """Return the rows of the batch that `index` names, as a tensor of integers."""
+        all_rows = torch.arange(len(self), device=self.working.device)
+        if isinstance(index, slice):
+            return all_rows[index]
+        rows = torch.as_tensor(index, device=self.working.device)
+        if rows.dtype == torch.bool and rows.dim() == 1 and len(rows) == len(self):
+            return all_rows[rows]
+        if rows.numel() == 0:
+            rows = rows.long()
+        if rows.dtype == torch.bool or rows.is_floating_point() or rows.dim() > 1:
+            raise IndexError(
+                "memory state: expected an integer, a slice, a list of integers or a mask of "
+                f"{len(self)}, got {index!r}"
+            )
+        rows = rows.reshape(-1)
+        if bool(((rows < -len(self)) | (rows >= len(self))).any()):
+            raise IndexError(f"episode {rows.tolist()} of a memory state that holds {len(self)}")
+        return rows
 
-def chosen(what: str, numbers: Sequence[int] | None, count: int) -> list[int]:
-    """Numbers of layers, tokens or time steps, counted from the end where they are negative; None
-    means all.
-    """
-    places = list(range(count)) if numbers is None else list(numbers)
-    wrong = [place for place in places if not -count <= place < count]
-    if wrong:
-        raise IndexError(f"there is no {what} {wrong[0]} among {count}")
-    return [place % count for place in places]
+
+def named_memory(layers: Memory) -> dict[str, Tensor]:
+    """Return the memory of a method that keeps one entry of tensors by name."""
+    (memory,) = layers
+    assert isinstance(memory, dict)
+    return memory
 
 
-def _like(places: Tensor, tensor: Tensor) -> Tensor:
-    """A mask B N for a tensor B N ..."""
-    return places.to(tensor.device).reshape(*places.shape, *[1] * (tensor.dim() - 2))
+def layer_tensors(layer: LayerMemory) -> dict[str, Tensor]:
+    """Return the tensors of a layer's memory by name, such as `slow.ssm` for Chameleon."""
+    if not isinstance(layer, LayerState):
+        return layer
+    return {
+        **_with_prefix("slow.", _ssm_tensors(layer.slow)),
+        **_with_prefix("fast.", _ssm_tensors(layer.fast)),
+    }
 
 
-# A layer's part of the memory is a dataclass or a dictionary of tensors and of further such parts.
-
-
-def _parts(node: Any) -> dict[str, Any]:
-    return (
-        {field.name: getattr(node, field.name) for field in fields(node)}
-        if is_dataclass(node)
-        else node
+def layer_from_tensors(tensors: dict[str, Tensor]) -> LayerMemory:
+    """Rebuild a layer's memory from `layer_tensors`."""
+    slow, fast = (_without_prefix(prefix, tensors) for prefix in ("slow.", "fast."))
+    if not slow and not fast:
+        return tensors
+    # Ablations without a slow state-space layer have other tensors in its place.
+    has_ssm = "convolution" in slow or "ssm" in slow
+    return LayerState(
+        slow=_ssm_from_tensors(slow) if has_ssm else slow, fast=_ssm_from_tensors(fast)
     )
 
 
-def _leaves(node: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(node, Tensor):
-        yield name, node
-        return
-    for key, part in _parts(node).items():
-        yield from _leaves(part, f"{name}.{key}")
+def _ssm_tensors(state: SSMState | dict[str, Tensor]) -> dict[str, Tensor]:
+    if not isinstance(state, SSMState):
+        return state
+    return {"convolution": state.convolution, "ssm": state.ssm}
 
 
-def _rebuilt(node: Any, name: str, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(node, Tensor):
-        return tensors.get(name, node)
-    parts = {key: _rebuilt(part, f"{name}.{key}", tensors) for key, part in _parts(node).items()}
-    return replace(node, **parts) if is_dataclass(node) else parts  # type: ignore[type-var]
+def _ssm_from_tensors(tensors: dict[str, Tensor]) -> SSMState:
+    return SSMState(convolution=tensors["convolution"], ssm=tensors["ssm"])
 
 
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def _without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with `prefix`, named by what follows it."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
-
-
-def _built(tensors: dict[str, Tensor]) -> Any:
-    """A layer's part out of tensors with dotted names: what has a name of `LayerState` or
-    `SSMState` is one.
-    """
-    names = dict.fromkeys(name.partition(".")[0] for name in tensors)
-    parts = {
-        name: tensors[name] if name in tensors else _built(_below(tensors, f"{name}."))
-        for name in names
-    }
-    kinds: tuple[type[Any], ...] = (LayerState, SSMState)
-    for kind in kinds:
-        expected = [field.name for field in fields(kind)]
-        if set(expected) & set(parts):
-            return kind(**{name: parts[name] for name in expected})
-    return parts

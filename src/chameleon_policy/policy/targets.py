@@ -1,6 +1,4 @@
-"""What a head should predict, at which moments: chunks of actions, which of their positions count,
-and their mean error.
-"""
+"""The targets of a head: chunks of actions, the positions that count, and their mean error."""
 
 from __future__ import annotations
 
@@ -14,12 +12,13 @@ from chameleon_policy.policy.normalizer import Normalizer
 from chameleon_policy.policy.observation import EpisodeBatch
 
 Moments = tuple[Tensor, Tensor]
-"""Episode (B 1) and time step (B S): an index into whatever begins with B T."""
+"""Episode (B 1) and time step (B S): an index into tensors that begin with B T."""
 
 
 def draw_moments(batch: EpisodeBatch, count: int | None) -> Moments:
-    """Time steps that carry the action loss: `count` of every episode, drawn by the batch's
-    emphasis, or all of them.
+    """Draw the time steps that carry the action loss: `count` per episode, or all of them.
+
+    The batch's emphasis weights the draw.
     """
     episodes, time = batch.valid.shape
     episode = torch.arange(episodes, device=batch.valid.device).unsqueeze(1)
@@ -36,7 +35,7 @@ class Targets:
     chunks: Tensor
     """... H A."""
     counted: Tensor
-    """... H, True where the position lies before the episode's end."""
+    """... H, True where the position is before the episode's end."""
     deciding: Tensor | None
     """..., True where the robot is about to decide."""
 
@@ -44,15 +43,14 @@ class Targets:
     def of(
         cls, batch: EpisodeBatch, features: Features, normalize: Normalizer, dtype: torch.dtype
     ) -> Targets:
-        """The chunk of every time step."""
+        """Make the chunk of every time step."""
         horizon, time = features.horizon, batch.valid.shape[1]
         missing = max(0, time + horizon - 1 - batch.actions.shape[1])
         actions_valid = batch.valid if batch.actions_valid is None else batch.actions_valid
-        # Behind an episode's last action the head sees that action again; it is not counted, and
-        # padding is never seen.
-        place = torch.arange(batch.actions.shape[1] + missing, device=batch.actions.device)
-        place = torch.minimum(place, actions_valid.sum(1, keepdim=True) - 1)
-        actions = batch.actions.gather(1, place.unsqueeze(-1).expand(-1, -1, features.action))
+        # After an episode's last action the chunks repeat it; these positions do not count.
+        step = torch.arange(batch.actions.shape[1] + missing, device=batch.actions.device)
+        step = torch.minimum(step, actions_valid.sum(1, keepdim=True) - 1)
+        actions = batch.actions.gather(1, step.unsqueeze(-1).expand(-1, -1, features.action))
         actions = normalize(actions).to(dtype)
         actions_valid = nn.functional.pad(actions_valid, (0, missing))
         chunks = actions.unfold(1, horizon, 1)[:, :time].transpose(-1, -2)
@@ -60,15 +58,16 @@ class Targets:
         return cls(chunks, counted, batch.deciding)
 
     def at(self, moments: Moments) -> Targets:
-        """Those of B x S moments, in one row (M = B S)."""
+        """Select B x S moments and flatten them (M = B S)."""
         deciding = None if self.deciding is None else self.deciding[moments].flatten()
         return Targets(
             self.chunks[moments].flatten(0, 1), self.counted[moments].flatten(0, 1), deciding
         )
 
     def means(self, errors: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The mean of errors (M H A) over what counts: the action loss; and that of the deciding
-        moments alone, detached.
+        """Average errors (M H A) over the positions that count.
+
+        Returns the action loss and, detached, that of the deciding moments alone.
         """
         weight = self.counted.unsqueeze(-1).to(errors.dtype)
         errors = errors * weight
@@ -76,5 +75,5 @@ class Targets:
         action = errors.sum() / (weight.sum() * size).clamp(min=1)
         if self.deciding is None:
             return action, None
-        here = self.deciding[:, None, None]
-        return action, (errors.detach() * here).sum() / ((weight * here).sum() * size)
+        deciding = self.deciding[:, None, None]
+        return action, (errors.detach() * deciding).sum() / ((weight * deciding).sum() * size)

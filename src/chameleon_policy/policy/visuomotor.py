@@ -1,10 +1,9 @@
-"""What every method shares: observations in, action chunks out, a memory that is a value, and the
-loss around a head.
+"""The base of every method: observations in, action chunks out, the memory as a value.
 
-Chameleon and everything it is compared with are subclasses. A method says how event tokens become a
-context for every moment (`_remember`), what a head makes of a context in training (`_errors`) and
-in control (`_sample`); encoder, normalisation, checks, drawing of time steps, saving and the
-training loop are the same for all of them.
+Chameleon and the methods it is compared with are subclasses. A method defines how event tokens
+become a context for every moment (`_remember`), and what a head computes from a context in training
+(`_errors`) and in control (`_sample`). Encoder, normalisation, checks, sampling of time steps,
+saving and the training loop are the same for all.
 
     training   loss(batch)                    whole padded episodes at once
     control    observe(observation, state)    every control step; returns the next memory state
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -24,67 +22,65 @@ import torch
 from torch import Tensor, nn
 
 from chameleon_policy.policy import saving
-from chameleon_policy.policy.action_flow import ActionFlow, Source
+from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.checks import check_batch, check_observation, check_rank
 from chameleon_policy.policy.config import PolicyConfig, to_json
-from chameleon_policy.policy.event_tokens import Augmentation, EventTokens
+from chameleon_policy.policy.event_tokens import EventTokens
 from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.normalizer import Normalizer, Statistics
-from chameleon_policy.policy.observation import EpisodeBatch, Observation
-from chameleon_policy.policy.state import MemoryState
+from chameleon_policy.policy.observation import Augmentation, EpisodeBatch, Observation
+from chameleon_policy.policy.sampling import Source
+from chameleon_policy.policy.state import Memory, MemoryState
 from chameleon_policy.policy.targets import Targets, draw_moments
 
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """The objective of Eq. 17, or of another method, and what it is made of."""
+    """The objective of Eq. 17, or of another method, and its terms."""
 
     total: Tensor
-    """L = action + what else the method minimises, weighted."""
+    """L = action loss + weighted auxiliary terms."""
     parts: dict[str, Tensor]
-    """Detached: `action` (Eq. 16), what the method adds to it (for Chameleon `control_jepa`, Eq.
-    13, and its terms `alignment` and `variance`), and `decision_loss`: the action loss of the
-    batch's deciding time steps alone, where it says which those are (NaN if none of them was
-    drawn).
+    """Detached terms: `action` (Eq. 16), those of the method (for Chameleon `control_jepa`, Eq. 13,
+    with `alignment` and `variance`), and `decision_loss`, the action loss over the deciding time
+    steps of the batch if it marks them (NaN if none was drawn).
     """
     state: MemoryState | None
-    """Memory after the batch, detached: pass it on with the next window of the same episodes. An
-    episode that ended inside the batch has run on over its padding; its memory means nothing any
-    more. None with `keep_state=False`.
+    """Detached memory after the batch, for the next window of the same episodes. The memory of an
+    episode that ended in the batch is meaningless. None with `keep_state=False`.
     """
     augmentation: Augmentation | None = None
-    """What was drawn for these episodes in training mode: pass it on with the next window as
-    well.
-    """
+    """The random draws for these episodes in training mode, for the next window as well."""
 
 
 @dataclass(frozen=True, eq=False)
 class Remembered:
-    """What a method makes of event tokens."""
+    """The contexts and the memory that a method computes from event tokens."""
 
     context: Tensor
-    """B T ...: what its head reads at every moment; h_t for Chameleon."""
-    memory: tuple[Any, ...] | None
-    """What it carries on from the last time step; None where it was not wanted."""
+    """B T ...: the input of the head at every moment; h_t for Chameleon."""
+    memory: Memory | None
+    """Memory after the last time step; None where `keep` is False."""
     bound: Tensor | None = None
-    """B T N D: the last layer's bound tokens, where there are such."""
+    """B T N D: bound tokens of the last layer, if the method has them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """What a method minimises beside the action loss."""
+    """The loss terms that a method adds to the action loss."""
 
     total: Tensor | float = 0.0
-    """Already weighted."""
+    """Weighted sum."""
     parts: dict[str, Tensor] | None = None
-    """As they are told in the metrics."""
+    """Terms by name, for the metrics."""
 
 
 def architecture_signature(
     config: PolicyConfig, features: Features, statistics: Statistics, method: str
 ) -> str:
-    """Fingerprint of what decides the meaning of a memory state, but for the weights: architecture,
-    data, statistics.
+    """Return a fingerprint of everything but the weights that gives a memory state its meaning.
+
+    It covers method, architecture, features and statistics.
     """
     architecture = to_json(config)
     for option in ("preset", "objective", "sampling_steps"):
@@ -92,7 +88,7 @@ def architecture_signature(
     for ssm in (architecture["slow"], architecture["fast"]):
         for option in ("chunk", "half_life", "selectivity"):
             del ssm[option]
-        if ssm["half_life_limit"] is None:  # as in policies from before there was one
+        if ssm["half_life_limit"] is None:  # older policies do not have this option
             del ssm["half_life_limit"]
     description = json.dumps(
         [method, architecture, to_json(features), to_json(statistics)], sort_keys=True
@@ -101,20 +97,22 @@ def architecture_signature(
 
 
 class VisuomotorPolicy(nn.Module):
-    """A policy without its memory and its head: the base of every method."""
+    """A policy without memory and head: the base of every method."""
 
     method: ClassVar[str]
-    """What it is called on disk and on the command line."""
+    """Name on disk and on the command line."""
     few_steps: ClassVar[int] = 8
-    """Sampling steps of a chunk in benchmarks."""
+    """Sampling steps per chunk in benchmarks."""
     training_only: ClassVar[tuple[str, ...]] = ()
-    """How names of weights begin that control does not need: they are neither counted nor saved."""
+    """Prefixes of weights that control does not need; they are neither counted nor saved."""
     has_working_state: ClassVar[bool] = False
-    """Whether a fast layer carries a working state from step to step, which has a limit of its
-    half-life.
-    """
+    """Whether a fast layer with a limited half-life carries a working state between steps."""
     carries_memory: ClassVar[bool] = True
     """Whether windows of a long episode can be trained on one after another."""
+    temporal_ensemble: ClassVar[float | None] = None
+    """How the weight of a chunk grows with its age where the executor averages overlapping chunks;
+    None: only the newest chunk counts.
+    """
 
     def __init__(
         self, config: PolicyConfig, features: Features, statistics: Statistics | None = None
@@ -130,34 +128,29 @@ class VisuomotorPolicy(nn.Module):
         self.normalize_action = Normalizer(features.action, self.statistics.action, "action")
         self.signature = architecture_signature(config, features, self.statistics, self.method)
         self.provenance: dict[str, Any] = {}
-        """Where the weights come from: training seed and git revision, as the trainer says; saved
-        with the policy.
-        """
+        """Origin of the weights"""
 
     @classmethod
     def check_requirements(cls) -> None:
-        """Raise an ImportError that says what to install if a package is missing that this method
-        alone needs.
-        """
+        """Raise an ImportError if a package that only this method needs is missing."""
 
-    # What a method is made of
+    # Methods override these
 
-    def _initial_memory(self, batch_size: int) -> tuple[Any, ...]:
-        """What is carried before the first time step."""
+    def _initial_memory(self, batch_size: int) -> Memory:
+        """Make the memory before the first time step."""
         return ()
 
     def _remember(
-        self, tokens: Tensor, memory: tuple[Any, ...] | None, steps: Tensor | None, *, keep: bool
+        self, tokens: Tensor, memory: Memory | None, steps: Tensor | None, *, keep: bool
     ) -> Remembered:
-        """Event tokens (B T N D) to contexts, on from a memory of so many `steps` (B), or from an
-        episode's beginning.
+        """Compute contexts from event tokens (B T N D).
+
+        `memory` has observed `steps` (B) time steps; without it the tokens begin an episode.
         """
         raise NotImplementedError
 
     def _errors(self, context: Tensor, targets: Targets) -> tuple[Tensor, Terms]:
-        """What the head is trained with at M moments: an error of every number of the chunks (M H
-        A), and other terms.
-        """
+        """Compute the head's errors (M H A) at M moments, and additional loss terms."""
         raise NotImplementedError
 
     def _sample(
@@ -167,45 +160,45 @@ class VisuomotorPolicy(nn.Module):
         source: Source | Tensor,
         generator: torch.Generator | None,
     ) -> Tensor:
-        """Normalised chunks (B H A)."""
+        """Sample normalised chunks (B H A)."""
         raise NotImplementedError
 
     def _condition(self, context: Tensor) -> Tensor:
-        """What the head makes of contexts (M ...) before it looks at actions, as probes see it."""
+        """Compute the head's condition from contexts (M ...), which is also what probes read."""
         return context
 
     @property
     def _context_shape(self) -> tuple[int, ...]:
-        """Of one moment."""
+        """Shape of the context of one moment."""
         return (self.config.width,)
 
     def _auxiliary(self, remembered: Remembered, valid: Tensor) -> Terms:
-        """What is minimised beside the head's loss."""
+        """Compute the loss terms that do not come from the head."""
         return Terms()
 
     def add_training_branch(self) -> None:
-        """Add what only training needs to a policy that was built for control."""
+        """Add the parts that only training needs to a policy that was built for control."""
 
     @classmethod
     def for_control(cls, config: PolicyConfig, features: Features, statistics: Statistics) -> Self:
-        """A new policy without what only training needs."""
+        """Make a policy without the parts that only training needs."""
         return cls(config, features, statistics)
 
     # Properties
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.event_tokens.proprioception.weight.device
 
     @property
     def executed(self) -> int:
-        """Actions of a chunk to carry out before the next one is due."""
+        """Number of actions of a chunk to execute before the next one is due."""
         return self.features.executed
 
     @property
     def parameter_count(self) -> int:
-        """Trainable parameters of the policy that control uses."""
+        """Number of trainable parameters that control uses."""
         counted = (
             p for name, p in self.named_parameters() if not name.startswith(self.training_only)
         )
@@ -213,9 +206,7 @@ class VisuomotorPolicy(nn.Module):
 
     @property
     def forget_activations(self) -> bool:
-        """Whether the encoders and memory layers compute their insides again on the way back: less
-        memory, more time.
-        """
+        """Whether encoders and memory layers recompute activations in the backward pass."""
         return self.event_tokens.forget_activations
 
     @forget_activations.setter
@@ -224,13 +215,13 @@ class VisuomotorPolicy(nn.Module):
 
     @property
     def _precision(self) -> torch.dtype:
-        """What the policy is kept in."""
+        """Type of the weights."""
         return self.event_tokens.proprioception.weight.dtype
 
     # Control
 
     def initial_state(self, batch_size: int = 1) -> MemoryState:
-        """The memory before the first observation, for `batch_size` robots."""
+        """Make the memory before the first observation, for `batch_size` robots."""
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(
                 f"batch_size: expected a whole number of at least 1, got {batch_size!r}"
@@ -246,8 +237,9 @@ class VisuomotorPolicy(nn.Module):
 
     @torch.no_grad()
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
-        """Take in one control step (no time axis) and return the memory after it. Call it on EVERY
-        control step.
+        """Observe one control step (no time axis) and return the new memory.
+
+        Call it on EVERY control step.
         """
         if not isinstance(observation, Observation):
             raise ValueError(f"observe: expected an Observation, got {type(observation).__name__}")
@@ -259,7 +251,7 @@ class VisuomotorPolicy(nn.Module):
         )
 
     def advance(self, observation: Observation, state: MemoryState) -> MemoryState:
-        """`observe` of time steps (with a time axis) that were checked before."""
+        """Observe time steps (with a time axis) whose observations were checked before."""
         remembered = self._remember(
             self.event_tokens(observation), state.layers, state.steps, keep=True
         )
@@ -274,33 +266,26 @@ class VisuomotorPolicy(nn.Module):
         source: Source | Tensor = "gaussian",
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The next H actions (B H A) in the robot's units, for the moment that was observed last.
+        """Return the next H actions (B H A) in the robot's units, for the last observed moment.
 
         `steps` is the number of sampling steps (default: the configuration's, 50 Euler steps in the
-        paper), `source` where the flow starts ("zero" makes sampling deterministic; a tensor B H A
-        is taken as the noise itself), and `generator` fixes the noise.
+        paper). `source` is the noise that the flow starts from ("zero" makes sampling
+        deterministic; a tensor B H A is used as it is), and `generator` fixes the noise.
         """
         self._check_state(state)
         if bool((state.steps == 0).any()):
             raise ValueError(
-                "act: this state has not observed anything yet; call observe(observation, state) first"
+                "act: this state has not observed anything yet; call observe(observation, state) "
+                "first"
             )
         chunk = self._sample(
             state, self.config.sampling_steps if steps is None else steps, source, generator
         )
         return self.normalize_action.inverse(chunk)
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
-        """Called where a decision is due for these robots: what was planned before must not be done
-        any more.
-        """
-        return state
-
     @torch.no_grad()
     def working_states(self, observation: Observation) -> Tensor:
-        """What the head reads at every time step (B T ...) of whole episodes, from their beginning:
-        what probes look at.
-        """
+        """Return the head's condition at every time step (B T ...) of whole episodes."""
         check_rank("proprioception", observation.proprioception, 3)
         check_observation(observation, self.features, tuple(observation.proprioception.shape[:2]))
         tokens = self.event_tokens(observation.to(self.device))
@@ -318,14 +303,13 @@ class VisuomotorPolicy(nn.Module):
         check_values: bool = True,
         keep_state: bool = True,
     ) -> Loss:
-        """The method's loss over whole padded episodes; for Chameleon L = L_act + alpha L_CJEP, Eq.
-        17.
+        """Compute the loss over whole padded episodes: Eq. 17 for Chameleon.
 
         For the windows of a long episode pass the previous window's `Loss.state` and one
         `draw_augmentation` for all of them. In training mode crops and proprioceptive noise are
-        random; in eval mode crops are centred and there is no noise on the input.
-        `check_values=False` leaves out the checks that wait for the device, `keep_state=False` the
-        memory afterwards, where no window follows.
+        random; in eval mode crops are centred and the input has no noise. `check_values=False`
+        skips the checks that synchronise with the device, `keep_state=False` the memory after the
+        batch.
         """
         self._check_batch(batch, state, check_values)
         if self.training and augmentation is None:
@@ -344,7 +328,7 @@ class VisuomotorPolicy(nn.Module):
         augmentation: Augmentation | None,
         keep_state: bool,
     ) -> tuple[Tensor, dict[str, Tensor], MemoryState | None]:
-        """The loss, its parts and the memory afterwards."""
+        """Compute the loss, its terms and the memory after the batch."""
         tokens = self.event_tokens(batch.observation, augmentation)
         before = (None, None) if state is None else (state.layers, state.steps)
         remembered = self._remember(tokens, *before, keep=keep_state)
@@ -365,10 +349,11 @@ class VisuomotorPolicy(nn.Module):
             parts["decision_loss"] = decision
         return action + terms.total, parts
 
+    def update_target(self) -> None:
+        """Move the targets of the loss after an optimizer step, for methods that have some."""
+
     def draw_augmentation(self, episodes: int) -> Augmentation:
-        """Draw what stays the same through an episode: one crop per view, one proprioceptive
-        offset.
-        """
+        """Draw what is constant within an episode: a crop per view and a proprioceptive offset."""
         return self.event_tokens.draw_augmentation(episodes)
 
     # Checks
@@ -380,12 +365,14 @@ class VisuomotorPolicy(nn.Module):
         device = batch.observation.proprioception.device
         if device != self.device:
             raise ValueError(
-                f'batch: it is on {device}, the policy on {self.device}; use batch.to("{self.device}")'
+                f"batch: it is on {device}, the policy on {self.device}; "
+                f'use batch.to("{self.device}")'
             )
         check_batch(batch, self.features, values=check_values)
         if batch.emphasis is not None and self.config.objective.action_steps is None:
             raise ValueError(
-                "emphasis: it has a meaning only with objective.action_steps; set that, or leave it out"
+                "emphasis: it has a meaning only with objective.action_steps; set that, or leave "
+                "it out"
             )
         if state is not None:
             self._check_state(state, len(batch.valid))
@@ -393,23 +380,26 @@ class VisuomotorPolicy(nn.Module):
     def _check_state(self, state: MemoryState, batch_size: int | None = None) -> None:
         if not isinstance(state, MemoryState):
             raise ValueError(
-                f"state: expected a MemoryState, got {type(state).__name__}; begin with policy.initial_state()"
+                f"state: expected a MemoryState, got {type(state).__name__}; begin with "
+                "policy.initial_state()"
             )
         batch_size = len(state) if batch_size is None else batch_size
         if state.signature != self.signature:
             raise ValueError(
-                "state: it belongs to a policy of another architecture, other features or other statistics (signature "
-                f"{state.signature}, this policy has {self.signature}); make one with policy.initial_state({batch_size})"
+                "state: it belongs to a policy of another architecture, other features or other "
+                f"statistics (signature {state.signature}, this policy has {self.signature}); "
+                f"make one with policy.initial_state({batch_size})"
             )
         if state.working.device != self.device:
             raise ValueError(
-                f"state: it is on {state.working.device}, the policy on {self.device}; move it with "
-                f'state.to("{self.device}")'
+                f"state: it is on {state.working.device}, the policy on {self.device}; "
+                f'move it with state.to("{self.device}")'
             )
         if len(state) != batch_size:
             raise ValueError(
-                f"state: it holds the memory of {len(state)} episodes, the observation has {batch_size}; slice it "
-                f"(state[i:j]), join several (MemoryState.cat), or make one with policy.initial_state({batch_size})"
+                f"state: it holds the memory of {len(state)} episodes, the observation has "
+                f"{batch_size}; slice it (state[i:j]), join several (MemoryState.cat), or make one "
+                f"with policy.initial_state({batch_size})"
             )
 
     def _memory_after(self, remembered: Remembered, before: MemoryState | None) -> MemoryState:
@@ -418,7 +408,7 @@ class VisuomotorPolicy(nn.Module):
         assert remembered.memory is not None
         return MemoryState(
             layers=remembered.memory,
-            # Copies, not views: a state must not keep the sequence it came from alive.
+            # A copy: a view would keep the whole sequence in memory.
             working=context[:, -1].to(self._precision, copy=True),
             steps=torch.full((episodes,), steps, device=context.device)
             + (0 if before is None else before.steps),
@@ -428,28 +418,27 @@ class VisuomotorPolicy(nn.Module):
     # Saving
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write `config.json`, `normalizer.json` and `model.safetensors`, without what only
-        training needs.
-        """
+        """Write `config.json`, `normalizer.json` and `model.safetensors` for control."""
         saving.save(self, Path(directory))
 
     @classmethod
     def from_pretrained(
         cls, path_or_hub_id: str | Path, *, device: torch.device | str = "cpu"
     ) -> Self:
-        """Load a policy from a directory or from the Hugging Face hub, in eval mode. Every key must
-        match.
+        """Load a policy from a directory or from the Hugging Face hub, in eval mode.
+
+        Every key must match.
         """
         return saving.load(cls, path_or_hub_id, torch.device(device))
 
 
 class FlowPolicy(VisuomotorPolicy):
-    """A method whose head is the paper's rectified flow, which reads one vector (B D)."""
+    """A method whose head is the paper's rectified flow on one vector (B D)."""
 
     action_flow: ActionFlow
 
     def _errors(self, context: Tensor, targets: Targets) -> tuple[Tensor, Terms]:
-        """Eq. 16: squared errors of the clean chunk in normalised units."""
+        """Compute Eq. 16: squared errors of the clean chunk in normalised units."""
         predicted = self.action_flow(
             self._condition(context), targets.chunks, self.config.objective.flow_time_power
         )

@@ -1,7 +1,7 @@
-"""Looking inside: what a memory holds, what recall takes from it, and how early the working state
-is ready to act.
+"""Probes: what a memory holds, what recall reads, and when the working state holds the next choice.
 
-Read in this order: linear (the probe) -> representations (what it reads) -> separability,
-prospectiveness; continuation (episodes that go on with an edited memory) -> addressability; study
-(all three for a command).
+Read in this order: representations (the material of the probes) -> separability, prospectiveness;
+surgery (edits of a memory) -> continuation (episodes continued with an edited memory) ->
+addressability; study (all three probes for the command line); theatre and theatre_episode (the
+material of the report's page).
 """

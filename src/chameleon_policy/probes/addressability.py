@@ -1,22 +1,22 @@
 """Addressability (Appendix F.2): does the policy act on the trace that the decision asks for?
 
-A policy plays an episode up to a decision. There its memory is edited, the same question is asked
-(the control contexts u_t stay those of the unedited episode), and the policy goes on in closed loop
-until it has chosen. An edit is judged by whether the choice follows the edited memory: the donor's
-answer after a swap, the episode's own otherwise.
+A policy plays an episode up to a decision. There its memory is edited, recall keeps the control
+contexts u_t of the unedited episode, and the policy continues in closed loop until it has chosen.
+An edit is scored by whether the choice follows the edited memory: the donor's answer after a swap,
+the episode's own answer otherwise.
 
-Which traces are relevant is found by rule, for each layer:
+A rule selects the relevant tokens of each layer:
 
-    decoded    the quarter of the tokens from whose trace a linear probe reads the next choice best, at the decisions of
-               demonstrations that are not played here
-    attended   the quarter of the tokens that recall attends to most at this decision, in the mean over heads
-    random     as many tokens, drawn from those that are in neither quarter
+    decoded    the quarter of the tokens from whose trace a linear probe reads the next choice best,
+               at the decisions of other demonstrations
+    attended   the quarter of the tokens that recall attends to most, averaged over heads
+    random     as many tokens, drawn from those in neither quarter
 
-What is swapped in comes from a donor at the same decision:
+A swap takes its traces from a donor at the same decision:
 
-    twin       the same scene with another answer: at the decision it looks the same, to the last bit
-    another    the next episode that asks for another choice: also the scene is another
-    equal      the next episode that asks for the same choice
+    twin       the same scene with another answer; the observation at the decision is the same bits
+    another    the next episode with another right choice, in another scene
+    equal      the next episode with the same right choice, in another scene
     own        the episode itself
 """
 
@@ -33,40 +33,46 @@ from torch import Tensor
 from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.policy import ChameleonPolicy, MemoryState
-from chameleon_policy.policy.state import Part
-from chameleon_policy.probes.continuation import Played, go_on, stage
+from chameleon_policy.probes.continuation import (
+    PlayedEpisodes,
+    continuation_pool,
+    continue_episodes,
+)
 from chameleon_policy.probes.representations import Material
+from chameleon_policy.probes.surgery import MemoryKind, mask, swap
 from chameleon_policy.rates import Rate
-from chameleon_policy.train.linear_probe import LinearProbe
+from chameleon_policy.train.held_out import LinearProbe
 
-SHARE = 4
-"""A quarter of the tokens is relevant."""
+RELEVANT_SHARE = 4
+"""One token in so many is relevant."""
 Rule = Literal["decoded", "attended", "random"]
 Edit = Literal["nothing", "swap", "remove", "keep"]
-Donor = Literal["twin", "another", "equal", "own"]
+DonorKind = Literal["twin", "another", "equal", "own"]
 
 
 @dataclass(frozen=True)
 class Intervention:
-    """What is done to the memory at a decision."""
+    """An edit of the memory at a decision."""
 
     name: str
     edit: Edit
     rule: Rule | None = None
-    """Which tokens; None: all."""
+    """Rule that selects the tokens; None: all tokens."""
     layers: Literal["last", "all"] = "last"
-    part: Part = "traces"
-    donor: Donor = "twin"
-    """Of a swap."""
+    kind: MemoryKind = "traces"
+    donor: DonorKind = "twin"
+    """Source of the memory that a swap puts in."""
 
 
-FOUR = FULL, SWAP, REMOVED, KEPT = "Full", "Swap", "Mask+", "Mask-"
-"""The paper's."""
+PAPER_EDITS = FULL, SWAP, REMOVED, KEPT = "Full", "Swap", "Mask+", "Mask-"
+"""Names of the paper's four interventions."""
 
 
-def by_rule(rule: Rule) -> tuple[str, ...]:
-    """The names of the paper's four interventions on the traces that a rule chooses."""
-    return FOUR if rule == "decoded" else (FULL, *(f"{name}, {rule}" for name in FOUR[1:]))
+def paper_edits(rule: Rule) -> tuple[str, ...]:
+    """Return the names of the paper's four interventions on the traces that a rule selects."""
+    if rule == "decoded":
+        return PAPER_EDITS
+    return (FULL, *(f"{name}, {rule}" for name in PAPER_EDITS[1:]))
 
 
 INTERVENTIONS: tuple[Intervention, ...] = (
@@ -83,19 +89,19 @@ INTERVENTIONS: tuple[Intervention, ...] = (
     Intervention("Mask+, all layers", "remove", "decoded", layers="all"),
     Intervention("Mask-, all layers", "keep", "decoded", layers="all"),
     Intervention("Swap, every trace", "swap", layers="all"),
-    Intervention("Swap, working state", "swap", layers="all", part="working"),
-    Intervention("Swap, everything", "swap", layers="all", part="both"),
+    Intervention("Swap, working state", "swap", layers="all", kind="working"),
+    Intervention("Swap, everything", "swap", layers="all", kind="both"),
     Intervention(
-        "Swap, everything, another scene", "swap", layers="all", part="both", donor="another"
+        "Swap, everything, another scene", "swap", layers="all", kind="both", donor="another"
     ),
-    Intervention("Equal answer, another scene", "swap", layers="all", part="both", donor="equal"),
-    Intervention("Own memory", "swap", layers="all", part="both", donor="own"),
+    Intervention("Equal answer, another scene", "swap", layers="all", kind="both", donor="equal"),
+    Intervention("Own memory", "swap", layers="all", kind="both", donor="own"),
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """A donor's memory, and the choice that it stands for."""
+class Donor:
+    """A memory to swap in, and the right choice of the episode it comes from."""
 
     memory: MemoryState
     asks_for: int
@@ -103,17 +109,17 @@ class Given:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one episode after an intervention."""
+    """The result of one episode after an intervention."""
 
     episode: int
     decision: int
     asks_for: int
-    """What the edited memory stands for."""
+    """The choice that the edited memory asks for."""
     original: int
-    """What the episode asks for."""
+    """The right choice of the episode."""
     chosen: int | None
     same_actions: bool
-    """Whether the policy did, to the last bit, what it does without the intervention."""
+    """Whether the actions equal those without the intervention to the last bit."""
 
 
 @dataclass(frozen=True)
@@ -125,59 +131,59 @@ class Row:
 
     @property
     def follows(self) -> Rate:
-        """Counterfactual choice accuracy: the choice is what the edited memory stands for."""
+        """Counterfactual choice accuracy: how often the choice follows the edited memory."""
         return Rate.of(
-            sum(each.chosen == each.asks_for for each in self.outcomes), len(self.outcomes)
+            sum(outcome.chosen == outcome.asks_for for outcome in self.outcomes), len(self.outcomes)
         )
 
     @property
     def nothing(self) -> int:
-        """Episodes in which nothing was chosen before the time was over."""
-        return sum(each.chosen is None for each in self.outcomes)
+        """Number of episodes that ended without a choice."""
+        return sum(outcome.chosen is None for outcome in self.outcomes)
 
     @property
     def original(self) -> Rate:
-        """The choice is what the episode itself asks for."""
+        """How often the choice is the right one of the episode."""
         return Rate.of(
-            sum(each.chosen == each.original for each in self.outcomes), len(self.outcomes)
+            sum(outcome.chosen == outcome.original for outcome in self.outcomes), len(self.outcomes)
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; choices as text, `-` for none."""
+        """Return a dictionary for JSON, with choices as text and `-` for none."""
         intervention = self.intervention
         return {
             "name": intervention.name,
             "edit": intervention.edit,
             "rule": intervention.rule,
             "layers": intervention.layers,
-            "part": intervention.part,
+            "part": intervention.kind,
             "donor": intervention.donor if intervention.edit == "swap" else None,
             "follows": self.follows.as_dict(),
             "original": self.original.as_dict(),
             "nothing": self.nothing,
-            "same_actions": sum(each.same_actions for each in self.outcomes),
-            "episodes": " ".join(str(each.episode) for each in self.outcomes),
-            "decisions": "".join(str(each.decision) for each in self.outcomes),
-            "asks_for": "".join(str(each.asks_for) for each in self.outcomes),
-            "originals": "".join(str(each.original) for each in self.outcomes),
+            "same_actions": sum(outcome.same_actions for outcome in self.outcomes),
+            "episodes": " ".join(str(outcome.episode) for outcome in self.outcomes),
+            "decisions": "".join(str(outcome.decision) for outcome in self.outcomes),
+            "asks_for": "".join(str(outcome.asks_for) for outcome in self.outcomes),
+            "originals": "".join(str(outcome.original) for outcome in self.outcomes),
             "choices": "".join(
-                "-" if each.chosen is None else str(each.chosen) for each in self.outcomes
+                "-" if outcome.chosen is None else str(outcome.chosen) for outcome in self.outcomes
             ),
         }
 
 
 @dataclass(frozen=True)
 class Addressability:
-    """All interventions on the memory of one policy and task."""
+    """The results of all interventions on one policy and task."""
 
     rows: tuple[Row, ...]
     relevant: tuple[tuple[int, ...], ...]
-    """Tokens that the rule `decoded` chose, layer by layer."""
+    """Tokens that the rule `decoded` selects, per layer."""
     readable: tuple[tuple[float, ...], ...]
-    """How often the next choice is read from each token's trace, layer by layer."""
+    """Accuracy of a probe on the trace of each token, per layer."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dictionary for JSON."""
         return {
             "relevant": [list(tokens) for tokens in self.relevant],
             "readable": [[round(share, 3) for share in layer] for layer in self.readable],
@@ -185,10 +191,8 @@ class Addressability:
         }
 
 
-def readable(material: Material) -> Tensor:
-    """How often a linear probe reads the next choice from the trace of each token at the decisions,
-    L N.
-    """
+def trace_accuracies(material: Material) -> Tensor:
+    """Fit probes of the next choice to every token's trace; return their accuracies, L N."""
     parts = []
     for part in (material.fitted, material.asked):
         rows = torch.cat([episode.traces for episode in part])  # decisions L N D
@@ -197,67 +201,75 @@ def readable(material: Material) -> Tensor:
         )
     (known, answers), (asked, right) = parts
     layers, tokens = known.shape[1:3]
-    shares = torch.zeros(layers, tokens)
+    accuracies = torch.zeros(layers, tokens)
     for layer in range(layers):
         for token in range(tokens):
             probe = LinearProbe.fit(known[:, layer, token], answers, material.choices)
-            shares[layer, token] = (probe.told(asked[:, layer, token]) == right).float().mean()
-    return shares
+            accuracies[layer, token] = (
+                (probe.predict(asked[:, layer, token]) == right).float().mean()
+            )
+    return accuracies
 
 
 def addressability(
     policy: ChameleonPolicy,
-    played: Played,
-    twins: Played,
-    shares: Tensor,
+    played: PlayedEpisodes,
+    twins: PlayedEpisodes,
+    accuracies: Tensor,
     interventions: Sequence[Intervention] = INTERVENTIONS,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Addressability:
-    """Edit memories at every decision of the episodes that were played, and see what is chosen.
+    """Edit memories at every decision of the played episodes and record the choices.
 
-    `twins` are what `play_twins` makes of them; `shares` says how well the next choice is read from
-    each token (L N), which `readable` measures.
+    `twins` come from `play_twins`, `accuracies` (L N) from `trace_accuracies`.
     """
-    outcomes: dict[str, list[Outcome]] = {each.name: [] for each in interventions}
+    outcomes: dict[str, list[Outcome]] = {intervention.name: [] for intervention in interventions}
     done = 0
     for decision in range(played.decisions):
-        surgeon = Surgeon(played, twins, decision, shares)
-        with stage(played, decision) as pool:
+        editor = MemoryEditor(played, twins, decision, accuracies)
+        with continuation_pool(played, decision) as pool:
             for intervention in interventions:
-                outcomes[intervention.name] += surgeon.perform(policy, intervention, pool)
+                outcomes[intervention.name] += editor.outcomes(policy, intervention, pool)
                 done += 1
                 progress(done)
     return Addressability(
-        rows=tuple(Row(each, tuple(outcomes[each.name])) for each in interventions),
-        relevant=tuple(tuple(layer.nonzero().flatten().tolist()) for layer in largest(shares)),
-        readable=tuple(map(tuple, shares.tolist())),
+        rows=tuple(
+            Row(intervention, tuple(outcomes[intervention.name])) for intervention in interventions
+        ),
+        relevant=tuple(
+            tuple(layer.nonzero().flatten().tolist()) for layer in top_quarter(accuracies)
+        ),
+        readable=tuple(map(tuple, accuracies.tolist())),
     )
 
 
-def largest(shares: Tensor) -> Tensor:
-    """A mask of the quarter of the tokens with the largest shares, ... N; of equal ones the
-    first.
+def top_quarter(scores: Tensor) -> Tensor:
+    """Return a mask of the quarter of the tokens (... N) with the largest scores.
+
+    Among equal scores the first tokens are taken.
     """
-    count = max(1, shares.shape[-1] // SHARE)
-    order = torch.sort(shares, dim=-1, descending=True, stable=True).indices
-    return torch.zeros_like(shares, dtype=torch.bool).scatter(-1, order[..., :count], True)
+    count = max(1, scores.shape[-1] // RELEVANT_SHARE)
+    order = torch.sort(scores, dim=-1, descending=True, stable=True).indices
+    return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order[..., :count], True)
 
 
-class Surgeon:
-    """Edits the memories of all episodes that came to one decision."""
+class MemoryEditor:
+    """Edits the memories of all episodes that reached one decision."""
 
-    def __init__(self, played: Played, twins: Played, decision: int, shares: Tensor) -> None:
+    def __init__(
+        self, played: PlayedEpisodes, twins: PlayedEpisodes, decision: int, accuracies: Tensor
+    ) -> None:
         self._played, self._twins, self._decision = played, twins, decision
         self._episodes = played.reached(decision)
-        self._asked_for = {
-            episode: played.asked_for(episode, decision) for episode in self._episodes
+        self._right = {
+            episode: played.right_choice(episode, decision) for episode in self._episodes
         }
-        self._decoded = largest(shares)
+        self._decoded = top_quarter(accuracies)
 
-    def perform(
+    def outcomes(
         self, policy: ChameleonPolicy, intervention: Intervention, pool: EnvPool
     ) -> list[Outcome]:
-        """The outcome of every episode that has a donor, where one is needed."""
+        """Continue every episode that has a donor with its edited memory."""
         donors = self.donors(intervention)
         memories = {
             episode: self.edited(episode, donor.memory, intervention)
@@ -265,41 +277,44 @@ class Surgeon:
         }
         return [
             self._outcome(episode, donors[episode].asks_for, continued.rollout)
-            for episode, continued in go_on(
+            for episode, continued in continue_episodes(
                 policy, self._played, self._decision, memories, pool
             ).items()
         ]
 
-    def donors(self, intervention: Intervention) -> dict[int, Given]:
-        """Episode -> what it is given in a swap; without one, its own memory."""
-        found = {}
-        for place, episode in enumerate(self._episodes):
-            if intervention.edit != "swap" or intervention.donor == "own":
-                found[episode] = self._given(self._played, episode)
-            elif intervention.donor == "twin":
-                if (episode, self._decision) in self._twins.decided:
-                    found[episode] = self._given(self._twins, episode)
-            else:
-                others = [*self._episodes[place + 1 :], *self._episodes[:place]]
-                wanted = intervention.donor == "equal"
-                fitting = [
-                    each
-                    for each in others
-                    if (self._asked_for[each] == self._asked_for[episode]) == wanted
-                ]
-                if fitting:
-                    found[episode] = self._given(self._played, fitting[0])
-        return found
+    def donors(self, intervention: Intervention) -> dict[int, Donor]:
+        """Return the donor of every episode that has one.
 
-    def _given(self, played: Played, episode: int) -> Given:
-        return Given(
-            played.decided[episode, self._decision].memory,
-            played.asked_for(episode, self._decision),
+        Without a swap it is the episode itself.
+        """
+        donors = {}
+        for index, episode in enumerate(self._episodes):
+            if intervention.edit != "swap" or intervention.donor == "own":
+                donors[episode] = self._donor(self._played, episode)
+            elif intervention.donor == "twin":
+                if (episode, self._decision) in self._twins.points:
+                    donors[episode] = self._donor(self._twins, episode)
+            else:
+                others = [*self._episodes[index + 1 :], *self._episodes[:index]]
+                equal = intervention.donor == "equal"
+                suitable = [
+                    other
+                    for other in others
+                    if (self._right[other] == self._right[episode]) == equal
+                ]
+                if suitable:
+                    donors[episode] = self._donor(self._played, suitable[0])
+        return donors
+
+    def _donor(self, played: PlayedEpisodes, episode: int) -> Donor:
+        return Donor(
+            played.points[episode, self._decision].memory,
+            played.right_choice(episode, self._decision),
         )
 
-    def edited(self, episode: int, given: MemoryState, intervention: Intervention) -> MemoryState:
-        """The memory of an episode after the intervention."""
-        memory = self._played.decided[episode, self._decision].memory
+    def edited(self, episode: int, donor: MemoryState, intervention: Intervention) -> MemoryState:
+        """Return the memory of an episode after the intervention."""
+        memory = self._played.points[episode, self._decision].memory
         count = len(memory.layers)
         for layer in range(count) if intervention.layers == "all" else [count - 1]:
             tokens = (
@@ -308,16 +323,18 @@ class Surgeon:
                 else self.tokens(episode, layer, intervention.rule)
             )
             if intervention.edit == "swap":
-                memory = memory.swap(given, layers=[layer], tokens=tokens, part=intervention.part)
+                memory = swap(memory, donor, layers=[layer], tokens=tokens, kind=intervention.kind)
             elif intervention.edit != "nothing":
-                memory = memory.mask(
-                    layers=[layer], tokens=tokens, keep=intervention.edit == "keep"
+                memory = mask(
+                    memory, layers=[layer], tokens=tokens, keep=intervention.edit == "keep"
                 )
         return memory
 
     def tokens(self, episode: int, layer: int, rule: Rule) -> Tensor:
-        """A mask of the tokens that a rule chooses."""
-        attended = largest(self._played.decided[episode, self._decision].attention[layer].mean(0))
+        """Return a mask of the tokens that a rule selects."""
+        attended = top_quarter(
+            self._played.points[episode, self._decision].attention[layer].mean(0)
+        )
         if rule == "decoded":
             return self._decoded[layer]
         if rule == "attended":
@@ -326,9 +343,8 @@ class Surgeon:
         generator = torch.Generator().manual_seed(
             self._played.rollouts[episode].played.seed + layer
         )
-        mask = torch.zeros_like(attended)
-        mask[rest[torch.randperm(len(rest), generator=generator)[: int(attended.sum())]]] = True
-        return mask
+        drawn = rest[torch.randperm(len(rest), generator=generator)[: int(attended.sum())]]
+        return torch.zeros_like(attended).index_fill(0, drawn, True)
 
     def _outcome(self, episode: int, asks_for: int, rollout: Rollout) -> Outcome:
         actions = rollout.actions
@@ -337,7 +353,7 @@ class Surgeon:
             episode=episode,
             decision=self._decision,
             asks_for=asks_for,
-            original=self._asked_for[episode],
+            original=self._right[episode],
             chosen=rollout.played.choices[self._decision],
             same_actions=bool(np.array_equal(before, actions)),
         )

@@ -1,12 +1,12 @@
-"""Episodes that a policy plays once, and plays again from a decision on with another memory.
+"""Play episodes once, then continue them from a decision with another memory.
 
-    played = play(policy, settings, seeds)                        once, with the memory at every decision kept
-    with stage(played, decision) as pool:
-        again = go_on(policy, played, decision, memories, pool)   from that decision on, with these memories
+    played = play_episodes(policy, settings, seeds)      # keeps the memory at every decision
+    with continuation_pool(played, decision) as pool:
+        continued = continue_episodes(policy, played, decision, memories, pool)
 
-Up to the decision the second pass repeats the actions of the first. There, each robot's memory is
-replaced by the one that is given, and the policy looks, recalls and acts. With the memory that it
-had, it does the same again, bit for bit.
+The second pass repeats the actions of the first one up to the decision. There the memory of each
+robot is replaced by a given one, and the policy observes and acts in closed loop. With its own
+memory it repeats its actions bit for bit.
 """
 
 from __future__ import annotations
@@ -30,71 +30,71 @@ from chameleon_policy.policy import ChameleonPolicy, Inspection, MemoryState, Ob
 
 
 @dataclass(frozen=True, eq=False)
-class Decided:
-    """A robot at a decision."""
+class DecisionPoint:
+    """The memory and the recall of a robot at a decision."""
 
     memory: MemoryState
-    """Before it looks at the scene of the decision: what it has of the past."""
+    """Memory before the observation at the decision."""
     control_context: tuple[Tensor, ...]
-    """u_t of every layer when it looked, 1 1 D each."""
+    """u_t of every layer at the decision, 1 1 D each."""
     attention: Tensor
-    """L heads N: what recall then attended to."""
+    """L heads N: attention weights of recall at the decision."""
 
 
 @dataclass(frozen=True, eq=False)
-class Continued:
-    """An episode that went on with another memory."""
+class Continuation:
+    """An episode continued with another memory."""
 
     rollout: Rollout
     working: Tensor
     """h at the decision, D."""
     plan: Tensor
-    """The chunk of actions that followed, H A, in the robot's units."""
+    """The chunk of actions planned at the decision, H A, in the robot's units."""
 
 
 @dataclass(frozen=True, eq=False)
-class Played:
-    """Episodes of one pass, and the memory at each of their decisions."""
+class PlayedEpisodes:
+    """Episodes of one pass with the memory at each of their decisions."""
 
     settings: CamoSettings
     rollouts: list[Rollout]
-    decided: dict[tuple[int, int], Decided]
-    """Episode and number of its decision -> the robot there."""
+    points: dict[tuple[int, int], DecisionPoint]
+    """By episode index and decision index."""
     workers: int
     sampling_steps: int | None
 
     @property
     def decisions(self) -> int:
-        """Decisions that at least one episode came to."""
-        return max((decision for _, decision in self.decided), default=-1) + 1
+        """Number of decisions that at least one episode reached."""
+        return max((decision for _, decision in self.points), default=-1) + 1
 
     def reached(self, decision: int) -> list[int]:
-        """Episodes that came to this decision."""
+        """Return the episodes that reached this decision."""
         return [
-            episode for episode in range(len(self.rollouts)) if (episode, decision) in self.decided
+            episode for episode in range(len(self.rollouts)) if (episode, decision) in self.points
         ]
 
-    def asked_for(self, episode: int, decision: int) -> int:
-        """What a decision of an episode asks for."""
+    def right_choice(self, episode: int, decision: int) -> int:
+        """Return the right choice at a decision of an episode."""
         z: Answer = self.rollouts[episode].played.z
         return z[decision] if isinstance(z, tuple) else z
 
 
 def play_twins(
     policy: ChameleonPolicy,
-    played: Played,
+    played: PlayedEpisodes,
     *,
     progress: Callable[[int], object] = lambda done: None,
-) -> Played:
-    """The same scenes once more, each with another answer: the next place, at every decision.
+) -> PlayedEpisodes:
+    """Play the same scenes with another answer: the next candidate, at every decision.
 
-    At the decision a twin sees, to the last bit, what the episode sees; what it remembers differs
-    in what was shown.
+    At a decision the observation of a twin equals that of the episode to the last bit; only the
+    evidence before it differed.
     """
     seeds = [rollout.played.seed for rollout in played.rollouts]
     choices = len(task_named(played.settings.task).candidates)
     answers = [_next(rollout.played.z, choices) for rollout in played.rollouts]
-    return play(
+    return play_episodes(
         policy,
         played.settings,
         seeds,
@@ -106,12 +106,12 @@ def play_twins(
 
 
 def _next(z: Answer, choices: int) -> Answer:
-    return (
-        tuple((place + 1) % choices for place in z) if isinstance(z, tuple) else (z + 1) % choices
-    )
+    if isinstance(z, tuple):
+        return tuple((choice + 1) % choices for choice in z)
+    return (z + 1) % choices
 
 
-def play(
+def play_episodes(
     policy: ChameleonPolicy,
     settings: CamoSettings,
     seeds: Sequence[int],
@@ -121,72 +121,68 @@ def play(
     workers: int = 2,
     watch: Callable[[Inspection], None] | None = None,
     progress: Callable[[int], object] = lambda done: None,
-) -> Played:
-    """Play one episode for every seed, all at once; `watch` is called with what the policy computes
-    at each step.
+) -> PlayedEpisodes:
+    """Play one episode per seed, all in parallel; `watch` receives the inspection of every step.
 
-    With `answers`, the episodes have these in place of those that their seeds decide; nothing else
-    of them is changed.
+    `answers` replace those that follow from the seeds; everything else stays the same.
     """
-    keeper = _Keeper(policy, watch)
+    recorder = _RecordingPolicy(policy, watch)
     with EnvPool(settings, len(seeds), workers) as pool:
-        rollouts = _pass(keeper, pool, settings.task, seeds, steps, progress, answers)
-    return Played(settings, rollouts, keeper.decided, workers, steps)
+        rollouts = _roll_out_all(recorder, pool, settings.task, seeds, steps, progress, answers)
+    return PlayedEpisodes(settings, rollouts, recorder.points, workers, steps)
 
 
 @contextmanager
-def stage(played: Played, decision: int, *, until_choice: bool = True) -> Iterator[EnvPool]:
-    """The environments in which episodes go on from a decision; with `until_choice` they end with
-    the next choice.
-    """
+def continuation_pool(
+    played: PlayedEpisodes, decision: int, *, until_choice: bool = True
+) -> Iterator[EnvPool]:
+    """Open environments for `continue_episodes`; with `until_choice` episodes end at the choice."""
     settings = replace(played.settings, until_choice=decision if until_choice else None)
     with EnvPool(settings, len(played.rollouts), played.workers) as pool:
         yield pool
 
 
-def go_on(
+def continue_episodes(
     policy: ChameleonPolicy,
-    played: Played,
+    played: PlayedEpisodes,
     decision: int,
     memories: Mapping[int, MemoryState],
     pool: EnvPool,
     *,
     same_question: bool = True,
-) -> dict[int, Continued]:
-    """Episode -> what becomes of it from a decision on with another memory, in the environments of
-    `stage`.
+) -> dict[int, Continuation]:
+    """Continue episodes from a decision with other memories (by episode index).
 
-    With `same_question` the memory is asked, when the decision is due, with the control contexts
-    u_t of the first pass.
+    With `same_question`, recall at the decision uses the control contexts u_t of the first pass.
     """
     chosen = [episode for episode in played.reached(decision) if episode in memories]
     if not chosen:
         return {}
-    # All episodes are played again, each by the robot of the first pass, also those that only
-    # repeat what they did: the last bits of a result depend on its place in the batch.
+    # All episodes are played again at their old index, also those that only repeat their actions:
+    # the last bits of a result depend on its position in the batch.
     robots = {
         number: _Robot(
             actions=rollout.actions,
             memory=memories[number] if number in chosen else None,
             control_context=(
-                played.decided[number, decision].control_context
+                played.points[number, decision].control_context
                 if same_question and number in chosen
                 else None
             ),
         )
         for number, rollout in enumerate(played.rollouts)
     }
-    continuer = _Continuer(policy, robots, decision)
+    continuing = _ContinuingPolicy(policy, robots, decision)
     seeds = [rollout.played.seed for rollout in played.rollouts]
-    rollouts = _pass(continuer, pool, played.settings.task, seeds, played.sampling_steps)
+    rollouts = _roll_out_all(continuing, pool, played.settings.task, seeds, played.sampling_steps)
     return {
-        number: Continued(rollouts[number], continuer.working[number], continuer.plans[number])
+        number: Continuation(rollouts[number], continuing.working[number], continuing.plans[number])
         for number in chosen
     }
 
 
-def _pass(
-    policy: _Keeper | _Continuer,
+def _roll_out_all(
+    policy: _RecordingPolicy | _ContinuingPolicy,
     pool: EnvPool,
     task: str,
     seeds: Sequence[int],
@@ -194,7 +190,7 @@ def _pass(
     progress: Callable[[int], object] = lambda done: None,
     answers: Sequence[Answer] | None = None,
 ) -> list[Rollout]:
-    """All episodes begin at once, so that robot and episode have the same number."""
+    """Roll out one episode per slot, so that robot and episode have the same index."""
     assert len(seeds) == pool.slots
     return roll_out(
         policy,
@@ -203,15 +199,18 @@ def _pass(
         steps=steps,
         instruction=embed_instruction(policy.features, task_named(task).instruction),
         answers=answers,
+        at_decision=policy.at_decision,
         progress=progress,
     )
 
 
-class _Keeper:
-    """A policy that keeps the memory of every decision."""
+class _RecordingPolicy:
+    """A policy that records the memory at every decision."""
+
+    temporal_ensemble = None
 
     def __init__(self, policy: ChameleonPolicy, watch: Callable[[Inspection], None] | None) -> None:
-        self.decided: dict[tuple[int, int], Decided] = {}
+        self.points: dict[tuple[int, int], DecisionPoint] = {}
         self.features, self.device, self.executed = policy.features, policy.device, policy.executed
         self._policy, self._watch = policy, watch
         self._decisions: Counter[int] = Counter()
@@ -220,21 +219,21 @@ class _Keeper:
     def initial_state(self, batch_size: int = 1) -> MemoryState:
         return self._policy.initial_state(batch_size)
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+    def at_decision(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         self._deciding = {robot: state[robot].to("cpu") for robot in robots}
-        return self._policy.drop_plans(state, robots)
+        return state
 
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
-        seen = self._policy.inspect(_with_time(observation), state)
+        inspection = self._policy.inspect(_with_time(observation), state)
         for robot, memory in self._deciding.items():
-            contexts = tuple(context[[robot]].cpu() for context in seen.control_context)
-            place = robot, self._decisions[robot]
-            self.decided[place] = Decided(memory, contexts, seen.attention[robot, 0].cpu())
+            contexts = tuple(context[[robot]].cpu() for context in inspection.control_context)
+            point = DecisionPoint(memory, contexts, inspection.attention[robot, 0].cpu())
+            self.points[robot, self._decisions[robot]] = point
             self._decisions[robot] += 1
         self._deciding = {}
         if self._watch is not None:
-            self._watch(seen)
-        return seen.state
+            self._watch(inspection)
+        return inspection.state
 
     def act(self, state: MemoryState, *, steps: int | None, source: Tensor) -> Tensor:
         return self._policy.act(state, steps=steps, source=source)
@@ -242,16 +241,18 @@ class _Keeper:
 
 @dataclass(frozen=True, eq=False)
 class _Robot:
-    """What it does up to the decision, the memory it has then, and the question that is asked."""
+    """The actions up to the decision, and the memory and control context at the decision."""
 
     actions: np.ndarray
     memory: MemoryState | None
-    """None: it goes on to repeat its actions."""
+    """None: the robot repeats its actions to the end."""
     control_context: tuple[Tensor, ...] | None
 
 
-class _Continuer:
-    """Repeats actions up to a decision, and from there on is the policy with another memory."""
+class _ContinuingPolicy:
+    """A policy that repeats actions up to a decision, and acts with another memory after it."""
+
+    temporal_ensemble = None
 
     def __init__(
         self, policy: ChameleonPolicy, robots: Mapping[int, _Robot], decision: int
@@ -268,7 +269,7 @@ class _Continuer:
     def initial_state(self, batch_size: int = 1) -> MemoryState:
         return self._policy.initial_state(batch_size)
 
-    def drop_plans(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
+    def at_decision(self, state: MemoryState, robots: Sequence[int]) -> MemoryState:
         for robot in robots:
             self._decisions[robot] += 1
             memory = self._robots[robot].memory
@@ -276,20 +277,24 @@ class _Continuer:
                 state = state.put(robot, memory.to(self.device))
                 self._deciding.append(robot)
                 self._free.add(robot)
-        return self._policy.drop_plans(state, robots)
+        return state
 
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
         self._step += 1
-        if not self._free:  # nobody looks yet
+        if not self._free:
             return state
-        shown = _with_time(observation)
-        contexts = self._questions(shown, state) if self._deciding else None
-        seen = self._policy.inspect(shown, state, control_context=contexts)
-        self.working |= {robot: seen.working[robot, 0].float().cpu() for robot in self._deciding}
-        return seen.state
+        observation = _with_time(observation)
+        contexts = self._control_contexts(observation, state) if self._deciding else None
+        inspection = self._policy.inspect(observation, state, control_context=contexts)
+        self.working |= {
+            robot: inspection.working[robot, 0].float().cpu() for robot in self._deciding
+        }
+        return inspection.state
 
-    def _questions(self, observation: Observation, state: MemoryState) -> list[Tensor] | None:
-        """Every robot's own control contexts, but for those at the decision: theirs are given."""
+    def _control_contexts(
+        self, observation: Observation, state: MemoryState
+    ) -> list[Tensor] | None:
+        """Compute the control contexts of all robots; those at the decision keep the given ones."""
         given = {robot: self._robots[robot].control_context for robot in self._deciding}
         if not any(given.values()):
             return None
@@ -320,7 +325,8 @@ def _with_time(observation: Observation) -> Observation:
 
 
 def _observed(state: MemoryState) -> MemoryState:
-    """Robots that repeat actions have looked at nothing; the policy refuses to act for such, and
-    theirs is not used.
+    """Raise step counts to one, as `act` expects.
+
+    Robots that still repeat actions have observed nothing; their chunks are discarded.
     """
     return replace(state, steps=state.steps.clamp(min=1))

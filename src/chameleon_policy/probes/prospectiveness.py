@@ -1,11 +1,10 @@
-"""Prospectiveness (Appendix F.3): how early before a decision can be read from h what will be
-chosen there?
+"""Prospectiveness (Appendix F.3): how early before a decision does h hold the next choice?
 
-The label is the place that the robot acts on next: the plate, the cup, the next seasoning. At every
-time relative to a decision a linear probe is fitted to some demonstrations and asked about the
-others; each decision of an episode counts. The trace window is the same probe on the last layer's
-traces, all of them, in place of h. What a linear probe cannot read may still be there: an action
-head is not linear.
+The label is the candidate that the robot acts on next: the plate, the cup, the next seasoning. At
+every time relative to a decision a linear probe is fitted to some demonstrations and evaluated on
+others; each decision of an episode counts. A second probe reads all traces of the last layer in
+place of h. Information that a linear probe cannot read may still be used: an action head is not
+linear.
 """
 
 from __future__ import annotations
@@ -17,53 +16,55 @@ from typing import Any
 
 from torch import Tensor
 
-from chameleon_policy.probes.representations import WINDOW, Episode, Material, readable_share
+from chameleon_policy.probes.representations import WINDOW, Episode, Material, probe_accuracy
 from chameleon_policy.rates import Rate
 
 THRESHOLD = 0.8
 """Accuracy that counts as ready."""
-Line = list[tuple[int, Rate]]
-Read = Callable[..., list[tuple[Tensor | None, int]]]
-"""Episode and time relative to its decisions -> for each of them the numbers to read from, if there
-is such a step, and the answer.
+Curve = list[tuple[int, Rate]]
+"""Accuracies over time relative to a decision."""
+Reader = Callable[..., list[tuple[Tensor | None, int]]]
+"""A function of an episode and a time relative to its decisions. For each decision it returns the
+input of the probe (None where the episode has no such step) and the answer.
 """
 
 
 @dataclass(frozen=True)
 class Prospectiveness:
-    """How often the next choice is read rightly, over time relative to its decision."""
+    """Accuracies of probes of the next choice, over time relative to its decision."""
 
     chance: float
-    working: Line
-    traces: Line
+    working: Curve
+    traces: Curve
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        lines = {"working": self.working, "traces": self.traces}
+        """Return a dictionary for JSON."""
+        curves = {"working": self.working, "traces": self.traces}
         return {
             "chance": self.chance,
             "threshold": THRESHOLD,
             **{
-                name: [{"step": step, **rate.as_dict()} for step, rate in line]
-                for name, line in lines.items()
+                name: [{"step": step, **rate.as_dict()} for step, rate in curve]
+                for name, curve in curves.items()
             },
         }
 
 
 def prospectiveness(material: Material) -> Prospectiveness:
-    """Fit a probe at every time, and ask it."""
-    every = range(WINDOW.start, WINDOW.stop)
+    """Fit and evaluate a probe at every time relative to a decision."""
+    steps = range(WINDOW.start, WINDOW.stop)
     return Prospectiveness(
-        1 / material.choices, _line(material, _working, every), _line(material, _traces, WINDOW)
+        1 / material.choices, _curve(material, _working, steps), _curve(material, _traces, WINDOW)
     )
 
 
-def ready(line: Sequence[Mapping[str, Any]], threshold: float = THRESHOLD) -> int | None:
-    """The earliest time from which on the accuracy stays at the threshold or above until the
-    decision; or else the first time after the decision at which it is there, or None. `line` is one
-    of those of `Prospectiveness.as_dict`.
+def ready(curve: Sequence[Mapping[str, Any]], threshold: float = THRESHOLD) -> int | None:
+    """Return the first step from which the accuracy stays above the threshold until the decision.
+
+    Otherwise the first step after the decision that reaches it, or None. `curve` is a list from
+    `Prospectiveness.as_dict`.
     """
-    values = {point["step"]: point["value"] for point in line}
+    values = {point["step"]: point["value"] for point in curve}
     found = None
     for step in sorted((step for step in values if step <= 0), reverse=True):
         if values[step] < threshold:
@@ -74,7 +75,7 @@ def ready(line: Sequence[Mapping[str, Any]], threshold: float = THRESHOLD) -> in
 
 
 def lead(one: int | None, other: int | None) -> int | None:
-    """How many steps earlier the first is ready; None where one of them never is."""
+    """Return how many steps earlier the first is ready; None if one of them never is."""
     return None if one is None or other is None else other - one
 
 
@@ -91,6 +92,6 @@ def _traces(episode: Episode, step: int) -> list[tuple[Tensor | None, int]]:
     ]
 
 
-def _line(material: Material, read: Read, steps: range) -> Line:
-    rates = {step: readable_share(material, partial(read, step=step)) for step in steps}
+def _curve(material: Material, read: Reader, steps: range) -> Curve:
+    rates = {step: probe_accuracy(material, partial(read, step=step)) for step in steps}
     return [(step, rate) for step, rate in rates.items() if rate is not None]

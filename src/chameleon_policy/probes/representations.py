@@ -1,8 +1,6 @@
-"""What a policy holds of expert demonstrations that it was not trained on: the material of the
-probes.
+"""The material of the probes: a policy's representations of held-out expert demonstrations.
 
-Experts act, and the policy looks on: its memory is that of a right episode, whatever it would have
-done itself.
+The expert acts and the policy only observes, so its memory is that of a correct episode.
 """
 
 from __future__ import annotations
@@ -18,29 +16,29 @@ from chameleon_policy.camo import task_named
 from chameleon_policy.camo.recording import Recording
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.console import Bar
-from chameleon_policy.data.episodes import load_episodes, open_episodes
+from chameleon_policy.data import load_episodes, open_episodes
 from chameleon_policy.policy import ChameleonPolicy, InstructionEncoder
 from chameleon_policy.rates import Rate
 from chameleon_policy.recorder import record_once
-from chameleon_policy.train.linear_probe import LinearProbe
+from chameleon_policy.train.held_out import LinearProbe
 from chameleon_policy.train.store import EpisodeStore
 
 BATCH = 8
 RECORDING = 9000
-"""Number of the recording that probes are fitted to; that of the one they are asked about comes
-next. Trainings count from 0, and what is held out in them from 1000.
+"""Seed of the recording that probes are fitted to; the next one is that of the recording they are
+evaluated on. Training data use seeds from 0 on, held-out training data from 1000 on.
 """
 WINDOW = range(-40, 9, 2)
-"""Time steps around a decision, relative to it, at which all traces are kept."""
+"""Time steps relative to a decision at which all traces are kept."""
 
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """What the policy held of one demonstration of T steps with K decisions."""
+    """A policy's representations of one demonstration of T steps with K decisions."""
 
     decisions: tuple[int, ...]
     answers: tuple[int, ...]
-    """What each decision asks for."""
+    """The right choice at each decision."""
     working: Tensor
     """h_t of the last layer, T D."""
     tokens: Tensor
@@ -53,37 +51,37 @@ class Episode:
     """
 
     def working_at(self, step: int) -> Tensor | None:
-        """h at a time step, if the episode has it."""
+        """Return h at a time step, or None if the episode has no such step."""
         return self.working[step] if 0 <= step < len(self.working) else None
 
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """A task's demonstrations as a policy holds them: those that probes are fitted to, and those
-    they are asked about.
-    """
+    """A policy's representations of the demonstrations of a task."""
 
     task: str
     fitted: list[Episode]
+    """Episodes that probes are fitted to."""
     asked: list[Episode]
+    """Episodes that probes are evaluated on."""
 
     @property
     def choices(self) -> int:
-        """Candidates of one decision."""
+        """Number of candidates at one decision."""
         return len(task_named(self.task).candidates)
 
     @property
     def chance(self) -> float:
-        """Of guessing z."""
+        """Probability of guessing z."""
         return task_named(self.task)().chance
 
-    def numbered(self, answers: Sequence[int]) -> int:
-        """z as one number: its place among all answers of the task."""
+    def answer_index(self, answers: Sequence[int]) -> int:
+        """Return the index of z among all answers of the task."""
         z = tuple(answers) if len(answers) > 1 else answers[0]
         return task_named(self.task).answers.index(z)
 
 
-def gather(
+def gather_material(
     policy: ChameleonPolicy,
     settings: CamoSettings,
     counts: tuple[int, int],
@@ -91,81 +89,80 @@ def gather(
     bar: Bar,
     workers: int,
 ) -> Material:
-    """Record demonstrations (once), show them to the policy, and keep what it holds of them."""
-    pictures = settings.observation == "rgb"
-    kind = f"rgb{settings.image_size}" if pictures else "state"
+    """Record demonstrations unless they exist, and compute the policy's representations of them."""
+    images = settings.observation == "rgb"
+    kind = f"rgb{settings.image_size}" if images else "state"
     parts = []
-    for number, count in enumerate(counts):
+    for index, count in enumerate(counts):
         recording = Recording(
             task=settings.task,
             episodes=count,
-            seed=RECORDING + number,
+            seed=RECORDING + index,
             observation=settings.observation,
         )
-        recording = replace(recording, image_size=settings.image_size) if pictures else recording
-        place = folder / f"{settings.task}-{kind}-{('fitted', 'asked')[number]}{count}"
-        record_once(recording, place, bar, workers)
+        recording = replace(recording, image_size=settings.image_size) if images else recording
+        path = folder / f"{settings.task}-{kind}-{('fitted', 'asked')[index]}{count}"
+        record_once(recording, path, bar, workers)
         encoder = (
             None
             if policy.features.language is None
             else InstructionEncoder(policy.features.language.encoder)
         )
-        arrays = load_episodes(open_episodes(place), workers=workers)
+        arrays = load_episodes(open_episodes(path), workers=workers)
         store = EpisodeStore(arrays, policy.features, policy.statistics, encoder=encoder)
-        with bar(f"{settings.task}: showing {place.name}", count) as advance:
-            parts.append(look(policy, store, advance))
+        with bar(f"{settings.task}: observing {path.name}", count) as advance:
+            parts.append(represent(policy, store, advance))
     return Material(settings.task, *parts)
 
 
-def look(
+def represent(
     policy: ChameleonPolicy,
     store: EpisodeStore,
     progress: Callable[[int], object] = lambda done: None,
 ) -> list[Episode]:
-    """Every episode of a store, as the policy holds it."""
-    found: list[Episode] = []
+    """Compute a policy's representations of every episode of a store."""
+    episodes: list[Episode] = []
     for first in range(0, len(store), BATCH):
-        numbers = range(first, min(first + BATCH, len(store)))
-        seen = policy.inspect(store.batch(list(numbers)).to(policy.device).observation)
-        traces = torch.stack([layer.traces for layer in seen.layers], dim=2)  # B T L N D
-        for row, number in enumerate(numbers):
-            decisions, length = store.decisions[number], store.lengths[number]
+        indices = range(first, min(first + BATCH, len(store)))
+        inspection = policy.inspect(store.batch(list(indices)).to(policy.device).observation)
+        traces = torch.stack([layer.traces for layer in inspection.layers], dim=2)  # B T L N D
+        for row, index in enumerate(indices):
+            decisions, length = store.decisions[index], store.lengths[index]
             steps = list(decisions.steps)
             around = torch.tensor([[step + offset for offset in WINDOW] for step in steps])
             inside = (around >= 0) & (around < length)
             window = traces[row, around.clamp(0, length - 1).to(traces.device), -1].half().cpu()
             window[~inside] = torch.nan
-            found.append(
+            episodes.append(
                 Episode(
                     decisions=decisions.steps,
                     answers=decisions.answers,
-                    working=seen.working[row, :length].float().cpu(),
-                    tokens=seen.tokens[row, steps].float().cpu(),
+                    working=inspection.working[row, :length].float().cpu(),
+                    tokens=inspection.tokens[row, steps].float().cpu(),
                     traces=traces[row, steps].float().cpu(),
                     window=window,
                 )
             )
-        progress(len(found))
-    return found
+        progress(len(episodes))
+    return episodes
 
 
-def readable_share(
+def probe_accuracy(
     material: Material, read: Callable[[Episode], Iterable[tuple[Tensor | None, int]]]
 ) -> Rate | None:
-    """How often a probe that is fitted to some demonstrations tells the answers of the others.
+    """Fit a linear probe to some demonstrations and return its accuracy on the others.
 
-    `read` gives what there is to read of an episode, and the answers; nothing (None) where the
-    episode has no such step. None where fewer than half of them have it.
+    `read` yields pairs of input and answer for an episode; an input is None where the episode has
+    no such step. The result is None if fewer than half of the inputs exist.
     """
     parts = []
     for episodes in (material.fitted, material.asked):
         pairs = [pair for episode in episodes for pair in read(episode)]
-        there = [(row, answer) for row, answer in pairs if row is not None]
-        if not there or 2 * len(there) < len(pairs):
+        rows = [row for row, _ in pairs if row is not None]
+        if not rows or 2 * len(rows) < len(pairs):
             return None
-        parts.append(
-            (torch.stack([row for row, _ in there]), torch.tensor([answer for _, answer in there]))
-        )
-    (known, answers), (asked, right) = parts
-    told = LinearProbe.fit(known, answers, material.choices).told(asked)
-    return Rate.of(int((told == right).sum()), len(right))
+        answers = [answer for row, answer in pairs if row is not None]
+        parts.append((torch.stack(rows), torch.tensor(answers)))
+    (known, known_answers), (asked, right) = parts
+    predicted = LinearProbe.fit(known, known_answers, material.choices).predict(asked)
+    return Rate.of(int((predicted == right).sum()), len(right))

@@ -1,10 +1,9 @@
-"""Separability (Appendix F.1): can the answer be read from what is seen now, and from what is
-remembered?
+"""Separability (Appendix F.1): is the answer in the current observation, and is it in the memory?
 
 At a decision the scene looks the same for every answer. A linear probe reads z from the event
-tokens Z^0 (`current`), which should be a guess, and from the working state h (`memory`). Fitted and
-asked episodes are disjoint; a probe fitted to answers that were dealt out at random (`shuffled`)
-must be at chance, or the figures mean nothing.
+tokens Z^0 (`current`), which should be at chance, and from the working state h (`memory`). A probe
+fitted to shuffled answers (`shuffled`) is a control and must be at chance. Episodes that probes are
+fitted to and evaluated on are disjoint.
 """
 
 from __future__ import annotations
@@ -17,35 +16,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chameleon_policy.probes.representations import Episode, Material, readable_share
+from chameleon_policy.probes.representations import Episode, Material, probe_accuracy
 from chameleon_policy.rates import Rate
-from chameleon_policy.train.linear_probe import LinearProbe
+from chameleon_policy.train.held_out import LinearProbe
 
 BEFORE, AFTER = 60, 12
-"""Time steps before and after the first decision through which the probe is followed."""
+"""First and last time step relative to the first decision at which probes are fitted."""
 STRIDE = 3
-Read = Callable[[Episode], Tensor]
+Reader = Callable[[Episode], Tensor]
 
 
 @dataclass(frozen=True)
 class Separability:
-    """How often z is read rightly at the decisions of episodes that the probe was not fitted to."""
+    """Accuracies of probes of z at the decisions of held-out episodes."""
 
     chance: float
     current: Rate
     memory: Rate
     shuffled: Rate
     place_by_place: Rate | None
-    """Where z has several places: all of them right, each by a probe of its own, at the first
-    decision.
+    """Where z has several elements: one probe per element at the first decision, all of them
+    right.
     """
     over_time: dict[str, list[tuple[int, Rate]]]
-    """What is asked for -> time relative to the first decision, and how often it is read from h
-    then.
-    """
+    """For each element of z, times relative to the first decision and accuracies on h."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dictionary for JSON."""
         return {
             "chance": self.chance,
             "current": self.current.as_dict(),
@@ -62,21 +59,20 @@ class Separability:
 
 
 def separability(material: Material, generator: torch.Generator) -> Separability:
-    """Fit the probes to some demonstrations and ask them about the others."""
-    z = [_decided(material.numbered, part) for part in (material.fitted, material.asked)]
+    """Fit the probes to some demonstrations and evaluate them on the others."""
+    z = [_labels(material.answer_index, part) for part in (material.fitted, material.asked)]
     classes = round(1 / material.chance)
 
-    def rate(read: Read, fitted_to: Tensor) -> Rate:
+    def rate(read: Reader, fitted_to: Tensor) -> Rate:
         known, asked = (
             torch.cat([read(episode) for episode in part])
             for part in (material.fitted, material.asked)
         )
-        return _rate(LinearProbe.fit(known, fitted_to, classes).told(asked) == z[1])
+        return _rate(LinearProbe.fit(known, fitted_to, classes).predict(asked) == z[1])
 
-    # Dealt out among episodes, not among decisions: those of an episode have the same answer,
-    # shuffled or not.
-    dealt = torch.randperm(len(material.fitted), generator=generator).tolist()
-    shuffled = _decided(material.numbered, [material.fitted[place] for place in dealt])
+    # Episodes are shuffled, not decisions: all decisions of an episode share one answer.
+    order = torch.randperm(len(material.fitted), generator=generator).tolist()
+    shuffled = _labels(material.answer_index, [material.fitted[index] for index in order])
     return Separability(
         chance=material.chance,
         current=rate(_current, z[0]),
@@ -95,10 +91,10 @@ def _memory(episode: Episode) -> Tensor:
     return episode.working[list(episode.decisions)]
 
 
-def _decided(numbered: Callable[[Sequence[int]], int], episodes: Sequence[Episode]) -> Tensor:
-    """z of every decision."""
+def _labels(answer_index: Callable[[Sequence[int]], int], episodes: Sequence[Episode]) -> Tensor:
+    """Return the index of z for every decision."""
     return torch.tensor(
-        [numbered(episode.answers) for episode in episodes for _ in episode.decisions]
+        [answer_index(episode.answers) for episode in episodes for _ in episode.decisions]
     )
 
 
@@ -108,30 +104,30 @@ def _rate(right: Tensor) -> Rate:
 
 def _place_by_place(material: Material) -> Rate:
     rows = [
-        torch.stack([each.working[each.decisions[0]] for each in part])
+        torch.stack([episode.working[episode.decisions[0]] for episode in part])
         for part in (material.fitted, material.asked)
     ]
     right = torch.ones(len(material.asked), dtype=torch.bool)
-    for place in range(len(material.asked[0].answers)):
+    for index in range(len(material.asked[0].answers)):
         known, asked = (
-            torch.tensor([each.answers[place] for each in part])
+            torch.tensor([episode.answers[index] for episode in part])
             for part in (material.fitted, material.asked)
         )
-        right &= LinearProbe.fit(rows[0], known, material.choices).told(rows[1]) == asked
+        right &= LinearProbe.fit(rows[0], known, material.choices).predict(rows[1]) == asked
     return _rate(right)
 
 
 def _over_time(material: Material) -> dict[str, list[tuple[int, Rate]]]:
-    """At each time a probe of its own, for every place of z."""
+    """Fit one probe per time and element of z."""
     names = ("first", "second", "third") if len(material.asked[0].answers) > 1 else ("answer",)
     found: dict[str, list[tuple[int, Rate]]] = {name: [] for name in names}
-    for place, line in enumerate(found.values()):
+    for index, curve in enumerate(found.values()):
         for step in range(-BEFORE, AFTER + 1, STRIDE):
-            rate = readable_share(material, partial(_at, step=step, place=place))
+            rate = probe_accuracy(material, partial(_at, step=step, index=index))
             if rate is not None:
-                line.append((step, rate))
+                curve.append((step, rate))
     return found
 
 
-def _at(episode: Episode, *, step: int, place: int) -> list[tuple[Tensor | None, int]]:
-    return [(episode.working_at(episode.decisions[0] + step), episode.answers[place])]
+def _at(episode: Episode, *, step: int, index: int) -> list[tuple[Tensor | None, int]]:
+    return [(episode.working_at(episode.decisions[0] + step), episode.answers[index])]

@@ -1,10 +1,10 @@
-"""`chameleon probe`: all three probes of some runs, a file for every run and task; the same command
-goes on where it was.
+"""All three probes of some runs, for `chameleon probe`.
 
-out/
-    demonstrations/            what probes are fitted to and asked about; every run sees the same
-    <run>/<task>.json          what was found, with its own provenance
-    <run>/<task>.npz           h of the demonstrations that probes are asked about, for trajectories
+The same command resumes an interrupted study. Files:
+
+    out/demonstrations/       recordings that probes are fitted to and evaluated on, for all runs
+    out/<run>/<task>.json     the finding of one run and task, with its provenance
+    out/<run>/<task>.npz      h on the demonstrations for evaluation, to draw trajectories
 """
 
 from __future__ import annotations
@@ -28,17 +28,22 @@ from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
 from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.policy import ChameleonPolicy
+from chameleon_policy.policy.memory import LayerState
 from chameleon_policy.policy.ssm import SSMState
-from chameleon_policy.probes.addressability import INTERVENTIONS, addressability, readable
-from chameleon_policy.probes.continuation import play, play_twins
+from chameleon_policy.probes.addressability import (
+    INTERVENTIONS,
+    addressability,
+    trace_accuracies,
+)
+from chameleon_policy.probes.continuation import play_episodes, play_twins
 from chameleon_policy.probes.prospectiveness import prospectiveness
-from chameleon_policy.probes.representations import Episode, gather
+from chameleon_policy.probes.representations import Episode, gather_material
 from chameleon_policy.probes.separability import separability
 from chameleon_policy.provenance import write_result
 from chameleon_policy.recorder import find_recording
 
 SURGERY = "seasonings"
-"""Where the paper edits memories: three decisions that look the same."""
+"""Task in which the paper edits memories: three decisions that look the same."""
 NONE = "none"
 RESULT = (
     "run",
@@ -53,22 +58,22 @@ RESULT = (
     "prospectiveness",
     "addressability",
 )
-"""What a finding consists of."""
+"""Keys of a finding."""
 Finding = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """How the probes are made; two findings with the same settings compare."""
+    """Settings of the probes; findings with the same settings can be compared."""
 
     fitted: int = 120
-    """Demonstrations of a task that probes are fitted to."""
+    """Demonstrations per task that probes are fitted to."""
     asked: int = 60
-    """Others that they are asked about."""
+    """Further demonstrations per task that probes are evaluated on."""
     episodes: int = 36
-    """Held-out episodes that the policy plays, and plays again with edited memories."""
+    """Held-out episodes per task, played once and then continued with edited memories."""
     steps: int = 8
-    """Euler steps of a chunk."""
+    """Euler steps per chunk."""
 
     def __post_init__(self) -> None:
         for name in ("fitted", "asked", "episodes", "steps"):
@@ -77,8 +82,8 @@ class Study:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a study is made, and with what."""
+class StudyContext:
+    """The output folder, command, device and number of processes of a study."""
 
     out: Path
     command: str
@@ -87,13 +92,13 @@ class Place:
 
 
 def name_of(run: Path | str) -> str:
-    """What a run is called in results."""
+    """Return the name of a run in results."""
     path = Path(run)
     return path.parent.name if path.name == "policy" else path.name
 
 
 def trained_on(run: Path | str) -> tuple[str, ...]:
-    """The tasks whose recordings a run was trained on, where they are still there."""
+    """Return the tasks of the recordings that a run was trained on, as far as they still exist."""
     training = training_of(run)
     paths = [] if training is None else str(training["data"]["path"]).split()
     recordings = [find_recording(Path(path)) for path in paths]
@@ -103,8 +108,9 @@ def trained_on(run: Path | str) -> tuple[str, ...]:
 def tasks_of(
     run: Path | str, wanted: Sequence[str], device: Device
 ) -> dict[str, tuple[ChameleonPolicy, CamoSettings]]:
-    """The tasks that a run's policy can play, among those that are wanted (none: all); ValueError
-    if there is none.
+    """Return the policy and settings for each wanted task (default: all) that a run can play.
+
+    Raises a ValueError if there is none.
     """
     for task in wanted:
         task_named(task)  # or ValueError
@@ -122,7 +128,8 @@ def tasks_of(
         found[task] = _with_traces(run, policy), settings
         if settings.kind == "told":
             raise ValueError(
-                f"{run} was trained with the answer in its observations: there is no memory to look into"
+                f"{run} was trained with the answer in its observations: there is no memory to "
+                "probe"
             )
     if not found:
         raise ValueError(refusals[0])
@@ -130,27 +137,27 @@ def tasks_of(
 
 
 def _with_traces(run: Path | str, policy: Policy) -> ChameleonPolicy:
-    """The policy, if it is one that probes can look into; better refused now than after the
-    demonstrations.
-    """
+    """Return the policy if its memory has traces that probes can read; ValueError otherwise."""
     if not isinstance(policy, ChameleonPolicy):
         raise ValueError(
-            f"{run}: probes look into Chameleon's memory layers, and this is another method"
+            f"{run}: probes read Chameleon's memory layers, and this is another method"
         )
-    slow = policy.initial_state(1).layers[0].slow
+    memory = policy.initial_state(1).layers[0]
+    slow = memory.slow if isinstance(memory, LayerState) else None
     if not isinstance(slow, SSMState) or slow.ssm.shape[1] != policy.features.tokens:
         raise ValueError(
-            f"{run}: {policy.method} keeps no trace for every token, so there are none to look into"
+            f"{run}: {policy.method} keeps no trace for every token, so there are none to probe"
         )
     if policy.statistics.action is None:
         raise ValueError(
-            f"{run} was saved without statistics of its actions; probes need a policy that was trained"
+            f"{run} was saved without statistics of its actions; probes need a policy that was "
+            "trained"
         )
     return policy
 
 
 def check_names(runs: Sequence[Path | str]) -> None:
-    """ValueError if two runs would be called the same."""
+    """Raise a ValueError if two runs have the same name."""
     names = [name_of(run) for run in runs]
     if len(set(names)) < len(names):
         raise ValueError(
@@ -159,7 +166,7 @@ def check_names(runs: Sequence[Path | str]) -> None:
 
 
 def fingerprint(policy: ChameleonPolicy) -> str:
-    """Tells the weights of a policy from all others."""
+    """Return a hash of a policy's architecture and weights."""
     digest = hashlib.sha256(policy.signature.encode())
     for name, weight in sorted(policy.state_dict().items()):
         digest.update(name.encode())
@@ -172,13 +179,13 @@ def probe_runs(
     tasks: Sequence[str],
     surgery: Sequence[str],
     study: Study,
-    place: Place,
+    context: StudyContext,
     bar: Bar,
 ) -> list[Finding]:
-    """What was found, or is found now, run by run and task by task.
+    """Return the findings for each run and task, measuring those that do not exist yet.
 
-    Memories are edited in the tasks named by `surgery`; without names in seasonings, or in all that
-    the policy plays if that is not among them, and with the name `none` nowhere.
+    Memories are edited in the tasks named by `surgery`. Without names it is seasonings, or every
+    task if the policy does not play seasonings; the name `none` skips the edits.
     """
     for task in surgery:
         if task != NONE:
@@ -186,36 +193,38 @@ def probe_runs(
     check_names(runs)
     findings = []
     for run in runs:
-        known = tasks_of(run, tasks, place.device)
-        operated = (
+        playable = tasks_of(run, tasks, context.device)
+        edited = (
             ()
             if tuple(surgery) == (NONE,)
-            else surgery or ((SURGERY,) if SURGERY in known else tuple(known))
+            else surgery or ((SURGERY,) if SURGERY in playable else tuple(playable))
         )
-        for task, (policy, settings) in known.items():
-            file = place.out / name_of(run) / f"{task}.json"
-            if not _there(file, study, fingerprint(policy), surgery=task in operated):
-                _probe(policy, settings, file, study, place, bar, surgery=task in operated)
+        for task, (policy, settings) in playable.items():
+            file = context.out / name_of(run) / f"{task}.json"
+            if not _is_complete(file, study, fingerprint(policy), surgery=task in edited):
+                _measure(policy, settings, file, study, context, bar, surgery=task in edited)
             findings.append(_read(file))
     return findings
 
 
-def found_before(runs: Sequence[Path | str], tasks: Sequence[str], out: Path) -> list[Finding]:
-    """What `probe_runs` has found so far, whatever its settings were; ValueError if that is
-    nothing.
+def earlier_findings(runs: Sequence[Path | str], tasks: Sequence[str], out: Path) -> list[Finding]:
+    """Read the findings of earlier calls of `probe_runs`, whatever their settings.
+
+    Raises a ValueError if there are none.
     """
     files = [out / name_of(run) / f"{task}.json" for run in runs for task in tasks or TASKS]
     findings = [_read(file) for file in files if file.exists()]
     if not findings:
         raise ValueError(
-            f"nothing was found in {out} yet for {', '.join(map(name_of, runs))}; leave out --found-only"
+            f"{out} has no findings for {', '.join(map(name_of, runs))} yet; leave out --found-only"
         )
     return findings
 
 
-def _there(file: Path, study: Study, weights: str, *, surgery: bool) -> bool:
-    """Whether the file has all that is asked for; ValueError if it was made with other settings, or
-    of another policy.
+def _is_complete(file: Path, study: Study, weights: str, *, surgery: bool) -> bool:
+    """Return whether the file holds the wanted finding.
+
+    Raises a ValueError if its settings or its policy differ.
     """
     if not file.exists():
         return False
@@ -226,14 +235,15 @@ def _there(file: Path, study: Study, weights: str, *, surgery: bool) -> bool:
         )
     if finding["study"] != asdict(study):
         raise ValueError(
-            f"{file} was made with other settings ({finding['study']}); give the same, choose another --out, or look at it "
-            "as it is: --found-only"
+            f"{file} was made with other settings ({finding['study']}); give the same, choose "
+            "another --out, or show it "
+            "as it is with --found-only"
         )
     return not surgery or finding["addressability"] is not None
 
 
 def _read(file: Path) -> Finding:
-    """A finding with its provenance."""
+    """Read a finding with its provenance."""
     try:
         document = json.loads(file.read_text())
         provenance = {
@@ -244,20 +254,21 @@ def _read(file: Path) -> Finding:
         raise ValueError(f"{file} is no finding of a probe ({error!r}); move it away") from error
 
 
-def _probe(
+def _measure(
     policy: ChameleonPolicy,
     settings: CamoSettings,
     file: Path,
     study: Study,
-    place: Place,
+    context: StudyContext,
     bar: Bar,
     *,
     surgery: bool,
 ) -> None:
+    """Run the probes of one run and task, and write their finding."""
     task, seeds = settings.task, evaluation_seeds(FIRST_SEED, study.episodes)
-    demonstrations = place.out / "demonstrations"
-    material = gather(
-        policy, settings, (study.fitted, study.asked), demonstrations, bar, place.workers
+    demonstrations = context.out / "demonstrations"
+    material = gather_material(
+        policy, settings, (study.fitted, study.asked), demonstrations, bar, context.workers
     )
     with bar(f"{task}: fitting probes", 2) as advance:
         separable = separability(material, torch.Generator().manual_seed(0))
@@ -265,8 +276,8 @@ def _probe(
         prospective = prospectiveness(material)
         advance(2)
     with bar(f"{task}: playing", study.episodes) as advance:
-        played = play(
-            policy, settings, seeds, steps=study.steps, workers=place.workers, progress=advance
+        played = play_episodes(
+            policy, settings, seeds, steps=study.steps, workers=context.workers, progress=advance
         )
     addressed = None
     if surgery:
@@ -274,7 +285,7 @@ def _probe(
             twins = play_twins(policy, played, progress=advance)
         with bar(f"{task}: editing memories", len(INTERVENTIONS) * played.decisions) as advance:
             addressed = addressability(
-                policy, played, twins, readable(material), INTERVENTIONS, advance
+                policy, played, twins, trace_accuracies(material), INTERVENTIONS, advance
             )
     scores = summarise(
         [rollout.played.score for rollout in played.rollouts], task_named(task)().chance
@@ -294,11 +305,11 @@ def _probe(
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(file.with_suffix(".npz"), **_trajectories(material.asked))  # type: ignore[arg-type]
-    write_result(file, result, command=place.command, seeds=seeds)
+    write_result(file, result, command=context.command, seeds=seeds)
 
 
 def _trajectories(episodes: Sequence[Episode]) -> Mapping[str, np.ndarray]:
-    """h of all episodes, one behind the other."""
+    """Return h of all episodes, concatenated, with their lengths, first decisions and answers."""
     return {
         "working": torch.cat([episode.working for episode in episodes]).half().numpy(),
         "lengths": np.array([len(episode.working) for episode in episodes]),

@@ -1,5 +1,6 @@
-"""What the memory theatre shows of an episode. Pictures are uint8, times are control steps, shares
-lie between 0 and 1.
+"""The data that the memory theatre shows of an episode.
+
+Images are uint8, times are control steps, and shares lie between 0 and 1.
 """
 
 from __future__ import annotations
@@ -11,61 +12,59 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Where the N event tokens of a policy come from, in their order: patches of each view, then
-    tokens without a place.
-    """
+    """The sources of a policy's N event tokens: the patches of each view, then other tokens."""
 
     views: dict[str, tuple[int, int]]
-    """View -> rows and columns of its patches, row by row from the upper left; empty for policies
-    without cameras.
+    """Rows and columns of patches per view, row by row from the upper left; empty without
+    cameras.
     """
     others: tuple[str, ...]
-    """Names of the tokens behind the patches: object slots, `body`, `instruction`."""
+    """Names of the tokens after the patches: object slots, `body`, `instruction`."""
     margin: float = 0.0
-    """Share of a picture's side that is cropped away on each side before it is cut into patches."""
+    """Share of the image's side that the centre crop removes on each side."""
 
     @property
     def count(self) -> int:
-        """N."""
+        """Number of tokens N."""
         return sum(rows * columns for rows, columns in self.views.values()) + len(self.others)
 
 
 @dataclass(frozen=True, eq=False)
 class Belief:
-    """What a linear probe reads from the working state h_t about one question, at every step."""
+    """The prediction of a linear probe on the working state h_t for one question, at every step."""
 
     question: str
     """Such as `which plate` or `second seasoning`."""
     choices: tuple[str, ...]
     """Such as `left`, `middle`, `right`."""
     truth: int
-    """Place of the right answer among the choices."""
+    """Index of the right answer among the choices."""
     shares: np.ndarray
     """(T, choices), rows sum to one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Counterfactual:
-    """The same episode from a decision on, with an edited memory."""
+    """An episode continued from a decision with an edited memory."""
 
     name: str
-    """What a button says: `as it was`, `swap the relevant traces` ..."""
+    """Label of the button: `as it was`, `swap the relevant traces` ..."""
     explanation: str
-    """What was done to the memory, in one sentence."""
+    """The edit in one sentence."""
     step: int
-    """The decision at which the memory was edited."""
+    """Time step of the decision at which the memory was edited."""
     asks_for: str
-    """The choice that the edited memory stands for, among the candidates' names."""
+    """Name of the candidate that the edited memory asks for."""
     chosen: str | None
-    """What the policy then took in closed loop; None if it took nothing."""
+    """Name of the candidate that the policy chose in closed loop, or None."""
     shares: np.ndarray
-    """(choices,) what is read from h at the decision about the choice that is due there."""
+    """(choices,) prediction of the probe on h at the decision."""
     plan: np.ndarray
-    """(H, 3) tool positions of the chunk that follows, in metres: x away from the robot's base, y
-    to the left, z up.
+    """(H, 3) tool positions of the planned chunk, in metres: x away from the robot's base, y to the
+    left, z up.
     """
     frames: np.ndarray
-    """(K, height, width, 3) the first view from the decision on, in closed loop."""
+    """(K, height, width, 3) images of the first view from the decision on, in closed loop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,25 +77,25 @@ class TheatreEpisode:
     answer: str
     """z in words."""
     outcome: str
-    """`success`, `wrong choice`, or what went wrong."""
+    """`success`, `wrong choice`, or another reason of failure."""
     success: bool
     hz: float
     frames: dict[str, np.ndarray]
-    """View -> (T, height, width, 3)."""
+    """Images (T, height, width, 3) by view."""
     phases: tuple[str, ...]
     """(T): evidence, retention, decision, execution."""
     layout: TokenLayout
     attention: np.ndarray
-    """(T, layers, heads, N): what recall attends to (Eq. 9); sums to one over N."""
+    """(T, layers, heads, N): attention weights of recall (Eq. 9), which sum to one over N."""
     beliefs: tuple[Belief, ...]
-    """One for each choice of the episode, in their order."""
+    """One per choice of the episode, in order."""
     positions: np.ndarray
-    """(T, 3) where the tool was, in metres."""
+    """(T, 3) positions of the tool, in metres."""
     candidates: dict[str, tuple[float, float]]
-    """What can be chosen -> its x and y at the decision."""
+    """x and y of each candidate at the decision."""
     counterfactuals: tuple[Counterfactual, ...] = ()
 
     @property
     def decisions(self) -> tuple[int, ...]:
-        """Steps at which a decision was due."""
+        """Time steps of the decisions."""
         return tuple(step for step, phase in enumerate(self.phases) if phase == "decision")

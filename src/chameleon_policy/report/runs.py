@@ -17,12 +17,24 @@ from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.videos import save_rollout
 from chameleon_policy.policy import ChameleonPolicy
-from chameleon_policy.probes.addressability import readable
-from chameleon_policy.probes.continuation import Played, play, play_twins
-from chameleon_policy.probes.representations import gather
-from chameleon_policy.probes.study import check_names, fingerprint, found_before, name_of, tasks_of
+from chameleon_policy.probes.continuation import PlayedEpisodes, play_episodes, play_twins
+from chameleon_policy.probes.representations import gather_material
+from chameleon_policy.probes.study import (
+    check_names,
+    earlier_findings,
+    fingerprint,
+    name_of,
+    tasks_of,
+)
+from chameleon_policy.probes.theatre import (
+    EDITS,
+    Playthrough,
+    StepRecorder,
+    answer_text,
+    select_examples,
+    theatre_episodes,
+)
 from chameleon_policy.probes.theatre_episode import TheatreEpisode
-from chameleon_policy.probes.watching import WHAT_IFS, Watcher, in_words, telling, theatre_episodes
 from chameleon_policy.provenance import git_revision, hardware, write_result
 from chameleon_policy.report.demo_page import Clip
 from chameleon_policy.report.probes.files import charts
@@ -82,9 +94,9 @@ def report_runs(
     for run in runs:
         name, played_tasks = name_of(run), {}
         for task, (policy, settings) in tasks_of(run, tasks, device).items():
-            watcher = Watcher()
+            watcher = StepRecorder()
             with bar(f"{name}: playing {task}", report.episodes) as advance:
-                played = play(
+                played = play_episodes(
                     policy,
                     settings,
                     seeds,
@@ -119,36 +131,31 @@ def _episodes(
     policy: ChameleonPolicy,
     name: str,
     settings: CamoSettings,
-    played: Played,
-    watcher: Watcher,
+    played: PlayedEpisodes,
+    watcher: StepRecorder,
     report: Report,
     out: Path,
     bar: Bar,
     workers: int,
 ) -> list[TheatreEpisode]:
     counts = report.fitted, max(1, report.fitted // 2)
-    material = gather(policy, settings, counts, out / "demonstrations", bar, workers)
-    chosen = telling(played.rollouts, report.shown)
+    material = gather_material(policy, settings, counts, out / "demonstrations", bar, workers)
+    chosen = select_examples(played.rollouts, report.shown)
     with bar(f"{name}: twins of {settings.task}", report.episodes) as advance:
         twins = play_twins(policy, played, progress=advance)
     with bar(
-        f"{name}: {settings.task} with edited memories", len(WHAT_IFS) * played.decisions
+        f"{name}: {settings.task} with edited memories", len(EDITS) * played.decisions
     ) as advance:
-        return theatre_episodes(
-            policy,
-            name,
-            played,
-            twins,
-            watcher,
-            material,
-            readable(material),
-            chosen,
-            progress=advance,
-        )
+        playthrough = Playthrough(policy, name, played, twins, watcher, material)
+        return theatre_episodes(playthrough, chosen, advance)
 
 
 def _run_report(
-    run: Path | str, policy: ChameleonPolicy, played: dict[str, Played], folder: Path, probes: Path
+    run: Path | str,
+    policy: ChameleonPolicy,
+    played: dict[str, PlayedEpisodes],
+    folder: Path,
+    probes: Path,
 ) -> RunReport:
     metrics: list[dict[str, Any]] = []
     if (Path(run) / METRICS).exists():
@@ -180,17 +187,17 @@ def _figures(
         return {}
     findings = [
         each
-        for each in found_before([run], tasks, probes)
+        for each in earlier_findings([run], tasks, probes)
         if each["weights"] == fingerprint(policy)
     ]
     return {name.replace("-", " "): chart for name, chart in charts(findings).items()}
 
 
-def _clips(played: Played, folder: Path) -> list[Clip]:
+def _clips(played: PlayedEpisodes, folder: Path) -> list[Clip]:
     folder.mkdir(parents=True, exist_ok=True)
     return [
         _clip(played.settings, played.rollouts[number], folder)
-        for number in telling(played.rollouts, CLIPS)
+        for number in select_examples(played.rollouts, CLIPS)
     ]
 
 
@@ -200,5 +207,5 @@ def _clip(settings: CamoSettings, rollout: Rollout, folder: Path) -> Clip:
     score = rollout.played.score
     return Clip(
         path,
-        f"{settings.task}, seed {rollout.played.seed}: {in_words(rollout.played.z)}. {score.reason.capitalize()}.",
+        f"{settings.task}, seed {rollout.played.seed}: {answer_text(rollout.played.z)}. {score.reason.capitalize()}.",
     )

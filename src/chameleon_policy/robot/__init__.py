@@ -1,5 +1,4 @@
-"""The robot loop: control at a fixed rate against a policy server, without ever leaving out a tick
-of the memory.
+"""The robot loop: control at a fixed rate with a policy server, whose memory gets every tick.
 
 Read in this order: robot -> clock, plan, limits -> loop -> recording, latency -> run; camo_sim and
 lerobot_robot are robots.

@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 
 class Clock:
-    """Tick n is due n periods after the first one. A tick that comes a whole period late has taken
-    another's place.
+    """A clock whose tick n is due n periods after the first one.
 
-    Ticks that were missed are counted and not made up for in a burst: the schedule moves on by as
-    many periods.
+    A tick that begins a whole period late replaces the next one. Missed ticks are counted and not
+    repeated in a burst: the schedule moves on by as many periods.
     """
 
     def __init__(
@@ -29,12 +28,12 @@ class Clock:
         self.missed = 0
         """Periods in which no tick began."""
         self.lateness: list[float] = []
-        """Of every tick, in seconds."""
+        """Seconds by which each tick began late."""
         self._now, self._sleep = now, sleep
         self._due: float | None = None
 
     def tick(self) -> float:
-        """Wait until the next tick is due; returns when it began."""
+        """Wait until the next tick is due; return the time at which it began."""
         if self._due is None:
             self._due = self._now()
         while (early := self._due - self._now()) > 0:

@@ -1,6 +1,4 @@
-"""How long things took in the loop: percentiles of delays, and the ticks in which something was
-missing.
-"""
+"""Delays in the robot loop, and ticks in which something was missing."""
 
 from __future__ import annotations
 
@@ -13,31 +11,29 @@ import numpy as np
 
 @dataclass
 class Timings:
-    """What one episode's loop measured; seconds."""
+    """Measurements of one episode; times are in seconds."""
 
     lateness: list[float] = field(default_factory=list)
-    """From when a tick was due until it began."""
+    """From the time a tick was due until it began."""
     observe: list[float] = field(default_factory=list)
-    """From sending an observation until the server's word that the memory has it."""
+    """From an observation until the server confirmed that the memory has it."""
     chunk: list[float] = field(default_factory=list)
-    """From an observation until the chunk that was asked for with it was there."""
+    """From an observation until the chunk that was requested with it had arrived."""
     end_to_end: list[float] = field(default_factory=list)
-    """From an observation until the first action that was planned from it went to the robot."""
+    """From an observation until the first action planned from it was sent to the robot."""
     ticks: int = 0
     missed_periods: int = 0
     """Periods of the clock in which no tick began."""
     missed_memory: int = 0
     """Observations that the server has not confirmed to be in the memory."""
     idle: int = 0
-    """Ticks in which nothing was planned after the first plan was there, so that the robot held
-    still.
-    """
+    """Ticks without a planned action, after the first one, in which the robot held still."""
     limited: int = 0
     """Actions that the limits changed."""
 
 
 def summarise_timings(episodes: Sequence[Timings]) -> dict[str, Any]:
-    """All episodes together: shares of ticks, and percentiles in milliseconds."""
+    """Return counts over all episodes, and percentiles of the delays in milliseconds."""
     ticks = sum(each.ticks for each in episodes)
     counted = {
         name: sum(getattr(each, name) for each in episodes)

@@ -1,10 +1,10 @@
-"""Any robot that LeRobot drives, from a file with its configuration.
+"""Robots of LeRobot, from a file with their configuration.
 
     {"type": "so101_follower", "port": "/dev/ttyACM0", "cameras": {"third": {"type": "opencv",
     ...}}}
 
-Its cameras must have the names of the policy's views; single numbers of its observation, in its own
-order, are proprioception, and the numbers of its actions, in its own order, the policy's actions.
+The cameras must be named like the policy's views. The scalars of the robot's observation, in its
+own order, are proprioception; the scalars of its action, in its own order, are the policy's action.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from chameleon_policy.robot.limits import Limits
-from chameleon_policy.robot.robot import Array, Sight
+from chameleon_policy.robot.robot import Array, RobotObservation
 
 
 class LeRobotRobot:
-    """A robot of LeRobot in the loop. Its episodes end after `--seconds`."""
+    """A robot of LeRobot, whose episodes end after `--seconds`."""
 
     period = None
     over = False
@@ -46,8 +46,9 @@ class LeRobotRobot:
 
     @classmethod
     def from_file(cls, path: Path, instruction: str) -> LeRobotRobot:
-        """The robot of a JSON or YAML file; those of installed `lerobot_robot_*` packages are found
-        as LeRobot does.
+        """Return the robot of a JSON or YAML file.
+
+        Robots of installed `lerobot_robot_*` packages are found as LeRobot finds them.
         """
         if not path.is_file():
             raise FileNotFoundError(
@@ -77,60 +78,59 @@ class LeRobotRobot:
 
     @property
     def limits(self) -> Limits:
-        """None but what its own configuration has (`max_relative_target`)."""
+        """No limits here; the robot's own configuration may have some (`max_relative_target`)."""
         return Limits.none(len(self.action_names))
 
     def begin(self, episode: int) -> None:
-        """It stands where it stands."""
+        """Begin an episode where the robot is."""
         self._held = None
 
-    def observe(self) -> Sight:
-        """Its numbers and its pictures."""
-        seen = self._robot.get_observation()
+    def observe(self) -> RobotObservation:
+        """Return proprioception and images."""
+        observation = self._robot.get_observation()
         if self._held is None and self._shows_positions:
-            self._held = _numbers(seen, self.action_names)
-        images = {name: np.asarray(seen[name]) for name in self.cameras}
-        return Sight(proprioception=_numbers(seen, self.state_names), images=images)
+            self._held = _vector(observation, self.action_names)
+        images = {name: np.asarray(observation[name]) for name in self.cameras}
+        return RobotObservation(
+            proprioception=_vector(observation, self.state_names), images=images
+        )
 
     def hold(self) -> Array:
-        """What it was told last; before that, where it stood at the beginning."""
+        """Return the last action, or before the first one the positions at the beginning."""
         if self._held is None:
             raise ValueError(
-                f"{self.name} has actions ({', '.join(self.action_names)}) that its observation does not show, so it cannot "
-                "be told to stay where it is before the first plan: use a robot whose positions are observed"
+                f"{self.name} has actions ({', '.join(self.action_names)}) that its observation "
+                "does not show, so that it cannot hold its position before the first plan: use a "
+                "robot whose positions are observed"
             )
         return self._held
 
     def send(self, action: Array) -> None:
-        """To the motors."""
+        """Send an action to the motors."""
         self._held = action
         self._robot.send_action(dict(zip(self.action_names, map(float, action), strict=True)))
 
     def stop(self) -> None:
-        """Stay where it is now, or, if it does not say where that is, where the last action
-        leads.
-        """
+        """Hold the present position, or the last action if positions are not observed."""
         try:
             if self._shows_positions:
-                self._held = _numbers(self._robot.get_observation(), self.action_names)
-        finally:  # a camera that fails must not keep the arm from holding still
+                self._held = _vector(self._robot.get_observation(), self.action_names)
+        finally:  # the arm must hold still even if a camera fails
             if self._held is not None:
                 self.send(self._held)
 
     def close(self) -> None:
-        """Let go of the bus and the cameras."""
+        """Disconnect from motors and cameras."""
         self._robot.disconnect()
 
 
 def _register(family: ModuleType) -> None:
-    """Importing a package of LeRobot makes its types known; those whose drivers are not installed
-    stay unknown.
-    """
+    """Import the packages of a family, which registers their types, if their drivers are there."""
     for package in pkgutil.iter_modules(family.__path__, f"{family.__name__}."):
         if package.ispkg:
             with suppress(ImportError):
                 importlib.import_module(package.name)
 
 
-def _numbers(seen: Mapping[str, Any], names: Sequence[str]) -> Array:
-    return np.array([float(seen[name]) for name in names], np.float32)
+def _vector(values: Mapping[str, Any], names: Sequence[str]) -> Array:
+    return np.array([float(values[name]) for name in names], np.float32)

@@ -1,6 +1,4 @@
-"""What a robot is never told to do, whatever a policy says: leave its box, or move faster than its
-limit.
-"""
+"""Limits of the actions that are sent to a robot: a box, and a speed."""
 
 from __future__ import annotations
 
@@ -18,40 +16,43 @@ from chameleon_policy.robot.robot import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Bounds of every number of an action, in the robot's units."""
+    """Bounds of every dimension of an action, in the robot's units."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
     per_second: tuple[float, ...]
-    """The most that a number may change in a second; infinite: no limit."""
+    """Largest change in a second; infinite: no limit."""
 
     def __post_init__(self) -> None:
         if not len(self.low) == len(self.high) == len(self.per_second):
             raise ValueError(
-                f"limits: expected as many numbers of each kind, got {len(self.low)} low, {len(self.high)} high and "
-                f"{len(self.per_second)} per_second"
+                f"limits: expected as many numbers of each kind, got {len(self.low)} low, "
+                f"{len(self.high)} high and {len(self.per_second)} per_second"
             )
-        for place, (low, high, speed) in enumerate(
+        for index, (low, high, speed) in enumerate(
             zip(self.low, self.high, self.per_second, strict=True)
         ):
             if not low <= high:  # written so that NaN fails too
                 raise ValueError(
-                    f"limits: number {place} has low {low} and high {high}; low must not be above high"
+                    f"limits: number {index} has low {low} and high {high}; "
+                    "low must not be above high"
                 )
             if not speed > 0:
                 raise ValueError(
-                    f"limits: number {place} may change by {speed} in a second; expected more than 0"
+                    f"limits: number {index} may change by {speed} in a second; "
+                    "expected more than 0"
                 )
 
     @classmethod
     def none(cls, size: int) -> Limits:
-        """Everything is allowed."""
+        """Return limits that allow everything."""
         return cls(low=(-math.inf,) * size, high=(math.inf,) * size, per_second=(math.inf,) * size)
 
     @classmethod
     def read(cls, path: Path, names: Sequence[str], default: Limits) -> Limits:
-        """The limits of a JSON file: {"x": {"low": 0.2, "high": 0.7, "per_second": 0.5}, ...}; what
-        it leaves out stays.
+        """Read {"x": {"low": 0.2, "high": 0.7, "per_second": 0.5}, ...} from a JSON file.
+
+        Numbers that the file leaves out are those of `default`.
         """
         try:
             given = json.loads(path.read_text())
@@ -61,7 +62,8 @@ class Limits:
             isinstance(entry, dict) for entry in given.values()
         ):
             raise ValueError(
-                f'{path}: expected {{"{names[0]}": {{"low": ..., "high": ..., "per_second": ...}}, ...}}'
+                f'{path}: expected {{"{names[0]}": {{"low": ..., "high": ..., '
+                '"per_second": ...}, ...}'
             )
         unknown = [name for name in given if name not in names]
         if unknown:
@@ -76,15 +78,14 @@ class Limits:
         return cls(low=numbers("low"), high=numbers("high"), per_second=numbers("per_second"))
 
     def apply(self, action: Array, before: Array, period: float) -> tuple[Array, bool]:
-        """The nearest action that is allowed after `before`, and whether it is another one.
+        """Return the nearest allowed action after `before`, and whether it differs from `action`.
 
-        Of the two limits speed counts more: a robot that stands outside its box is led back at the
-        speed that it may have.
+        Speed takes precedence over the box: a robot outside its box returns at its largest speed.
         """
         wanted = np.asarray(action, np.float64)
         if wanted.shape != (len(self.low),):
             raise ValueError(
-                f"action: expected {len(self.low)} numbers, got an array of the shape {wanted.shape}"
+                f"action: expected {len(self.low)} numbers, got an array of shape {wanted.shape}"
             )
         if not np.isfinite(wanted).all():
             raise ValueError(f"action: expected finite numbers, got {wanted.tolist()}")

@@ -1,15 +1,12 @@
-"""One episode at a fixed rate: an observation goes to the memory in every tick, chunks come beside
-it.
+"""One episode at a fixed rate: the memory gets every observation, chunks are computed alongside.
 
-A tick: perceive, send what was perceived, take in a chunk that has come, ask for one if it is due,
-move. Nothing in it waits for the server: while a chunk is computed, the robot goes on with the one
-before, and the new one is blended in where it has got to. With `patience` a tick waits that long
-for a chunk that is due: with enough of it, what is done is what an evaluation in one process would
-do.
+A tick: observe, send the observation, take in a chunk that has arrived, request one if it is due,
+move. No step waits for the server: while a chunk is computed, the robot goes on with the one
+before, and the new one is blended in at the present tick. With `patience` a tick waits that long
+for a chunk that is due; with enough patience the actions are those of an evaluation in one process.
 
 The robot is stopped when the connection is lost, when the memory falls behind by more than
-`timeout`, when a policy sends numbers that are none, when somebody asks for it, and when the robot
-itself fails.
+`timeout`, when actions are not finite numbers, on request, and when the robot itself fails.
 """
 
 from __future__ import annotations
@@ -29,47 +26,54 @@ from chameleon_policy.robot.clock import Clock
 from chameleon_policy.robot.latency import Timings
 from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.plan import Plan
-from chameleon_policy.robot.robot import Array, Robot, Sight
+from chameleon_policy.robot.robot import Array, Robot, RobotObservation
 
 T = TypeVar("T")
 INTERRUPTED = "interrupted"
-"""Why a robot was stopped that somebody wanted to stop."""
+"""The reason for a stop on request."""
 
 
 class Session(Protocol):
-    """A memory on a server, as `chameleon_client` gives it."""
+    """A memory on a server, as `chameleon_client` provides it."""
 
     def observe_soon(
-        self, *, proprioception: Any, images: Any = ..., objects: Any = ..., decision: bool = ...
+        self, *, proprioception: Any, images: Any = ..., objects: Any = ...
     ) -> Future[int]:
-        """Send what is perceived; the future has the number of ticks that the memory has seen."""
+        """Send an observation; the result is the number of observations in the memory."""
 
     def act_soon(self, *, steps: int | None = ...) -> Future[Any]:
-        """Ask for a chunk of actions, H A."""
+        """Request a chunk of actions (H A)."""
 
 
 class StoppedError(RuntimeError):
-    """The robot was stopped before the episode was over."""
+    """The reason why the robot was stopped before the end of an episode."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopSettings:
-    """How an episode is played."""
+class LoopOptions:
+    """Settings of the loop with a default."""
+
+    blend: int = 2
+    """Ticks over which a new chunk takes over from the last one."""
+    steps: int | None = None
+    """Sampling steps of a chunk (default: the policy's own number)."""
+    patience: float = 0.0
+    """Seconds for which a tick waits for a chunk that is due, before it goes on with the last
+    one."""
+    timeout: float = 1.0
+    """Seconds by which the memory may fall behind before the robot is stopped."""
+    seconds: float | None = None
+    """Longest episode; a simulated one ends by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings(LoopOptions):
+    """Settings of the loop."""
 
     rate: float
     """Ticks per second."""
     executed: int
     """Ticks from one chunk to the next."""
-    blend: int = 2
-    """Ticks over which a new chunk takes over from the old one."""
-    steps: int | None = None
-    """Sampling steps of a chunk; None: as the policy says."""
-    patience: float = 0.0
-    """Seconds for which a tick waits for a chunk that is due."""
-    timeout: float = 1.0
-    """Seconds by which the memory may fall behind before the robot is stopped."""
-    seconds: float | None = None
-    """Longest episode; None: the robot says when it is over."""
 
     def __post_init__(self) -> None:
         Clock(self.rate)
@@ -86,23 +90,17 @@ class LoopSettings:
 
 
 @dataclass(eq=False)
-class Played:
-    """What happened, tick by tick."""
+class EpisodeReport:
+    """The course of an episode, tick by tick, and how it ended."""
 
-    sights: list[Sight] = field(default_factory=list)
-    """Only if they are kept: pictures of a minute may be gigabytes."""
+    observations: list[RobotObservation] = field(default_factory=list)
+    """Kept only on request: the images of a minute may take gigabytes."""
     actions: list[Array] = field(default_factory=list)
     timings: Timings = field(default_factory=Timings)
     stopped: str | None = None
     """Why the robot was stopped, if it was."""
     error: Exception | None = None
-    """What the robot itself raised, if it did."""
-
-
-@dataclass(frozen=True)
-class _Asked:
-    tick: int
-    chunk: Future[Any]
+    """The error of the robot itself, if there was one."""
 
 
 def play(
@@ -112,20 +110,20 @@ def play(
     limits: Limits,
     *,
     clock: Clock | None = None,
-    keep_sights: bool = True,
+    keep_observations: bool = True,
     interrupted: Callable[[], bool] = lambda: False,
-) -> Played:
-    """One episode. It is returned also if the robot was stopped: `Played.stopped` says why.
+) -> EpisodeReport:
+    """Play one episode and report it, also if the robot was stopped.
 
-    `interrupted` is asked before every tick whether somebody wants the robot to stop.
+    `interrupted` is called before every tick; the robot is stopped when it returns True.
     """
     clock = clock or Clock(settings.rate)
-    episode = Played()
-    loop = _Loop(robot, session, settings, limits, clock.period, episode, keep_sights)
+    report = EpisodeReport()
+    loop = _Loop(robot, session, settings, limits, clock.period, report, keep_observations)
     try:
         with _no_collection():
             while not robot.over and (
-                settings.ticks is None or len(episode.actions) < settings.ticks
+                settings.ticks is None or len(report.actions) < settings.ticks
             ):
                 if interrupted():
                     raise StoppedError(INTERRUPTED)
@@ -134,24 +132,21 @@ def play(
         loop.wait_for_memory()
     except StoppedError as error:
         robot.stop()
-        episode.stopped = str(error)
+        report.stopped = str(error)
     except BaseException as error:
         _stop_after(robot, error)
         if not isinstance(error, Exception):
             raise
-        episode.stopped, episode.error = f"{type(error).__name__}: {error}", error
-    timings = episode.timings
-    timings.lateness, timings.missed_periods, timings.ticks = (
-        clock.lateness,
-        clock.missed,
-        len(episode.actions),
-    )
+        report.stopped, report.error = f"{type(error).__name__}: {error}", error
+    timings = report.timings
+    timings.lateness, timings.missed_periods = clock.lateness, clock.missed
+    timings.ticks = len(report.actions)
     timings.missed_memory = loop.ticks - loop.remembered
-    return episode
+    return report
 
 
 def _stop_after(robot: Robot, error: BaseException) -> None:
-    """Stop a robot that has failed; if that fails as well, the first error is told, with a note."""
+    """Stop a robot that has failed; if that fails, too, add a note to the first error."""
     try:
         robot.stop()
     except Exception as second:
@@ -160,9 +155,7 @@ def _stop_after(robot: Robot, error: BaseException) -> None:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Python's garbage collector may stop a tick for many milliseconds: it waits until the episode
-    is over.
-    """
+    """Disable Python's garbage collector, which may interrupt a tick for many milliseconds."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -173,6 +166,12 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
+@dataclass(frozen=True)
+class _RequestedChunk:
+    tick: int
+    chunk: Future[Any]
+
+
 class _Loop:
     def __init__(
         self,
@@ -181,107 +180,103 @@ class _Loop:
         settings: LoopSettings,
         limits: Limits,
         period: float,
-        episode: Played,
-        keep_sights: bool,
+        report: EpisodeReport,
+        keep_observations: bool,
     ) -> None:
         self._robot, self._session, self._settings, self._limits = robot, session, settings, limits
         self._period = robot.period or period
-        self._episode, self._timings, self._keep_sights = episode, episode.timings, keep_sights
+        self._report, self._timings = report, report.timings
+        self._keep_observations = keep_observations
         self.ticks = 0
-        """Observations that were sent."""
-        self._plan = Plan(executed=settings.executed, blend=settings.blend)
-        self._asked: _Asked | None = None
-        self._seen: dict[int, float] = {}
-        """When the ticks whose chunk has not been carried out yet were perceived."""
-        self._waiting: deque[tuple[float, Future[int]]] = deque()
-        self._before: Array | None = None
+        """Number of observations that were sent."""
         self.remembered = 0
-        """Ticks that the memory has, by the server's own count."""
+        """Number of observations in the memory, by the server's own count."""
+        self._plan = Plan(executed=settings.executed, blend=settings.blend)
+        self._requested: _RequestedChunk | None = None
+        self._observed_at: dict[int, float] = {}
+        """Times of observations from which no action has been carried out yet, by tick."""
+        self._unconfirmed: deque[tuple[float, Future[int]]] = deque()
+        self._last_action: Array | None = None
 
     def tick(self) -> None:
-        tick, sight = self.ticks, self._robot.observe()
-        seen = time.perf_counter()
-        if self._keep_sights:
-            self._episode.sights.append(sight)
-        self._check_memory(seen)
-        future = _heard(
-            lambda: self._session.observe_soon(**sight.arrays(), decision=sight.decision)
-        )
+        """Carry out one tick."""
+        tick, observation = self.ticks, self._robot.observe()
+        now = time.perf_counter()
+        if self._keep_observations:
+            self._report.observations.append(observation)
+        self._check_memory(now)
+        future = _from_server(lambda: self._session.observe_soon(**observation.arrays()))
         self.ticks += 1
-        self._waiting.append((seen, future))
-        future.add_done_callback(_timer(self._timings.observe, seen))
-        if sight.decision:
-            self._plan.drop()
-            # a chunk that is still on its way was planned before
-            self._asked, self._seen = None, {}
+        self._unconfirmed.append((now, future))
+        future.add_done_callback(_timer(self._timings.observe, now))
         self._take_in(tick)
-        if self._asked is None and self._plan.due(tick):
-            self._ask(tick, seen)
+        if self._requested is None and self._plan.due(tick):
+            self._request(tick, now)
             self._take_in(tick)
         self._move(tick)
 
     def wait_for_memory(self) -> None:
-        """At the end: what is still on its way counts."""
-        while self._waiting:
-            wait([self._waiting[0][1]], self._settings.timeout)
+        """Wait until the memory has all observations."""
+        while self._unconfirmed:
+            wait([self._unconfirmed[0][1]], self._settings.timeout)
             self._check_memory(time.perf_counter())
 
     def _check_memory(self, now: float) -> None:
-        """Take in the server's words, in order; an error or a long silence stops the robot."""
-        while self._waiting and self._waiting[0][1].done():
-            _, future = self._waiting.popleft()
-            self.remembered = _heard(future.result)
-        if self._waiting and now - self._waiting[0][0] > self._settings.timeout:
-            raise StoppedError(
-                f"the server has not taken in an observation for {self._settings.timeout:g} s (--timeout)"
-            )
+        """Take in the server's replies, in order; an error or a long silence stops the robot."""
+        while self._unconfirmed and self._unconfirmed[0][1].done():
+            _, future = self._unconfirmed.popleft()
+            self.remembered = _from_server(future.result)
+        if self._unconfirmed and now - self._unconfirmed[0][0] > self._settings.timeout:
+            seconds = f"{self._settings.timeout:g} s (--timeout)"
+            raise StoppedError(f"the server has not taken in an observation for {seconds}")
 
-    def _ask(self, tick: int, seen: float) -> None:
-        chunk = _heard(lambda: self._session.act_soon(steps=self._settings.steps))
-        chunk.add_done_callback(_timer(self._timings.chunk, seen))
-        self._asked, self._seen[tick] = _Asked(tick, chunk), seen
-        self._plan.ask(tick)
+    def _request(self, tick: int, now: float) -> None:
+        chunk = _from_server(lambda: self._session.act_soon(steps=self._settings.steps))
+        chunk.add_done_callback(_timer(self._timings.chunk, now))
+        self._requested, self._observed_at[tick] = _RequestedChunk(tick, chunk), now
+        self._plan.note_request(tick)
         wait([chunk], min(self._settings.patience, self._settings.timeout))
 
     def _take_in(self, tick: int) -> None:
-        """A chunk that has come."""
-        if self._asked is not None and self._asked.chunk.done():
-            self._plan.add(_heard(self._asked.chunk.result), self._asked.tick, tick)
-            self._asked = None
+        """Add a chunk to the plan if it has arrived."""
+        if self._requested is not None and self._requested.chunk.done():
+            chunk = _from_server(self._requested.chunk.result)
+            self._plan.add(chunk, self._requested.tick, tick)
+            self._requested = None
 
     def _move(self, tick: int) -> None:
+        """Send the planned action within the limits; without one, hold still."""
         planned = self._plan.at(tick)
         if planned is None:
             action = self._robot.hold()
             self._timings.idle += bool(self._timings.end_to_end)
         else:
-            before = self._robot.hold() if self._before is None else self._before
+            before = self._robot.hold() if self._last_action is None else self._last_action
             try:
                 action, limited = self._limits.apply(planned[0], before, self._period)
             except ValueError as error:
                 raise StoppedError(f"the policy's {error}") from error
             self._timings.limited += limited
-        self._before = np.asarray(action, np.float32)
-        if planned is not None and planned[1] in self._seen:
-            self._timings.end_to_end.append(time.perf_counter() - self._seen.pop(planned[1]))
-        self._episode.actions.append(self._before)
-        self._robot.send(self._before)
+        self._last_action = np.asarray(action, np.float32)
+        if planned is not None and planned[1] in self._observed_at:
+            delay = time.perf_counter() - self._observed_at.pop(planned[1])
+            self._timings.end_to_end.append(delay)
+        self._report.actions.append(self._last_action)
+        self._robot.send(self._last_action)
 
 
 def _timer(delays: list[float], since: float) -> Callable[[Future[Any]], None]:
-    """Notes how long an answer took; one that never came took no time at all."""
+    """Return a callback that appends the delay of a reply, unless the reply is an error."""
 
-    def note(answer: Future[Any]) -> None:
-        if answer.exception() is None:
+    def note(reply: Future[Any]) -> None:
+        if reply.exception() is None:
             delays.append(time.perf_counter() - since)
 
     return note
 
 
-def _heard(call: Callable[[], T]) -> T:
-    """What the server says; whatever goes wrong there (a lost connection, a refusal) stops the
-    robot.
-    """
+def _from_server(call: Callable[[], T]) -> T:
+    """Return the result of a call to the server; any error of it stops the robot."""
     try:
         return call()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A run of the robot loop for people: delays, and what was missing."""
+"""The table that `chameleon run` prints: delays, and ticks in which something was missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = {
 
 
 def loop_table(loop: dict[str, Any], title: str) -> Table:
-    """What `summarise_timings` counted."""
+    """Return a table of the counts and delays of `summarise_timings`."""
     table = Table(title=title)
     for column in ("milliseconds", "median", "p99", "longest"):
         table.add_column(column, justify="left" if column == "milliseconds" else "right")
@@ -28,7 +28,8 @@ def loop_table(loop: dict[str, Any], title: str) -> Table:
         )
         table.add_row(words, *cells)
     table.caption = (
-        f"{loop['ticks']} ticks: {loop['missed_memory']} not in the memory, {loop['missed_periods']} periods without one, "
-        f"{loop['idle']} without a plan, {loop['limited']} actions changed by the limits"
+        f"{loop['ticks']} ticks: {loop['missed_memory']} not in the memory, "
+        f"{loop['missed_periods']} periods without one, {loop['idle']} without a plan, "
+        f"{loop['limited']} actions changed by the limits"
     )
     return table

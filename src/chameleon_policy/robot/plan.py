@@ -1,6 +1,4 @@
-"""What the robot is about to do: chunks that come when they come, each action at the tick it was
-meant for.
-"""
+"""The actions that a robot is about to carry out, from chunks that arrive late."""
 
 from __future__ import annotations
 
@@ -10,54 +8,44 @@ from chameleon_policy.robot.robot import Array
 
 
 class Plan:
-    """Actions by tick. A chunk that was asked for at tick t holds the actions of t, t + 1, ...;
-    what is past is not made up.
+    """Planned actions by tick.
 
-    Where a new chunk and the old one both have an action, the first `blend` of them pass from the
-    old to the new one in equal steps, so that the arm does not jerk.
+    A chunk that was requested at tick t holds the actions of t, t + 1, ...; actions whose tick has
+    passed are skipped. Where both a new chunk and the old ones have an action, the first `blend`
+    actions go over from the old to the new in equal steps, so that the arm does not jerk.
     """
 
     def __init__(self, *, executed: int, blend: int) -> None:
         if executed < 1 or blend < 0:
             raise ValueError(
-                f"expected at least 1 executed action and at least 0 to blend, got {executed} and {blend}"
+                "expected at least 1 executed action and at least 0 to blend, "
+                f"got {executed} and {blend}"
             )
         self._executed, self._blend = executed, blend
         self._actions: dict[int, Array] = {}
         self._source: dict[int, int] = {}
-        self._asked: int | None = None
+        self._requested: int | None = None
 
     def due(self, tick: int) -> bool:
-        """Whether a new chunk is to be asked for: the last one was asked for `executed` ticks ago,
-        or there is none.
-        """
-        return self._asked is None or tick - self._asked >= self._executed
+        """Return whether to request a chunk: the last request is `executed` ticks ago, or none."""
+        return self._requested is None or tick - self._requested >= self._executed
 
-    def ask(self, tick: int) -> None:
-        """A chunk was asked for at this tick."""
-        self._asked = tick
+    def note_request(self, tick: int) -> None:
+        """Note that a chunk was requested at this tick."""
+        self._requested = tick
 
-    def drop(self) -> None:
-        """What was planned must not be done any more."""
-        self._actions, self._source, self._asked = {}, {}, None
-
-    def add(self, chunk: Array, asked: int, now: int) -> None:
-        """Take in the chunk that was asked for at tick `asked`; `now` is the next tick that will be
-        carried out.
-        """
+    def add(self, chunk: Array, requested: int, now: int) -> None:
+        """Take in the chunk (H A) that was requested at a tick; `now` is the coming tick."""
         planned = {tick: action for tick, action in self._actions.items() if tick >= now}
         self._actions, self._source = {}, {}
-        for place, action in enumerate(np.asarray(chunk, np.float32)):
-            tick = asked + place
+        for tick, action in enumerate(np.asarray(chunk, np.float32), start=requested):
             if tick < now:
                 continue
             share = min(1.0, (tick - now + 1) / (self._blend + 1))
             old = planned.get(tick)
             self._actions[tick] = action if old is None else (1 - share) * old + share * action
-            self._source[tick] = asked
+            self._source[tick] = requested
 
     def at(self, tick: int) -> tuple[Array, int] | None:
-        """The action of a tick and the tick at which its chunk was asked for; None if nothing is
-        planned for it.
-        """
+        """Return the action of a tick and the tick of its chunk's request, or None."""
         return None if tick not in self._actions else (self._actions[tick], self._source[tick])

@@ -1,4 +1,4 @@
-"""What the loop needs of a robot, and what a robot perceives."""
+"""The interface of a robot, and its observations."""
 
 from __future__ import annotations
 
@@ -13,44 +13,38 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sight:
-    """What a robot perceives at one tick, in the layout that the policy takes."""
+class RobotObservation:
+    """An observation of one tick, in the layout that the policy takes."""
 
     proprioception: Array
     images: Mapping[str, Array] = field(default_factory=dict)
     objects: Array | None = None
-    decision: bool = False
-    """Whether the robot knows that a decision is due now: what was planned before is dropped."""
 
     def arrays(self) -> dict[str, Any]:
-        """As the client sends it."""
-        seen = {
+        """Return the arguments for the client's `observe`."""
+        arrays = {
             "proprioception": np.asarray(self.proprioception, np.float32),
             "images": dict(self.images),
         }
-        return (
-            seen
-            if self.objects is None
-            else {**seen, "objects": np.asarray(self.objects, np.float32)}
-        )
+        if self.objects is not None:
+            arrays["objects"] = np.asarray(self.objects, np.float32)
+        return arrays
 
 
 class Robot(Protocol):
-    """A robot, real or simulated. The loop calls `observe` and `send` once in every tick, in this
-    order.
-    """
+    """A robot, real or simulated; every tick calls `observe` and then `send`."""
 
     @property
     def name(self) -> str:
-        """What its recordings call it."""
+        """Name in recordings."""
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """What the numbers of an action are."""
+        """Names of the dimensions of an action."""
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """What the numbers of proprioception are."""
+        """Names of the dimensions of proprioception."""
 
     @property
     def instruction(self) -> str:
@@ -58,28 +52,26 @@ class Robot(Protocol):
 
     @property
     def period(self) -> float | None:
-        """Seconds of its own time in a tick, where that is not the clock's: a simulation may run
-        faster.
-        """
+        """Seconds of a simulation's own time in a tick; None: the clock's period."""
 
     def begin(self, episode: int) -> None:
-        """Get ready for an episode; the clock does not run yet."""
+        """Prepare an episode, before the clock runs."""
 
-    def observe(self) -> Sight:
-        """What is perceived now."""
+    def observe(self) -> RobotObservation:
+        """Return the present observation."""
 
     def hold(self) -> Array:
-        """The action that keeps the robot where it is."""
+        """Return the action that keeps the robot where it is."""
 
     def send(self, action: Array) -> None:
-        """Move towards an action."""
+        """Carry out an action."""
 
     @property
     def over(self) -> bool:
-        """Whether the episode has ended of itself."""
+        """Whether the episode has ended by itself."""
 
     def stop(self) -> None:
-        """Stand still at once, whatever was going on."""
+        """Stop moving at once."""
 
     def close(self) -> None:
-        """Let go of the hardware."""
+        """Release the hardware."""

@@ -1,18 +1,20 @@
-"""Episodes of a robot against a policy server: what `chameleon run` does."""
+"""Episodes of a robot with a policy server: the work of `chameleon run`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from chameleon_client import Client, Metadata
+from chameleon_client import Client, Metadata, ServerError
 from chameleon_policy.camo.settings import CamoSettings, observation_for
 from chameleon_policy.camo.world import CONTROL_HZ
-from chameleon_policy.evaluate.evaluation import Evaluation
+from chameleon_policy.console import progress_bar
+from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation
 from chameleon_policy.evaluate.loading import spaces_of
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.policy import Features, ObjectSlots, View
@@ -20,32 +22,52 @@ from chameleon_policy.robot.camo_sim import CamoSim
 from chameleon_policy.robot.latency import Timings, summarise_timings
 from chameleon_policy.robot.lerobot_robot import LeRobotRobot
 from chameleon_policy.robot.limits import Limits
-from chameleon_policy.robot.loop import LoopSettings, play
+from chameleon_policy.robot.loop import LoopOptions, LoopSettings, play
 from chameleon_policy.robot.recording import RobotRecording
 from chameleon_policy.robot.robot import Robot
+from chameleon_policy.train.stopping import StopRequest
 
 CAMO_SIM, LEROBOT = "camo-sim", "lerobot:"
 
 
+@dataclass(frozen=True, kw_only=True)
+class RobotOptions:
+    """The robot, its task and its episodes."""
+
+    robot: str = CAMO_SIM
+    """camo-sim, or lerobot:FILE with the configuration of any robot of LeRobot (docs/robot.md)."""
+    task: str | None = None
+    """For camo-sim: clean-plate, shell-game or seasonings."""
+    instruction: str = ""
+    """For a robot of LeRobot: the task in words."""
+    limits: Path | None = None
+    """JSON file with limits of the actions' numbers (docs/robot.md; camo-sim has some of its
+    own)."""
+    episodes: int = 1
+    """Episodes, one after another."""
+    first_seed: int = FIRST_SEED
+    """Seed of the first episode: of the policy's noise and, for camo-sim, of the scene."""
+
+
 @dataclass(eq=False)
 class RobotRun:
-    """What came of the episodes."""
+    """The results of a run."""
 
     timings: list[Timings] = field(default_factory=list)
+    """Measurements of every episode."""
     stopped: str | None = None
-    """Why the last episode was broken off, if it was."""
-
+    """Why the last episode was stopped, if it was."""
     evaluation: Evaluation | None = None
-    """Of a simulated task: how it was scored."""
+    """Scores of a simulated task."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the results for a JSON file."""
         scores = {} if self.evaluation is None else {"scores": self.evaluation.as_dict()}
         return {"stopped": self.stopped, "loop": summarise_timings(self.timings), **scores}
 
 
-def features_of(metadata: Metadata) -> Features:
-    """What the served policy sees and does."""
+def features_of_server(metadata: Metadata) -> Features:
+    """Return the features of the served policy, without language."""
     return Features(
         proprioception=metadata.proprioception,
         action=metadata.action,
@@ -60,45 +82,38 @@ def features_of(metadata: Metadata) -> Features:
 
 
 def camo_settings(metadata: Metadata, task: str, **dials: Any) -> CamoSettings:
-    """The environment that shows what the served policy expects to see, or a ValueError if it plays
-    something else.
-    """
-    spaces = spaces_of(features_of(metadata))
-    settings = CamoSettings(task=task, **observation_for(spaces, task), **dials)
+    """Return the environment that the served policy was trained for, or raise a ValueError."""
+    observation = observation_for(spaces_of(features_of_server(metadata)), task)
+    settings = CamoSettings(task=task, **observation, **dials)
     if settings.kind != "policy":
         raise ValueError(
-            f"{metadata.policy} is told the answer, which no robot is; play it with chameleon eval"
+            f"{metadata.policy} is given the answer, which no robot has; use chameleon eval"
         )
     return settings
 
 
 def open_robot(
-    what: str,
-    metadata: Metadata,
-    *,
-    task: str | None,
-    instruction: str,
-    first_seed: int,
-    **dials: Any,
+    options: RobotOptions, metadata: Metadata, dials: Mapping[str, Any]
 ) -> CamoSim | LeRobotRobot:
-    """The robot that `--robot` names, if the served policy was made for it."""
-    if what == CAMO_SIM:
-        if task is None:
+    """Return the robot that the options name, if the served policy fits it."""
+    name = options.robot
+    if name == CAMO_SIM:
+        if options.task is None:
             raise ValueError(
                 "camo-sim plays a task: give --task clean-plate, shell-game or seasonings"
             )
-        if instruction:
+        if options.instruction:
             raise ValueError(
                 "camo-sim has an instruction of its own for every task; leave out --instruction"
             )
-        return CamoSim(camo_settings(metadata, task, **dials), first_seed)
-    if not what.startswith(LEROBOT):
-        raise ValueError(f"--robot must be {CAMO_SIM} or {LEROBOT}FILE, got {what!r}")
-    if task is not None:
-        raise ValueError(f"{what} is told what to do with --instruction; leave out --task")
-    if metadata.language and not instruction:
+        return CamoSim(camo_settings(metadata, options.task, **dials), options.first_seed)
+    if not name.startswith(LEROBOT):
+        raise ValueError(f"--robot must be {CAMO_SIM} or {LEROBOT}FILE, got {name!r}")
+    if options.task is not None:
+        raise ValueError(f"{name} gets its task with --instruction; leave out --task")
+    if metadata.language and not options.instruction:
         raise ValueError(f"{metadata.policy} reads instructions: give --instruction")
-    robot = LeRobotRobot.from_file(Path(what.removeprefix(LEROBOT)), instruction)
+    robot = LeRobotRobot.from_file(Path(name.removeprefix(LEROBOT)), options.instruction)
     try:
         check_fit(robot, metadata)
     except ValueError:
@@ -108,42 +123,87 @@ def open_robot(
 
 
 def check_fit(robot: LeRobotRobot, metadata: Metadata) -> None:
-    """ValueError if a policy was made for another robot."""
-    for what, names, wanted in (
+    """Raise a ValueError if the served policy was made for another robot."""
+    for quantity, names, wanted in (
         ("proprioception", robot.state_names, metadata.proprioception),
         ("action", robot.action_names, metadata.action),
     ):
         if len(names) != wanted:
             raise ValueError(
-                f"{what}: the policy {metadata.policy} has {wanted} numbers, the robot {robot.name} {len(names)} "
-                f"({', '.join(names)}); serve a policy that was trained on this robot's recordings"
+                f"{quantity}: the policy {metadata.policy} has {wanted} numbers, the robot "
+                f"{robot.name} {len(names)} ({', '.join(names)}); serve a policy that was trained "
+                "on this robot's recordings"
             )
     sizes = {name: tuple(shape[:2]) for name, shape in robot.cameras.items()}
     if sizes != dict(metadata.views):
         raise ValueError(
-            f"cameras: the policy {metadata.policy} sees {_pictures(metadata.views)}, the robot {robot.name} has "
-            f"{_pictures(sizes)}; name and size the cameras in the robot's configuration like the policy's views"
+            f"cameras: the policy {metadata.policy} sees {_describe_images(metadata.views)}, the "
+            f"robot {robot.name} has {_describe_images(sizes)}; name and size the cameras in the "
+            "robot's configuration like the policy's views"
         )
 
 
 def loop_settings(
-    metadata: Metadata, what: str, *, rate: float | None, executed: int | None, **options: Any
+    metadata: Metadata, robot: str, options: LoopOptions, rate: float | None, executed: int | None
 ) -> LoopSettings:
-    """What the command line says of the loop, completed by what policy and robot say."""
+    """Return the settings of the loop; rate and executed actions have defaults for this robot."""
     executed = metadata.executed if executed is None else executed
     if executed > metadata.horizon:
         raise ValueError(
             f"--executed must be at most {metadata.horizon}, the actions of a chunk, got {executed}"
         )
-    if what != CAMO_SIM and rate is None:
+    if robot != CAMO_SIM and rate is None:
         raise ValueError(
             "--rate: give the ticks per second that the policy's demonstrations were recorded with"
         )
-    if what != CAMO_SIM and options.get("seconds") is None:
+    if robot != CAMO_SIM and options.seconds is None:
         raise ValueError(
-            "--seconds: a robot does not know when its task is done; say how long an episode may last"
+            "--seconds: a robot does not know when its task is done; give the longest time of an "
+            "episode"
         )
-    return LoopSettings(rate=CONTROL_HZ if rate is None else rate, executed=executed, **options)
+    rate = CONTROL_HZ if rate is None else rate
+    return LoopSettings(rate=rate, executed=executed, **asdict(options))
+
+
+def run_robot(
+    client: Client,
+    options: RobotOptions,
+    settings: LoopSettings,
+    *,
+    dials: Mapping[str, Any],
+    record: Path | None = None,
+    announce: Callable[[str], object] = print,
+) -> RobotRun:
+    """Open the robot, play all episodes, and record them in the folder `record`.
+
+    Ctrl-C and SIGTERM stop the robot before the next tick.
+    """
+    with closing(open_robot(options, client.metadata, dials)) as robot, StopRequest() as stop:
+        limits = robot.limits
+        if options.limits is not None:
+            limits = Limits.read(options.limits, robot.action_names, limits)
+        recording = None if record is None else RobotRecording(record, robot, settings.rate)
+        try:
+            with progress_bar(f"running {options.robot}", options.episodes) as advance:
+                return run_episodes(
+                    robot,
+                    client,
+                    settings,
+                    limits,
+                    episodes=options.episodes,
+                    first_seed=options.first_seed,
+                    recording=recording,
+                    interrupted=lambda: stop.signal is not None,
+                    progress=advance,
+                )
+        except ServerError as error:
+            raise ValueError(f"{client.url}: {error}") from error
+        finally:
+            if recording is not None and (recorded := recording.finish()):
+                announce(
+                    f"{recorded} episodes in {record}. "
+                    f"Inspect them: chameleon data inspect {record}"
+                )
 
 
 def run_episodes(
@@ -158,50 +218,45 @@ def run_episodes(
     interrupted: Callable[[], bool] = lambda: False,
     progress: Callable[[int], object] = lambda done: None,
 ) -> RobotRun:
-    """Play episodes one after another, each with a memory of its own; after one that was broken off
-    there is no other.
-    """
+    """Play episodes one after another, each with a memory of its own, until one is stopped."""
     if episodes < 1:
         raise ValueError(f"--episodes must be at least 1, got {episodes}")
-    done, rollouts = RobotRun(), []
+    run, rollouts = RobotRun(), []
     for episode in range(episodes):
         robot.begin(episode)
         if episode == 0:
             _warm_up(robot, client, settings)
-            robot.begin(episode)  # it may have moved, or been moved, since
+            robot.begin(episode)  # it may have moved since
         session = client.open(seed=first_seed + episode, instruction=_instruction(robot, client))
-        played = play(
+        report = play(
             robot,
             session,
             settings,
             limits,
-            keep_sights=recording is not None,
+            keep_observations=recording is not None,
             interrupted=interrupted,
         )
-        if played.stopped is None:
-            session.close()  # before anything that takes long: the server closes what is idle
-        done.timings.append(played.timings)
+        if report.stopped is None:
+            session.close()  # now, because the server closes sessions that are idle
+        run.timings.append(report.timings)
         if isinstance(robot, CamoSim) and robot.played is not None:
-            rollouts.append(Rollout(robot.played, np.stack(played.actions)))
+            rollouts.append(Rollout(robot.played, np.stack(report.actions)))
         if recording is not None:
-            recording.add(played)
-        if played.error is not None:
-            raise played.error
-        if played.stopped is not None:
-            done.stopped = (
-                f"the robot was stopped after {len(played.actions)} ticks: {played.stopped}"
-            )
+            recording.add(report)
+        if report.error is not None:
+            raise report.error
+        if report.stopped is not None:
+            ticks = len(report.actions)
+            run.stopped = f"the robot was stopped after {ticks} ticks: {report.stopped}"
             break
         progress(episode + 1)
     if isinstance(robot, CamoSim) and rollouts:
-        done.evaluation = Evaluation(robot.settings, rollouts)
-    return done
+        run.evaluation = Evaluation(robot.settings, rollouts)
+    return run
 
 
 def _warm_up(robot: Robot, client: Client, settings: LoopSettings) -> None:
-    """What is computed first takes longest: let that be over before the clock runs, in a memory
-    that is thrown away.
-    """
+    """Compute twice in a session of its own, because the first computation takes longest."""
     with client.open(seed=0, instruction=_instruction(robot, client)) as session:
         for _ in range(2):
             session.observe(**robot.observe().arrays())
@@ -212,5 +267,5 @@ def _instruction(robot: Robot, client: Client) -> str | None:
     return robot.instruction if client.metadata.language else None
 
 
-def _pictures(views: Any) -> str:
+def _describe_images(views: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} ({size[0]} x {size[1]})" for name, size in views.items()) or "none"

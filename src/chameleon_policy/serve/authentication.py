@@ -1,4 +1,4 @@
-"""Who may talk to the server: whoever shares its machine, or knows its token."""
+"""Authentication: clients on the same machine, and clients that know the token."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from pathlib import Path
 VARIABLE = "CHAMELEON_TOKEN"
 SHORTEST = 16
 NEW_TOKEN = f"export {VARIABLE}=$(python3 -c 'import secrets; print(secrets.token_hex(32))')"
-"""The next command for someone without a token."""
+"""Command that makes a token."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address; a name other than localhost may mean
-    anything.
-    """
+    """Return whether only this machine can reach an address; of names, localhost alone counts."""
     if host == "localhost":
         return True
     try:
@@ -26,16 +24,16 @@ def is_loopback(host: str) -> bool:
 
 
 def check_token(token: str) -> None:
-    """ValueError if this is nothing to keep strangers out with, or cannot stand in a header."""
+    """Raise a ValueError if a token is too short, or cannot be sent in a header."""
     if len(token) < SHORTEST or not all("!" <= letter <= "~" for letter in token):
         raise ValueError(
-            f"token: expected at least {SHORTEST} letters, digits or signs without spaces, got {len(token)} characters; "
-            f"make one with: {NEW_TOKEN}"
+            f"token: expected at least {SHORTEST} letters, digits or signs without spaces, "
+            f"got {len(token)} characters; make one with: {NEW_TOKEN}"
         )
 
 
 def find_token(token_file: Path | None = None) -> str | None:
-    """The token in a file, or else in the environment, or None."""
+    """Return the token in a file, or else in the environment, or None."""
     if token_file is not None:
         if not token_file.is_file():
             raise FileNotFoundError(f"--token-file: there is no file {token_file}")
@@ -47,9 +45,7 @@ def find_token(token_file: Path | None = None) -> str | None:
 
 
 def is_authorised(header: str | None, token: str | None) -> bool:
-    """Whether an Authorization header has the token; how long the comparison takes tells nothing of
-    it.
-    """
+    """Return whether an Authorization header has the token; compare in constant time."""
     if token is None:
         return True
     scheme, _, given = (header or "").partition(" ")

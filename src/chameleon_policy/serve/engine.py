@@ -1,22 +1,17 @@
-"""The thread that computes: everything that waits is taken together, and while it is computed the
-next lot piles up.
+"""The computing thread: all waiting requests are carried out in rounds, in batches.
 
-A round takes the first request of every session that has one. Observations are one batch, chunks
-another (one for every number of sampling steps). A session's requests are carried out in their
-order.
+A round takes the first request of every session that has one. Observations form one batch, chunks
+another (one for each number of sampling steps). The requests of a session are carried out in order.
 
 Decisions
-- Nobody waits for a batch to fill up, but for those who were answered in the last round and are
-  known to come back at once:
-  clients that never pause would otherwise take turns in two halves for ever, each waiting for the
-  other. It is at most a quarter of the time that the last round took. A robot that ticks at its own
-  pace is never waited for.
-- An observation is checked by itself before it joins a batch: what is wrong with one is no other's
-  trouble. If a batch
-  fails all the same, its members are computed one by one.
-- Pictures in uint8 and in float are never joined: torch would make 0..255 out of both.
-- A refused request changes nothing: not the memory, not the number of ticks, not the noise of the
-  next chunk.
+- A round waits only for clients that were answered in the last round and usually come back at once.
+  Clients that never pause would otherwise take turns in two halves for ever. The wait is at most a
+  quarter of the duration of the last round. Robots with a control rate are never waited for.
+- An observation is checked alone before it joins a batch, so that an error concerns its sender
+  only. If a batch fails all the same, its members are computed one by one.
+- Images in uint8 and in float are never joined: torch would convert both to 0..255.
+- A refused request changes nothing: neither the memory, nor the number of ticks, nor the noise of
+  the next chunk.
 """
 
 from __future__ import annotations
@@ -36,60 +31,58 @@ from chameleon_policy.policy import Observation, VisuomotorPolicy
 from chameleon_policy.policy.checks import check_observation
 from chameleon_policy.serve.instructions import Embed
 from chameleon_policy.serve.memories import Memories
-from chameleon_policy.serve.requests import Act, Close, Observe, Open, Refusal
-from chameleon_policy.serve.sessions import Job, Reply, Session
+from chameleon_policy.serve.requests import Act, Close, Observe, Open, RequestError
+from chameleon_policy.serve.sessions import PendingRequest, Reply, Session
 
 LOG = logging.getLogger("chameleon_policy.serve")
 PATIENCE = 0.25
-"""Of a round's time: how long the next one may wait for those who come back at once."""
-Deliver = Callable[[list[tuple[Job, Reply]]], object]
+"""Longest wait for clients that come back at once, as a share of the last round's duration."""
+Deliver = Callable[[list[tuple[PendingRequest, Reply]]], object]
 """Called in the computing thread with all replies of a round."""
 
 
 @dataclass(eq=False, slots=True)
 class Counts:
-    """What was computed so far."""
+    """Numbers of what was computed so far."""
 
     ticks: int = 0
     chunks: int = 0
     batches: int = 0
-    """Of observations: ticks / batches is how many were computed together."""
+    """Batches of observations: ticks / batches is the mean batch size."""
 
 
 @dataclass(eq=False, slots=True)
 class _Member:
-    """What one session has in a batch."""
+    """One session's request in a batch."""
 
     session: Session
-    job: Job
+    pending: PendingRequest
     slot: int
     observation: Observation | None = None
-    """Checked, a batch of one; None where a chunk is asked for."""
+    """Checked, a batch of one; None where a chunk is requested."""
 
 
 Members = Sequence[_Member]
 
 
 class Engine:
-    """Owns the policy and all memories."""
+    """The owner of the policy and of all memories."""
 
     def __init__(
         self, policy: VisuomotorPolicy, max_sessions: int, embed: Embed | None = None
     ) -> None:
         if policy.features.language is not None and embed is None:
-            raise ValueError(
-                "this policy takes instructions: expected `embed`, which makes embeddings of texts"
-            )
+            raise ValueError("this policy takes instructions: expected `embed`, which embeds texts")
         self.policy, self.counts = policy, Counts()
         self._embed = embed
         with torch.inference_mode():
             self.memories = Memories(policy, max_sessions)
         self._ready: dict[Session, None] = {}
-        """Sessions with a waiting request, in the order in which they came."""
+        """Sessions with a waiting request, in order of arrival."""
         self._answered: list[Session] = []
-        """Those of the last round."""
+        """Sessions of the last round."""
         self._finished = self._patience = 0.0
-        """When the last round was, and how long after it somebody may be waited for."""
+        """When the last round ended, and how long after it a client may be waited for."""
         self._changed = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -98,31 +91,31 @@ class Engine:
     # From the network's thread
 
     def start(self, deliver: Deliver, failed: Callable[[], object]) -> None:
-        """Begin to compute. `failed` is called if the thread cannot go on."""
+        """Start the thread. `failed` is called if it cannot go on."""
         self._thread = threading.Thread(
             target=self._run, args=(deliver, failed), name="chameleon-engine", daemon=True
         )
         self._thread.start()
 
-    def submit(self, session: Session, job: Job) -> None:
-        """Let a request wait for its turn."""
+    def submit(self, session: Session, pending: PendingRequest) -> None:
+        """Queue a request."""
         with self._changed:
             if not session.waiting:
-                session.came_back()
-            session.waiting.append(job)
+                session.note_return()
+            session.waiting.append(pending)
             self._ready[session] = None
             self._changed.notify()
 
-    def drop(self, session: Session, job: Job) -> None:
-        """Forget what waits in a session, and close it instead: nobody is there any more."""
+    def drop(self, session: Session, pending: PendingRequest) -> None:
+        """Discard the waiting requests of a session whose client is gone, and close it."""
         with self._changed:
             session.waiting.clear()
-            session.waiting.append(job)
+            session.waiting.append(pending)
             self._ready[session] = None
             self._changed.notify()
 
     def stop(self) -> None:
-        """Finish the running round, leave what waits, and end the thread."""
+        """End the thread after the current round; waiting requests are not carried out."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -149,8 +142,8 @@ class Engine:
             self.failure = error
             failed()
 
-    def _next_round(self) -> list[tuple[Session, Job]]:
-        """The first request of every session that has one; empty when it is time to stop."""
+    def _next_round(self) -> list[tuple[Session, PendingRequest]]:
+        """Wait and return the first request of every session that has one; empty: stop."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._stopping)
             soon = [session for session in self._answered if session.pause < self._patience]
@@ -165,61 +158,65 @@ class Engine:
             self._ready = {session: None for session in self._ready if session.waiting}
         return taken
 
-    def _round(self, taken: Sequence[tuple[Session, Job]]) -> list[tuple[Job, Reply]]:
-        replies: list[tuple[Job, Reply]] = []
-        by_kind: dict[type, list[tuple[Session, Job]]] = defaultdict(list)
-        for session, job in taken:
-            by_kind[type(job.request)].append((session, job))
-        # Closed first: their slots can be given to those who come.
+    def _round(
+        self, taken: Sequence[tuple[Session, PendingRequest]]
+    ) -> list[tuple[PendingRequest, Reply]]:
+        replies: list[tuple[PendingRequest, Reply]] = []
+        by_kind: dict[type, list[tuple[Session, PendingRequest]]] = defaultdict(list)
+        for session, pending in taken:
+            by_kind[type(pending.request)].append((session, pending))
+        # first those that free slots
         for kind, carry_out in ((Close, self._close), (Open, self._open)):
-            for session, job in by_kind[kind]:
-                replies.append((job, self._answer(session, carry_out, session, job.request)))
+            for session, pending in by_kind[kind]:
+                replies.append(
+                    (pending, self._answer(session, carry_out, session, pending.request))
+                )
         replies += self._in_batches(
-            by_kind[Observe], self._checked, _kinds_of_pictures, self._observe
+            by_kind[Observe], self._check_observe, _image_types, self._observe
         )
-        replies += self._in_batches(by_kind[Act], self._may_act, _sampling_steps, self._act)
+        replies += self._in_batches(by_kind[Act], self._check_act, _sampling_steps, self._act)
         return replies
 
     def _in_batches(
         self,
-        jobs: Sequence[tuple[Session, Job]],
-        check: Callable[[Session, Job], _Member],
+        requests: Sequence[tuple[Session, PendingRequest]],
+        check: Callable[[Session, PendingRequest], _Member],
         kind: Callable[[_Member], Hashable],
         compute: Callable[[Members], list[Reply]],
-    ) -> list[tuple[Job, Reply]]:
-        """Check every request by itself, then compute those of one kind together."""
-        replies: list[tuple[Job, Reply]] = []
+    ) -> list[tuple[PendingRequest, Reply]]:
+        """Check every request alone, then compute those of one kind together."""
+        replies: list[tuple[PendingRequest, Reply]] = []
         alike: dict[Hashable, list[_Member]] = defaultdict(list)
-        for session, job in jobs:
-            member = self._answer(session, check, session, job)
+        for session, pending in requests:
+            member = self._answer(session, check, session, pending)
             if isinstance(member, _Member):
                 alike[kind(member)].append(member)
             else:
-                replies.append((job, member))
+                replies.append((pending, member))
         for members in alike.values():
             replies += self._together(sorted(members, key=lambda member: member.slot), compute)
         return replies
 
     def _together(
         self, members: Members, compute: Callable[[Members], list[Reply]]
-    ) -> list[tuple[Job, Reply]]:
-        """Replies to a batch; one by one if it fails as a whole."""
+    ) -> list[tuple[PendingRequest, Reply]]:
+        """Return the replies to a batch; compute its members one by one if it fails."""
         if len(members) == 1:
             answer = self._answer(members[0].session, compute, members)
-            return [(members[0].job, answer[0] if isinstance(answer, list) else answer)]
+            return [(members[0].pending, answer[0] if isinstance(answer, list) else answer)]
         try:
             answers = compute(members)
         except Exception:
             LOG.exception("a batch of %d failed; its members are computed one by one", len(members))
             return [reply for member in members for reply in self._together([member], compute)]
-        return [(member.job, answer) for member, answer in zip(members, answers, strict=True)]
+        return [(member.pending, answer) for member, answer in zip(members, answers, strict=True)]
 
     def _answer(self, session: Session, carry_out: Callable[..., Any], *arguments: Any) -> Any:
-        """What `carry_out` returns, or a reply that says why it could not."""
+        """Return the result of `carry_out`, or a reply with its error."""
         try:
             return carry_out(*arguments)
-        except Refusal as refusal:
-            return error_reply(refusal.code, refusal.message, session.ticks)
+        except RequestError as error:
+            return error_reply(error.code, error.message, session.ticks)
         except ValueError as error:  # the policy's own checks
             return error_reply("refused", str(error), session.ticks)
         except Exception as error:
@@ -230,12 +227,12 @@ class Engine:
                 session.ticks,
             )
 
-    # Opening and closing
+    # Sessions
 
     def _open(self, session: Session, request: Open) -> Reply:
         language = self.policy.features.language
         if language is None and request.instruction is not None:
-            raise Refusal(
+            raise RequestError(
                 "bad-instruction",
                 "instruction: this policy was built without language; leave it out",
             )
@@ -259,14 +256,14 @@ class Engine:
 
     # Observing
 
-    def _checked(self, session: Session, job: Job) -> _Member:
-        slot, request = _slot(session), job.request
+    def _check_observe(self, session: Session, pending: PendingRequest) -> _Member:
+        slot, request = _slot(session), pending.request
         assert isinstance(request, Observe)
         if request.tick != session.ticks:
-            raise Refusal(
+            raise RequestError(
                 "wrong-tick",
-                f"tick: expected {session.ticks}, the number of observations that the memory has, got {request.tick}; "
-                "every control tick is observed once and in order",
+                f"tick: expected {session.ticks}, the number of observations in the memory, got "
+                f"{request.tick}; every control tick is observed once and in order",
             )
         arrays = request.observation
         try:
@@ -278,20 +275,18 @@ class Engine:
             )
             check_observation(observation, self.policy.features, (1,))
         except ValueError as error:
-            raise Refusal("bad-observation", str(error)) from None
-        return _Member(session, job, slot, observation)
+            raise RequestError("bad-observation", str(error)) from None
+        return _Member(session, pending, slot, observation)
 
     def _observe(self, members: Members) -> list[Reply]:
         slots = [member.slot for member in members]
-        observation = _joined([member.observation for member in members if member.observation]).to(
-            self.policy.device
+        observation = _concatenate(
+            [member.observation for member in members if member.observation]
+        ).to(self.policy.device)
+        # `observe` would repeat the checks that every observation has passed alone
+        after = self.policy.advance(
+            observation.map(lambda tensor: tensor.unsqueeze(1)), self.memories.read(slots)
         )
-        deciding = [place for place, member in enumerate(members) if _observe_of(member).decision]
-        memory = self.memories.read(slots)
-        if deciding:
-            memory = self.policy.drop_plans(memory, deciding)
-        # Checked above, one by one: `observe` would do it again.
-        after = self.policy.advance(observation.map(lambda tensor: tensor.unsqueeze(1)), memory)
         self.memories.write(slots, after)
         for member in members:
             member.session.ticks += 1
@@ -301,14 +296,14 @@ class Engine:
 
     # Acting
 
-    def _may_act(self, session: Session, job: Job) -> _Member:
+    def _check_act(self, session: Session, pending: PendingRequest) -> _Member:
         slot = _slot(session)
         if session.ticks == 0:
-            raise Refusal(
+            raise RequestError(
                 "nothing-observed",
                 "act: nothing was observed in this session yet; send an observation first",
             )
-        return _Member(session, job, slot)
+        return _Member(session, pending, slot)
 
     def _act(self, members: Members) -> list[Reply]:
         features, steps = self.policy.features, _sampling_steps(members[0])
@@ -323,7 +318,7 @@ class Engine:
             .numpy()
         )
         for member in members:
-            member.session.acted()
+            member.session.use_noise()
         self.counts.chunks += len(members)
         return [
             {"kind": "chunk", "ticks": member.session.ticks, "actions": chunk}
@@ -332,35 +327,30 @@ class Engine:
 
 
 def error_reply(code: str, message: str, ticks: int | None = None) -> Reply:
-    """A request was refused; `ticks` is what the session's memory has, if there is one."""
+    """Return the reply to a refused request; `ticks` counts the observations in its memory."""
     reply = {"kind": "error", "code": code, "message": message}
     return reply if ticks is None else {**reply, "ticks": ticks}
 
 
 def _slot(session: Session) -> int:
-    if session.slot is None:  # its `open` was refused, and this came along behind it
-        raise Refusal("unknown-session", f"session: {session.name!r} was not opened")
+    if session.slot is None:  # sent right after an `open` that was refused
+        raise RequestError("unknown-session", f"session: {session.name!r} was not opened")
     return session.slot
 
 
 def _sampling_steps(member: _Member) -> int | None:
-    assert isinstance(member.job.request, Act)
-    return member.job.request.steps
+    assert isinstance(member.pending.request, Act)
+    return member.pending.request.steps
 
 
-def _observe_of(member: _Member) -> Observe:
-    assert isinstance(member.job.request, Observe)
-    return member.job.request
-
-
-def _kinds_of_pictures(member: _Member) -> Hashable:
+def _image_types(member: _Member) -> Hashable:
     assert member.observation is not None
     return tuple(
         sorted((name, str(image.dtype)) for name, image in member.observation.images.items())
     )
 
 
-def _joined(observations: Sequence[Observation]) -> Observation:
+def _concatenate(observations: Sequence[Observation]) -> Observation:
     if len(observations) == 1:
         return observations[0]
 

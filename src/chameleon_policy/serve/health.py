@@ -1,6 +1,4 @@
-"""What is answered over plain HTTP: whether the server is well, and why somebody may not come
-in.
-"""
+"""Replies over plain HTTP: the health of the server, and why a client may not connect."""
 
 from __future__ import annotations
 
@@ -18,31 +16,31 @@ from chameleon_policy.serve.authentication import is_authorised
 HEALTH = "/healthz"
 
 
-def doorkeeper(
+def handshake_filter(
     token: str | None, health: Callable[[], Mapping[str, Any]], is_full: Callable[[], str | None]
 ) -> Callable[[ServerConnection, Request], Response | None]:
-    """A function that answers a request, or returns None to let a websocket through.
+    """Return a function that replies to an HTTP request, or returns None to accept a websocket.
 
-    `is_full` says why nobody else can come in, or None.
+    `is_full` returns why no other client can connect, or None.
     """
 
     def answer(connection: ServerConnection, request: Request) -> Response | None:
         path = request.path.partition("?")[0]
         if path == HEALTH:
             return _response(http.HTTPStatus.OK, json.dumps(health()), kind="application/json")
-        # A client that says two different things about who it is (two headers) has said nothing.
+        # two headers could contradict each other: they count as none
         given = request.headers.get_all("Authorization")
         if not is_authorised(given[0] if len(given) == 1 else None, token):
             return _response(
                 http.HTTPStatus.UNAUTHORIZED,
-                "this server expects its token in the header `Authorization: Bearer TOKEN`; with the client: "
-                "Client(url, token=...)",
+                "this server expects its token in the header `Authorization: Bearer TOKEN`; with "
+                "the client: Client(url, token=...)",
                 **{"WWW-Authenticate": "Bearer"},
             )
         if path != "/":
             return _response(http.HTTPStatus.NOT_FOUND, f"there is {HEALTH}, and a websocket at /")
         if "websocket" not in ", ".join(request.headers.get_all("Upgrade")).lower():
-            said = f"this is a policy server: connect with a websocket, or look at {HEALTH}"
+            said = f"this is a policy server: connect with a websocket, or see {HEALTH}"
             return _response(http.HTTPStatus.UPGRADE_REQUIRED, said, Upgrade="websocket")
         if (full := is_full()) is not None:
             return _response(http.HTTPStatus.SERVICE_UNAVAILABLE, full)

@@ -1,4 +1,4 @@
-"""Instructions of clients as embeddings."""
+"""Embeddings of the instructions of clients."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from torch import Tensor
 from chameleon_policy.policy.language import InstructionEncoder
 
 Embed = Callable[[str], Tensor]
-"""A text to its embedding (W)."""
+"""Maps a text to its embedding (W)."""
 KEPT = 256
-"""Texts. The encoder by itself keeps all it has ever seen, which is too many where strangers choose
-them.
-"""
+"""Embeddings that are kept. `InstructionEncoder` keeps all, but clients may send any number."""
 
 
 class KeptInstructions(InstructionEncoder):
-    """A text encoder that keeps the embeddings that were asked for last."""
+    """A text encoder that keeps the most recently used embeddings."""
 
     def __call__(self, text: str) -> Tensor:
-        """The embedding of one text (W)."""
+        """Return the embedding of one text (W)."""
         kept = self._recent()
         if text not in kept:
             kept[text] = self._encode([text])[0]

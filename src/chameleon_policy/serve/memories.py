@@ -1,6 +1,4 @@
-"""The memories of all sessions in one batch: a slot for each, so that those who tick together are
-computed together.
-"""
+"""The memories of all sessions in one batch, so that sessions can be computed together."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from chameleon_policy.policy import MemoryState, VisuomotorPolicy
 
 
 class Memories:
-    """At most `most` slots, made as they are needed. One thread uses it."""
+    """A batch of memories with at most `most` slots, added on demand; for one thread."""
 
     def __init__(self, policy: VisuomotorPolicy, most: int) -> None:
         self._policy, self._most = policy, most
@@ -26,34 +24,35 @@ class Memories:
 
     @property
     def state(self) -> MemoryState:
-        """All slots, also those that nobody uses."""
+        """All slots, also unused ones."""
         return self._state
 
     def take(self) -> int:
-        """A slot whose memory is as before the first observation."""
+        """Return a slot whose memory is that before the first observation."""
         if not self._free:
             self._grow()
         slot = self._free.pop(0)
-        self.write([slot], self._fresh)  # whoever had it before
+        self.write([slot], self._fresh)  # another session may have used it
         return slot
 
     def give_back(self, slot: int) -> None:
-        """Somebody else may have this slot."""
+        """Free a slot."""
         assert slot not in self._free
-        self._free = sorted([*self._free, slot])  # low ones first: those in use stay together
+        self._free = sorted(
+            [*self._free, slot]
+        )  # low ones first, so that used slots are neighbours
 
     def read(self, slots: Sequence[int]) -> MemoryState:
-        """The memories in these slots, which are in ascending order; not to be changed."""
+        """Return the memories in these slots (in ascending order), which must not be changed."""
         return self._state if len(slots) == len(self) else self._state[list(slots)]
 
     def write(self, slots: Sequence[int], memory: MemoryState) -> None:
         """Replace the memories in these slots."""
-        everything = len(slots) == len(self)
+        all_slots = len(slots) == len(self)
         where = torch.tensor(slots, device=self._state.working.device)
         for mine, new in _pairs(self._state, memory):
-            # Copied into tensors that are ours alone: what a policy returns may share memory with
-            # something else.
-            if everything:
+            # copied, because what a policy returns may share memory with something else
+            if all_slots:
                 mine.copy_(new)
             else:
                 mine.index_copy_(0, where, new.to(mine))

@@ -1,6 +1,4 @@
-"""What clients may ask for: decoded messages become one of four requests, or a Refusal that says
-why not.
-"""
+"""Requests of clients: a decoded message becomes one of four requests, or a RequestError."""
 
 from __future__ import annotations
 
@@ -27,8 +25,8 @@ LONGEST_NAME, LONGEST_INSTRUCTION = 64, 1000
 LARGEST = 2**63 - 1
 
 
-class Refusal(Exception):  # noqa: N818
-    """A request that is not carried out; everything stays as it was."""
+class RequestError(Exception):
+    """The error of a request that is refused; everything stays as it was."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -38,18 +36,18 @@ class Refusal(Exception):  # noqa: N818
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What all requests have."""
+    """Fields of all requests."""
 
     kind: ClassVar[str]
     request: int
-    """Its number on this connection, which the reply repeats; higher than all before."""
+    """Number on this connection, higher than all before; the reply repeats it."""
     session: str
-    """A name that the client chooses; it means something on this connection alone."""
+    """Name that the client chooses, valid on this connection alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Open(Request):
-    """Begin an episode."""
+    """A request to begin an episode."""
 
     kind: ClassVar[str] = "open"
     seed: int | None = None
@@ -58,18 +56,16 @@ class Open(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Observe(Request):
-    """Take in one control tick."""
+    """A request to take one control tick into the memory."""
 
     kind: ClassVar[str] = "observe"
     tick: int
     observation: Mapping[str, Any]
-    decision: bool = False
-    """Whether one is due: what the policy itself has planned before is dropped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Act(Request):
-    """Plan a chunk of actions."""
+    """A request for a chunk of actions."""
 
     kind: ClassVar[str] = "act"
     steps: int | None = None
@@ -77,7 +73,7 @@ class Act(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Close(Request):
-    """End an episode."""
+    """A request to end an episode."""
 
     kind: ClassVar[str] = "close"
 
@@ -86,64 +82,36 @@ KINDS: dict[str, type[Request]] = {kind.kind: kind for kind in (Open, Observe, A
 
 
 def number_of(message: Mapping[str, Any]) -> int | None:
-    """The request's number, if it has one: even a refused request gets it back."""
+    """Return the number of a request, or None; replies to refused requests have it, too."""
     number = message.get("request")
     return number if _is_whole(number) else None
 
 
 def parse(message: Mapping[str, Any], max_steps: int) -> Request:
-    """The request that a decoded message is, or a Refusal."""
+    """Return the request in a decoded message, or raise a RequestError."""
     kind = message.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise Refusal(
-            "bad-request", f"kind: expected one of {', '.join(KINDS)}, got {_shown(kind)}"
+        raise RequestError(
+            "bad-request", f"kind: expected one of {', '.join(KINDS)}, got {_describe(kind)}"
         )
     wanted = KINDS[kind]
     names = [each.name for each in fields(wanted)]
     unknown = [name for name in message if name != "kind" and name not in names]
     if unknown:
-        raise Refusal(
+        raise RequestError(
             "bad-request",
-            f"{kind}: there is no field {_shown(unknown[0])}; it has {', '.join(names)}",
+            f"{kind}: there is no field {_describe(unknown[0])}; it has {', '.join(names)}",
         )
     given = {name: value for name, value in message.items() if name != "kind"}
-    _check(
-        kind,
-        "request",
-        given.get("request"),
-        "a whole number from 0 on",
-        _is_whole(given.get("request")),
-    )
-    name = given.get("session")
+    number, name = given.get("request"), given.get("session")
+    _check(kind, "request", number, "a whole number from 0 on", _is_whole(number))
     fits = isinstance(name, str) and 1 <= len(name) <= LONGEST_NAME
     _check(kind, "session", name, f"a text of 1 to {LONGEST_NAME} characters", fits)
     if wanted is Open:
-        seed, text = given.get("seed"), given.get("instruction")
-        _check(
-            kind,
-            "seed",
-            seed,
-            "a whole number from 0 to 2^63 - 1, or nothing",
-            seed is None or _is_whole(seed),
-        )
-        fits = text is None or (isinstance(text, str) and len(text) <= LONGEST_INSTRUCTION)
-        _check(
-            kind,
-            "instruction",
-            text,
-            f"a text of at most {LONGEST_INSTRUCTION} characters, or nothing",
-            fits,
-        )
+        _check_open(given)
     elif wanted is Observe:
-        _check(
-            kind,
-            "tick",
-            given.get("tick"),
-            "a whole number from 0 on",
-            _is_whole(given.get("tick")),
-        )
-        decision = given.get("decision", False)
-        _check(kind, "decision", decision, "true or false, or nothing", isinstance(decision, bool))
+        tick = given.get("tick")
+        _check(kind, "tick", tick, "a whole number from 0 on", _is_whole(tick))
         _check_observation(given.get("observation"))
     elif wanted is Act:
         steps = given.get("steps")
@@ -152,46 +120,57 @@ def parse(message: Mapping[str, Any], max_steps: int) -> Request:
     return wanted(**given)
 
 
-def _check_observation(seen: Any) -> None:
-    """The right names with arrays behind them; what is in the arrays is for the policy to judge."""
-    _check("observe", "observation", seen, "a map", isinstance(seen, dict))
-    unknown = [name for name in seen if name not in ("proprioception", "images", "objects")]
+def _check_open(given: Mapping[str, Any]) -> None:
+    seed, text = given.get("seed"), given.get("instruction")
+    fits = seed is None or _is_whole(seed)
+    _check("open", "seed", seed, "a whole number from 0 to 2^63 - 1, or nothing", fits)
+    expected = f"a text of at most {LONGEST_INSTRUCTION} characters, or nothing"
+    fits = text is None or (isinstance(text, str) and len(text) <= LONGEST_INSTRUCTION)
+    _check("open", "instruction", text, expected, fits)
+
+
+def _check_observation(observation: Any) -> None:
+    """Check the names and that they hold arrays; the policy checks the arrays."""
+    _check("observe", "observation", observation, "a map", isinstance(observation, dict))
+    known = ("proprioception", "images", "objects")
+    unknown = [name for name in observation if name not in known]
     if unknown:
-        raise Refusal(
+        raise RequestError(
             "bad-observation",
-            f"observation: there is no {_shown(unknown[0])}; it has proprioception and, where the policy sees them, images "
-            "and objects. An instruction is given once, with open",
+            f"observation: there is no {_describe(unknown[0])}; it has proprioception and, where "
+            "the policy sees them, images and objects. An instruction is given once, with open",
         )
-    if not isinstance(seen.get("proprioception"), np.ndarray):
-        raise Refusal(
-            "bad-observation",
-            f"proprioception: expected an array, got {_shown(seen.get('proprioception'))}",
-        )
-    images = seen.get("images")
-    if images is not None and not (
+    body, images, objects = (observation.get(name) for name in known)
+    _check_arrays("proprioception", body, "an array", isinstance(body, np.ndarray))
+    fits = images is None or (
         isinstance(images, dict)
         and all(isinstance(n, str) and isinstance(i, np.ndarray) for n, i in images.items())
-    ):
-        raise Refusal(
-            "bad-observation", f"images: expected a map from view to array, got {_shown(images)}"
-        )
-    if seen.get("objects") is not None and not isinstance(seen["objects"], np.ndarray):
-        raise Refusal(
-            "bad-observation", f"objects: expected an array, got {_shown(seen['objects'])}"
-        )
+    )
+    _check_arrays("images", images, "a map from view to array", fits)
+    _check_arrays(
+        "objects", objects, "an array", objects is None or isinstance(objects, np.ndarray)
+    )
+
+
+def _check_arrays(name: str, value: Any, expected: str, fits: bool) -> None:
+    if not fits:
+        message = f"{name}: expected {expected}, got {_describe(value)}"
+        raise RequestError("bad-observation", message)
 
 
 def _check(kind: str, name: str, value: Any, expected: str, fits: bool) -> None:
     if not fits:
-        raise Refusal("bad-request", f"{kind}: {name}: expected {expected}, got {_shown(value)}")
+        raise RequestError(
+            "bad-request", f"{kind}: {name}: expected {expected}, got {_describe(value)}"
+        )
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
-def _shown(value: Any) -> str:
-    """Something a client sent, short enough to be sent back."""
+def _describe(value: Any) -> str:
+    """Describe a received value, briefly enough for a reply."""
     if value is None:
         return "nothing"
     if isinstance(value, (str, int, float)):

@@ -24,26 +24,29 @@ from chameleon_policy.device import Device, check_device
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.serve.connection import Connection
 from chameleon_policy.serve.engine import Engine
-from chameleon_policy.serve.health import doorkeeper
+from chameleon_policy.serve.health import handshake_filter
 from chameleon_policy.serve.instructions import Embed, KeptInstructions
-from chameleon_policy.serve.sessions import Job, Reply, Session
-from chameleon_policy.serve.settings import Settings
+from chameleon_policy.serve.sessions import PendingRequest, Reply, Session
+from chameleon_policy.serve.settings import ServerSettings
 from chameleon_policy.train.checkpoint import load_trained
 
 LOG = logging.getLogger("chameleon_policy.serve")
-STRANGERS = logging.getLogger("chameleon_policy.serve.strangers")
-"""Handshakes that fail. Whoever knocks on a port can make as many lines as they like, so none are
-written by default.
-"""
-STRANGERS.setLevel(logging.CRITICAL)
+HANDSHAKE_LOG = logging.getLogger("chameleon_policy.serve.handshakes")
+"""For handshakes that fail; silent by default, since anybody can cause any number of them."""
+HANDSHAKE_LOG.setLevel(logging.CRITICAL)
 Announce = Callable[[str], object]
 
 
 class Server:
-    """One policy for many clients."""
+    """A server of one policy for many clients."""
 
     def __init__(
-        self, policy: VisuomotorPolicy, settings: Settings, *, name: str, embed: Embed | None = None
+        self,
+        policy: VisuomotorPolicy,
+        settings: ServerSettings,
+        *,
+        name: str,
+        embed: Embed | None = None,
     ) -> None:
         self.policy, self.settings, self.name = policy, settings, name
         self.engine = Engine(policy, settings.max_sessions, embed)
@@ -63,8 +66,8 @@ class Server:
                 self._serve_client,
                 settings.host,
                 settings.port,
-                process_request=doorkeeper(settings.token, self.health, self._is_full),
-                # browsers say where their page is from: a web page must not drive a robot
+                process_request=handshake_filter(settings.token, self.health, self._is_full),
+                # browsers send an origin: a web page must not control a robot
                 origins=[None],
                 compression=None,
                 max_size=self._max_bytes,
@@ -72,7 +75,7 @@ class Server:
                 ping_interval=settings.ping_seconds,
                 ping_timeout=settings.ping_seconds,
                 close_timeout=settings.close_seconds,
-                logger=STRANGERS,
+                logger=HANDSHAKE_LOG,
             )
         except OSError as error:
             where, why = f"{settings.host}, port {settings.port}", error.strerror or error
@@ -84,7 +87,7 @@ class Server:
             lambda: loop.call_soon_threadsafe(self._stop.set),  # type: ignore[union-attr]
         )
         housekeeping = asyncio.create_task(self._expire())
-        # it ends only if something is wrong with it
+        # this task ends early only if it fails
         housekeeping.add_done_callback(lambda task: self.stop())
         announce(_url(listener.sockets[0].getsockname()))
         try:
@@ -92,7 +95,7 @@ class Server:
         finally:
             housekeeping.cancel()
             self._closing = True
-            listener.close(close_connections=False)  # nobody else comes in
+            listener.close(close_connections=False)  # accept no more clients
             await asyncio.to_thread(self.engine.stop)
             await asyncio.gather(
                 *(
@@ -107,12 +110,12 @@ class Server:
             raise RuntimeError("the computing thread failed") from self.engine.failure
 
     def stop(self) -> None:
-        """End `run`; from the thread of its loop."""
+        """End `run`; to be called in the thread of its event loop."""
         if self._stop is not None:
             self._stop.set()
 
     def health(self) -> dict[str, Any]:
-        """What anybody may know."""
+        """Return what every client may know without a token."""
         return {
             "status": "stopping" if self._closing else "ok",
             "policy": self.name,
@@ -123,7 +126,7 @@ class Server:
         }
 
     def metadata(self) -> dict[str, Any]:
-        """What a client is told when it connects."""
+        """Return the first message to a client."""
         features, settings = self.policy.features, self.settings
         return {
             "kind": "metadata",
@@ -154,11 +157,12 @@ class Server:
         if self._closing:
             return "the server is stopping"
         if len(self._connections) >= self.settings.max_connections:
-            return f"all {self.settings.max_connections} connections of this server are in use; try again later"
+            most = self.settings.max_connections
+            return f"all {most} connections of this server are in use; try again later"
         return None
 
     async def _serve_client(self, socket: ServerConnection) -> None:
-        if (full := self._is_full()) is not None:  # it was not yet when the handshake began
+        if (full := self._is_full()) is not None:  # filled up during the handshake
             await socket.close(CloseCode.TRY_AGAIN_LATER, full)
             return
         connection = Connection(socket, self.engine, self.settings, self._max_bytes, self._sessions)
@@ -167,12 +171,12 @@ class Server:
             await connection.run(self.metadata())
         except Exception:
             LOG.exception("a connection failed")
-            await socket.close(CloseCode.INTERNAL_ERROR, "the server made a mistake")
+            await socket.close(CloseCode.INTERNAL_ERROR, "the server failed")
         finally:
             self._connections.discard(connection)
 
     async def _expire(self) -> None:
-        """Look after sessions and connections that nobody uses."""
+        """Close idle sessions and connections."""
         while True:
             await asyncio.sleep(min(1.0, self.settings.idle_seconds / 4))
             now = time.monotonic()
@@ -184,7 +188,11 @@ class Server:
 
 
 def serve(
-    run: Path | str, settings: Settings, *, device: Device = "auto", announce: Announce = print
+    run: Path | str,
+    settings: ServerSettings,
+    *,
+    device: Device = "auto",
+    announce: Announce = print,
 ) -> None:
     """Serve the policy of a run, a saved policy or a shipped one until SIGINT or SIGTERM."""
     check_device(device)
@@ -193,13 +201,13 @@ def serve(
     language = policy.features.language
     embed = None if language is None else KeptInstructions(language.encoder, where)
     server = Server(policy, settings, name=Path(run).name, embed=embed)
-    each = policy.initial_state(1).nbytes / 2**20
+    size = policy.initial_state(1).nbytes / 2**20
 
     def started(url: str) -> None:
         announce(
             f"Serving {server.name} ({policy.method}) on {where} at {url}, "
-            f"{'with' if settings.token else 'without'} a token; up to {settings.max_sessions} sessions of {each:.1f} MiB. "
-            "Stop with Ctrl-C."
+            f"{'with' if settings.token else 'without'} a token; "
+            f"up to {settings.max_sessions} sessions of {size:.1f} MiB. Stop with Ctrl-C."
         )
 
     async def main() -> None:
@@ -212,19 +220,20 @@ def serve(
     asyncio.run(main())
     counts = server.engine.counts
     announce(
-        f"Stopped after {server.health()['uptime_s']:g} s: {counts.ticks} ticks and {counts.chunks} chunks were served."
+        f"Stopped after {server.health()['uptime_s']:g} s: "
+        f"{counts.ticks} ticks and {counts.chunks} chunks were served."
     )
 
 
 @contextmanager
 def running_server(
     policy: VisuomotorPolicy,
-    settings: Settings,
+    settings: ServerSettings,
     *,
     name: str = "policy",
     embed: Embed | None = None,
 ) -> Iterator[str]:
-    """A server in a thread of this process, for as long as the block lasts; yields its URL."""
+    """Run a server in a thread of this process for as long as the block lasts; yield its URL."""
     server = Server(policy, settings, name=name, embed=embed)
     ready, url, failure = threading.Event(), [""], []
     loop = asyncio.new_event_loop()
@@ -237,9 +246,7 @@ def running_server(
         try:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
                 runner.run(server.run(announce))
-        except (
-            BaseException
-        ) as error:  # raised again below, in the thread that asked for the server
+        except BaseException as error:  # raised again below, in the thread of the caller
             failure.append(error)
         finally:
             ready.set()
@@ -259,9 +266,9 @@ def running_server(
         raise failure[0]
 
 
-def _deliver(replies: list[tuple[Job, Reply]]) -> None:
-    for job, reply in replies:
-        job.done(reply)
+def _deliver(replies: list[tuple[PendingRequest, Reply]]) -> None:
+    for pending, reply in replies:
+        pending.done(reply)
 
 
 def _url(address: tuple[Any, ...]) -> str:

@@ -1,4 +1,4 @@
-"""One robot's episode on the server, and the requests that wait in it."""
+"""One robot's episode on the server, with its waiting requests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Reply = dict[str, Any]
 
 
 @dataclass(eq=False, slots=True)
-class Job:
-    """A request and who waits for its reply; `done` is called in the thread of the network."""
+class PendingRequest:
+    """A request and the callback for its reply, which runs in the network's thread."""
 
     request: Request
     done: Callable[[Reply], None]
@@ -28,48 +28,46 @@ class Job:
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """An episode. What has no remark belongs to the thread that computes."""
+    """An episode. Fields belong to the computing thread unless they say otherwise."""
 
     name: str
-    waiting: deque[Job] = field(default_factory=deque)
-    """In order. Guarded by the engine's lock."""
+    waiting: deque[PendingRequest] = field(default_factory=deque)
+    """Requests in order. Guarded by the engine's lock."""
     answered_at: float | None = None
     """When the last reply was ready. Guarded by the engine's lock."""
     pause: float = math.inf
-    """Seconds between a reply and the next request, lately. Guarded by the engine's lock."""
+    """Recent seconds between a reply and the next request. Guarded by the engine's lock."""
     last_used: float = 0.0
-    """Belongs to the network's thread, as does what follows."""
+    """Time of the last request or reply. Belongs to the network's thread."""
     unanswered: int = 0
-
+    """Number of requests without a reply. Belongs to the network's thread."""
     slot: int | None = None
-    """Of `Memories`; None before it is opened and after it is closed."""
+    """Slot of `Memories`; None before the session is opened and after it is closed."""
     ticks: int = 0
-    """Observations that the memory has."""
+    """Number of observations in the memory."""
     instruction: Tensor | None = None
     _generator: torch.Generator = field(default_factory=torch.Generator)
     _noise: Tensor | None = None
 
-    def came_back(self) -> None:
-        """A request has come, and none was waiting."""
+    def note_return(self) -> None:
+        """Note that a request came while none was waiting."""
         if self.answered_at is not None:
             pause = time.perf_counter() - self.answered_at
             self.pause = pause if self.pause == math.inf else (self.pause + pause) / 2
 
     def begin(self, slot: int, seed: int | None, instruction: Tensor | None) -> int:
-        """Start with this memory; returns the seed, which is drawn if there is none."""
+        """Begin the episode in a slot; return the seed, which is drawn if there is none."""
         self.slot, self.instruction = slot, instruction
         seed = secrets.randbits(63) if seed is None else seed
         self._generator.manual_seed(seed)
         return seed
 
     def noise(self, horizon: int, action: int) -> Tensor:
-        """Of the next chunk. It stays the same until `acted`: a chunk that failed uses nothing
-        up.
-        """
+        """Return the noise of the next chunk (H A), the same until `use_noise`."""
         if self._noise is None:
             self._noise = torch.randn((horizon, action), generator=self._generator)
         return self._noise
 
-    def acted(self) -> None:
-        """The noise has been used."""
+    def use_noise(self) -> None:
+        """Note that a chunk was computed; the next one begins with other noise."""
         self._noise = None

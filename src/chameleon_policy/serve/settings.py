@@ -1,4 +1,4 @@
-"""Where a server listens and what it allows."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -8,42 +8,38 @@ from chameleon_policy.policy import Features
 from chameleon_policy.serve.authentication import NEW_TOKEN, check_token, is_loopback
 
 SLACK = 64 * 1024
-"""Bytes of a message beyond its numbers: names, headers, an instruction."""
+"""Bytes of a message beyond its arrays: names, headers, an instruction."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Where a server listens and what it allows. Seconds and counts are positive."""
+class ServerSettings:
+    """The address and the limits of a server. Seconds and counts are positive."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 for every network card, which needs a token."""
+    """Address to listen on; 0.0.0.0 (every network interface) needs a token."""
     port: int = 8765
-    """0: any that is free."""
+    """Port to listen on; 0: any free port."""
     token: str | None = field(default=None, repr=False)
-    """What clients have to know; None: nothing, which is allowed on this machine alone."""
+    """Secret that clients must send; None is allowed for clients on this machine alone."""
     max_sessions: int = 32
-    """Memories, of all clients together. They are made as they are needed."""
+    """Memories of all clients together, allocated on demand."""
     max_sessions_per_connection: int = 16
-    """So that no client has them all."""
+    """Memories of one client, so that none can have them all."""
     max_connections: int = 64
     max_waiting: int = 8
-    """Requests of one connection that are not answered yet; after that nothing more is read from
-    it.
-    """
+    """Unanswered requests of one connection, at which no more of it are read."""
     max_message_bytes: int | None = None
-    """None: one observation with pictures in float32, and 64 KiB."""
+    """Bytes of one message; None: one observation with images in float32, and 64 KiB."""
     max_sampling_steps: int = 100
-    """Of one chunk: what a single request can ask the processor for."""
+    """Sampling steps of one chunk, the cost of a single request."""
     idle_seconds: float = 120.0
-    """Without a request, after which a session is closed, and a connection that has none."""
+    """Time without a request after which a session is closed; also a connection without any."""
     send_seconds: float = 10.0
-    """A client that takes longer to receive one reply is dropped."""
+    """Time to receive one reply, after which a client is disconnected."""
     ping_seconds: float = 20.0
-    """Between pings, and for an answer to one: a machine that vanished is noticed after twice
-    that.
-    """
+    """Time between pings, and for the answer to one: a lost machine is noticed after both."""
     close_seconds: float = 2.0
-    """What clients get to say goodbye when the server stops."""
+    """Time for clients to close their connections when the server stops."""
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -65,12 +61,13 @@ class Settings:
             check_token(self.token)
         elif not is_loopback(self.host):
             raise ValueError(
-                f"host: {self.host or 'every address'} can be reached from other machines, and there is no token. "
-                f"Make one with: {NEW_TOKEN}  or serve this machine alone with: --host 127.0.0.1"
+                f"host: {self.host or 'every address'} can be reached from other machines, and "
+                f"there is no token. Make one with: {NEW_TOKEN}  or serve this machine alone with: "
+                "--host 127.0.0.1"
             )
 
     def message_bytes(self, features: Features) -> int:
-        """The longest message that is received."""
+        """Return the largest message to receive, in bytes."""
         if self.max_message_bytes is not None:
             return self.max_message_bytes
         pixels = sum(view.height * view.width * 3 for view in features.views)

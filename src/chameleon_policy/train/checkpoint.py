@@ -1,10 +1,10 @@
-"""A training run on disk, so that it can go on after any interruption.
+"""Checkpoints of a training run, which can be resumed after any interruption.
 
 run/
-    run.json                           what is being trained, on which data: compared when the run goes on
+    run.json                           the settings of the run, compared when it is resumed
     metrics.jsonl                      one line every few steps
-    checkpoints/step-<n>.safetensors   weights, EMA weights and optimizer, in one file that appears whole or not at all
-    policy/                            the EMA weights as a policy: what `chameleon eval` loads
+    checkpoints/step-<n>.safetensors   weights, averaged weights and optimizers, written atomically
+    policy/                            the averaged weights as a policy, for `chameleon eval`
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ from torch.optim import Optimizer
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.policy import VisuomotorPolicy
 
-SETTINGS, POLICY = "run.json", "policy"
+RUN_SETTINGS, POLICY = "run.json", "policy"
 FORMAT = "chameleon-training"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum")
-"""What AdamW, or Muon, keeps of every parameter."""
+"""Names of the state that AdamW or Muon keeps of every parameter."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come."""
+    """The progress of a run."""
 
     step: int
     """Optimizer steps taken."""
     seconds: float
-    """Time spent training, over all sittings."""
+    """Time spent training, over all sessions."""
     watched: int = 0
-    """Looks at rollouts and at held-out demonstrations taken."""
+    """Number of evaluations during training so far."""
 
 
 def policy_folder(run: Path | str) -> Path | str:
-    """Where the policy of a run lies; what is no run (a saved policy, a name on the hub) is
-    returned as it is.
+    """Return the folder of a run's policy.
+
+    The path of a saved policy, or a name on the hub, is returned unchanged.
     """
-    if not (Path(run) / SETTINGS).is_file():
+    if not (Path(run) / RUN_SETTINGS).is_file():
         return run
     if not (Path(run) / POLICY).is_dir():
         raise FileNotFoundError(
@@ -58,12 +59,12 @@ def policy_folder(run: Path | str) -> Path | str:
 
 
 def load_trained(run: Path | str, device: torch.device | str = "cpu") -> VisuomotorPolicy:
-    """The policy of a run, a saved one, or one that comes with the package, in eval mode.
+    """Load the policy of a run, a saved one, or one that comes with the package, in eval mode.
 
-    Weights may be stored in bfloat16 to save space; what is computed with them is float32.
+    Weights may be stored in bfloat16 to save space; computations with them are in float32.
     """
-    place = policy_folder(run)
-    return load_policy(place if Path(place).exists() else str(run), device=device).float()
+    folder = policy_folder(run)
+    return load_policy(folder if Path(folder).exists() else str(run), device=device).float()
 
 
 class Checkpoints:
@@ -75,22 +76,22 @@ class Checkpoints:
     def save(
         self,
         progress: Progress,
-        method: torch.nn.Module,
+        policy: torch.nn.Module,
         ema: Mapping[str, Tensor],
         optimizers: Sequence[Optimizer],
     ) -> Path:
         """Write a checkpoint, then remove the oldest ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        tensors = {f"weights/{name}": tensor for name, tensor in method.state_dict().items()}
+        tensors = {f"weights/{name}": tensor for name, tensor in policy.state_dict().items()}
         tensors |= {f"ema/{name}": tensor for name, tensor in ema.items()}
-        for name, parameter in method.named_parameters():
+        for name, parameter in policy.named_parameters():
             for optimizer in optimizers:
                 for moment, value in optimizer.state.get(parameter, {}).items():
                     tensors[f"optimizer/{moment}/{name}"] = value
         metadata = {"format": FORMAT, "progress": json.dumps(vars(progress))}
-        # Clones: tied weights would share memory, which the format does not allow.
+        # Clones, since tied weights share memory, which the format does not allow.
         content = safetensors.torch.save(
-            {name: t.detach().cpu().clone() for name, t in tensors.items()}, metadata
+            {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, metadata
         )
         path = self.folder / f"step-{progress.step:08d}.safetensors"
         unfinished = path.with_suffix(".unfinished")
@@ -99,7 +100,7 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        # damaged ones, or this run would not be here
+        # newer checkpoints are damaged: the run was resumed from an older one
         newer = [other for other in self._newest_first() if other > path]
         for old in [
             *newer,
@@ -110,10 +111,11 @@ class Checkpoints:
         return path
 
     def restore(
-        self, method: torch.nn.Module, ema: dict[str, Tensor], optimizers: Sequence[Optimizer]
+        self, policy: torch.nn.Module, ema: dict[str, Tensor], optimizers: Sequence[Optimizer]
     ) -> Progress | None:
-        """Load the newest checkpoint that can be read; None if the run has none. A damaged one is
-        passed over aloud.
+        """Load the newest checkpoint that can be read, and warn about damaged ones.
+
+        Returns its progress, or None if the run has no checkpoint.
         """
         found = self._newest_first()
         for path in found:
@@ -125,7 +127,7 @@ class Checkpoints:
                     stacklevel=2,
                 )
                 continue
-            _apply(path, tensors, method, ema, optimizers)
+            _apply(path, tensors, policy, ema, optimizers)
             return progress
         if found:
             raise ValueError(
@@ -141,7 +143,7 @@ def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:
     with safetensors.safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
-            raise ValueError("it is no training checkpoint")
+            raise ValueError("not a training checkpoint")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return Progress(**json.loads(metadata["progress"])), tensors
 
@@ -149,23 +151,23 @@ def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:
 def _apply(
     path: Path,
     tensors: dict[str, Tensor],
-    method: torch.nn.Module,
+    policy: torch.nn.Module,
     ema: dict[str, Tensor],
     optimizers: Sequence[Optimizer],
 ) -> None:
     try:
-        method.load_state_dict(dict(_below("weights/", tensors)), strict=True)
+        policy.load_state_dict(dict(_below("weights/", tensors)), strict=True)
     except RuntimeError as error:
         raise ValueError(f"{path} belongs to another policy: {error}") from error
     for name, value in _below("ema/", tensors):
         ema[name].copy_(value)
     owners = {
-        id(each): optimizer
+        id(parameter): optimizer
         for optimizer in optimizers
         for group in optimizer.param_groups
-        for each in group["params"]
+        for parameter in group["params"]
     }
-    for name, parameter in method.named_parameters():
+    for name, parameter in policy.named_parameters():
         state: dict[str, Any] = {}
         for moment in MOMENTS:
             kept = tensors.get(f"optimizer/{moment}/{name}")

@@ -1,14 +1,12 @@
-"""Hands the batches of every step to the training loop, and knows how long it had to wait for
-them.
-"""
+"""The feeder of the training loop: prepares batches, and measures the time spent on waiting."""
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -16,94 +14,83 @@ import torch
 from accelerate import Accelerator
 
 from chameleon_policy.policy import EpisodeBatch
-from chameleon_policy.train.appearance import Appearance, draw_appearance
+from chameleon_policy.train.augmentation import (
+    UNCHANGED,
+    Appearance,
+    Mirror,
+    augment,
+    draw_appearance,
+)
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.order import appearance_of, episodes_of_step, pace_of
+from chameleon_policy.train.sampling import (
+    Timeline,
+    appearance_generator,
+    episodes_of_step,
+    pace_generator,
+    recorded_timeline,
+    varied_timeline,
+)
 from chameleon_policy.train.store import EpisodeStore
-from chameleon_policy.train.timeline import Timeline, as_it_was, at_another_pace
 
-AHEAD = 2
-"""Steps that are prepared while the GPU is busy, when the data do not fit on it; their batches,
-uint8, wait there.
-"""
+PREFETCHED = 3
+"""Steps that are prepared while the GPU is busy, if the episodes do not fit on it; their batches,
+uint8, wait there."""
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
-    """A stretch of the episodes of one part."""
+class EpisodeWindow:
+    """A stretch of time of the episodes of a sub-batch, on the device of the policy."""
 
     batch: EpisodeBatch
-    looks: list[Appearance]
-    """What its episodes are to look like, until the batch has arrived and does."""
     survivors: list[int]
-    """Which rows of the window before are still there."""
+    """Rows of the previous window whose episodes go on in this one."""
     weight: float
-    """Share of the part's valid time steps."""
+    """Share of the sub-batch's valid time steps."""
     last: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What one process handles at a time: some episodes of a step's batch."""
-
-    number: int
-    """Place in the whole batch, whichever process has it."""
-    windows: list[Window]
-    """In order; where the policy computes, once `next_step` has returned them."""
+SubBatches = dict[int, list[EpisodeWindow]]
+"""The windows of each sub-batch that a process handles, by its index in the whole batch."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Shipment:
-    """The parts of a step on their way to the GPU, beside what it computes."""
-
-    parts: list[Part]
-    arrival: torch.cuda.Event
-
-    def receive(self) -> list[Part]:
-        """The parts, for use on the current stream from now on."""
-        stream = torch.cuda.current_stream()
-        stream.wait_event(self.arrival)
-        for part in self.parts:
-            for window in part.windows:
-                window.batch.record_stream(stream)
-        return self.parts
-
-
-def chosen_episodes(store: EpisodeStore, config: TrainingConfig, step: int) -> list[int]:
-    """Numbers of the episodes of a step's batch."""
-    of_a_pass = store.pass_of_equal_frames if config.equal_frames else None
-    return episodes_of_step(config.seed, step, config.batch, store.lengths, of_a_pass)
+def sampled_episodes(store: EpisodeStore, config: TrainingConfig, step: int) -> list[int]:
+    """Return the indices of the episodes of a step's batch."""
+    episodes = store.balanced_pass if config.equal_frames else None
+    return episodes_of_step(config.seed, step, config.batch, store.lengths, episodes)
 
 
 class Feeder:
-    """Prepares the parts of this process, step after step; ahead of time if every batch has to
-    travel to the GPU.
+    """The batches of this process, step after step.
+
+    If the episodes do not lie on the GPU, a thread prepares them ahead of time, once the feeder is
+    entered as a context.
     """
 
     def __init__(
-        self, store: EpisodeStore, config: TrainingConfig, accelerator: Accelerator, first_step: int
+        self,
+        store: EpisodeStore,
+        config: TrainingConfig,
+        accelerator: Accelerator,
+        first_step: int,
+        mirror: Mirror | None = None,
     ) -> None:
-        self._store, self._config = store, config
-        self._parts = accelerator.num_processes * config.accumulate
-        self._mine = range(
-            accelerator.process_index * config.accumulate,
-            (accelerator.process_index + 1) * config.accumulate,
-        )
+        self._store, self._config, self._mirror = store, config, mirror
+        self._size = config.batch // (accelerator.num_processes * config.accumulate)
+        first = accelerator.process_index * config.accumulate
+        self._indices = range(first, first + config.accumulate)
         self._step = first_step
         self._frames = 0
         self._waited, self._since = 0.0, time.perf_counter()
-        self._ready: queue.Queue[_Shipment | BaseException] = queue.Queue(AHEAD)
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._prefetched: deque[Future[tuple[SubBatches, torch.cuda.Event]]] = deque()
 
     def __enter__(self) -> Self:
         if not self._store.resident:
-            stream = torch.cuda.Stream(self._store.device)
-            self._thread = threading.Thread(
-                target=self._work_ahead, args=(self._step, stream), daemon=True
-            )
-            self._thread.start()
-        self._since = time.perf_counter()
+            self._stream = torch.cuda.Stream(self._store.device)
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+            for step in range(self._step, self._step + PREFETCHED):
+                self._prefetched.append(self._thread.submit(self._copied, step, self._stream))
+        self.restart_clock()
         return self
 
     def __exit__(
@@ -112,124 +99,101 @@ class Feeder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._closing.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.shutdown(cancel_futures=True)
 
-    def next_step(self) -> list[Part]:
-        """This process's parts of the next step."""
+    def next_step(self) -> SubBatches:
+        """Return this process's sub-batches of the next step."""
         started = time.perf_counter()
         if self._thread is None:
-            parts = self._arrived(self._prepare(self._step))
+            sub_batches = self._sub_batches(self._step)
         else:
-            ready = self._ready.get()
-            if isinstance(ready, BaseException):
-                raise ready
-            parts = ready.receive()
-        chosen = chosen_episodes(self._store, self._config, self._step)
-        self._frames += sum(self._store.lengths[episode] for episode in chosen)
+            sub_batches = _received(*self._prefetched.popleft().result())
+            ahead = self._step + PREFETCHED
+            self._prefetched.append(self._thread.submit(self._copied, ahead, self._stream))
+        episodes = sampled_episodes(self._store, self._config, self._step)
+        self._frames += sum(self._store.lengths[episode] for episode in episodes)
         self._step += 1
         self._waited += time.perf_counter() - started
-        return parts
+        return sub_batches
 
-    def figures(self, steps: int) -> dict[str, float]:
-        """Frames a second (of the demonstrations as they were, at whatever pace they are shown) and
-        the share of time spent waiting for data, since the last call, `steps` ago.
+    def throughput(self, steps: int) -> dict[str, float]:
+        """Return metrics of the time since the last call, which was `steps` steps ago.
+
+        These are the frames per second (of the episodes as recorded), the share of time spent
+        waiting for data, and the milliseconds per step.
         """
         passed = max(time.perf_counter() - self._since, 1e-9)
-        result = {
+        metrics = {
             "frames_per_second": self._frames / passed,
             "data_wait": self._waited / passed,
             "step_ms": 1e3 * passed / steps,
         }
         self.restart_clock()
-        return result
+        return metrics
 
     def restart_clock(self) -> None:
-        """Leave out of the figures what was no training."""
+        """Exclude the time since the last call of `throughput` from its metrics."""
         self._frames, self._waited, self._since = 0, 0.0, time.perf_counter()
 
-    def _work_ahead(self, step: int, stream: torch.cuda.Stream) -> None:
-        while not self._closing.is_set():
-            try:
-                ready: _Shipment | BaseException = self._ship(self._prepare(step), stream)
-            except BaseException as error:  # it belongs to the thread that asks for the batch
-                ready = error
-            while not self._closing.is_set():
-                try:
-                    self._ready.put(ready, timeout=0.2)
-                    break
-                except queue.Full:
-                    continue
-            step += 1
-
-    def _prepare(self, step: int) -> list[Part]:
-        config = self._config
-        chosen = chosen_episodes(self._store, config, step)
-        size = config.batch // self._parts
-        return [
-            Part(
-                number,
-                list(
-                    self._windows(
-                        [self._shown(step, place, chosen[place]) for place in _share(number, size)]
-                    )
-                ),
-            )
-            for number in self._mine
-        ]
-
-    def _shown(self, step: int, place: int, episode: int) -> Timeline:
-        """How the episode at this place of a step's batch is shown."""
-        config, length = self._config, self._store.lengths[episode]
-        timeline = as_it_was(episode, length)
-        if step < config.plain_steps:
-            return timeline
-        if config.another_pace:
-            rng, decisions = pace_of(config.seed, step, place), self._store.decisions[episode].steps
-            timeline = at_another_pace(
-                episode, length, decisions, rng, config.uneven_pace, config.longer_retention
-            )
-        if config.another_look:
-            rng = appearance_of(config.seed, step, place)
-            timeline = replace(
-                timeline, appearance=draw_appearance(rng, config.mirror, config.tint, config.warp)
-            )
-        return timeline
-
-    def _ship(self, parts: list[Part], stream: torch.cuda.Stream) -> _Shipment:
+    def _copied(self, step: int, stream: torch.cuda.Stream) -> tuple[SubBatches, torch.cuda.Event]:
+        """Prepare a step's sub-batches on a stream, with an event that marks their arrival."""
         with torch.cuda.stream(stream):
-            return _Shipment(self._arrived(parts), stream.record_event())
+            return self._sub_batches(step), stream.record_event()
 
-    def _arrived(self, parts: list[Part]) -> list[Part]:
-        """The parts where the policy computes, which is also where pictures are changed
-        quickest.
-        """
-        return [
-            Part(part.number, [self._arrived_window(window) for window in part.windows])
-            for part in parts
-        ]
+    def _sub_batches(self, step: int) -> SubBatches:
+        episodes = sampled_episodes(self._store, self._config, step)
+        sub_batches = {}
+        for sub_batch in self._indices:
+            indices = range(sub_batch * self._size, (sub_batch + 1) * self._size)
+            timelines = [self._timeline(step, index, episodes[index]) for index in indices]
+            appearances = [self._appearance(step, index) for index in indices]
+            sub_batches[sub_batch] = list(self._windows(timelines, appearances))
+        return sub_batches
 
-    def _arrived_window(self, window: Window) -> Window:
-        batch = self._store.dressed(window.batch.to(self._store.device), window.looks)
-        return replace(window, batch=batch, looks=[])
+    def _timeline(self, step: int, index: int, episode: int) -> Timeline:
+        """Return the timeline of the episode at this index of a step's batch."""
+        config, length = self._config, self._store.lengths[episode]
+        if step < config.plain_steps or not config.varies_pace:
+            return recorded_timeline(episode, length)
+        return varied_timeline(
+            episode,
+            length,
+            self._store.decisions[episode].steps,
+            pace_generator(config.seed, step, index),
+            config.uneven_pace,
+            config.longer_retention,
+        )
 
-    def _windows(self, shown: list[Timeline]) -> Iterator[Window]:
-        longest, frames = max(map(len, shown)), sum(map(len, shown))
+    def _appearance(self, step: int, index: int) -> Appearance:
+        """Return the appearance of the episode at this index of a step's batch."""
+        config = self._config
+        if step < config.plain_steps or not config.varies_appearance:
+            return UNCHANGED
+        rng = appearance_generator(config.seed, step, index)
+        return draw_appearance(rng, config.mirror, config.tint, config.warp)
+
+    def _windows(
+        self, timelines: Sequence[Timeline], appearances: Sequence[Appearance]
+    ) -> Iterator[EpisodeWindow]:
+        """Yield the windows of a sub-batch; images are augmented where the policy computes."""
+        longest, frames = max(map(len, timelines)), sum(map(len, timelines))
         stride = self._config.window or longest
         for first in range(0, longest, stride):
-            survivors = [row for row, each in enumerate(shown) if len(each) > first]
-            shown = [shown[row] for row in survivors]
-            batch = self._store.batch(shown, first, stride, self._config.emphasis)
-            valid = sum(min(stride, len(each) - first) for each in shown)
-            yield Window(
-                batch,
-                [each.appearance for each in shown],
-                survivors,
-                valid / frames,
-                first + stride >= longest,
-            )
+            survivors = [row for row, timeline in enumerate(timelines) if len(timeline) > first]
+            timelines = [timelines[row] for row in survivors]
+            appearances = [appearances[row] for row in survivors]
+            batch = self._store.batch(timelines, first, stride, self._config.emphasis)
+            batch = augment(batch.to(self._store.device), appearances, self._mirror)
+            valid = sum(min(stride, len(timeline) - first) for timeline in timelines)
+            yield EpisodeWindow(batch, survivors, valid / frames, first + stride >= longest)
 
 
-def _share(number: int, size: int) -> range:
-    return range(number * size, (number + 1) * size)
+def _received(sub_batches: SubBatches, arrival: torch.cuda.Event) -> SubBatches:
+    """Return sub-batches that were copied on another stream, for use on the current one."""
+    stream = torch.cuda.current_stream()
+    stream.wait_event(arrival)
+    for windows in sub_batches.values():
+        for window in windows:
+            window.batch.record_stream(stream)
+    return sub_batches

@@ -1,14 +1,13 @@
-"""The forward and backward pass of a training step as one launch: thousands of kernels, recorded
-once and replayed.
+"""CUDA graphs of training steps.
 
-A short step would otherwise wait for Python. A graph belongs to one shape of batch: the first batch
-of a shape runs as usual, the second is recorded. One runs at a time, so they share the memory of
-their activations and, most of them, of their batches; each keeps gradients of its own.
+Thousands of kernels are recorded once and replayed in one launch, so that a short step does not
+wait for Python. A graph belongs to one shape of batch: the first batch of a shape runs without a
+graph, the second is recorded. Only one graph runs at a time, so that they share the memory of their
+activations and, mostly, of their batches. Each graph has gradients of its own.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,49 +16,46 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chameleon_policy.policy import EpisodeBatch
+from chameleon_policy.policy import EpisodeBatch, VisuomotorPolicy
 
 LENGTH_MULTIPLE = 8
 """Batches are padded to a multiple of this many time steps, long ones to a larger one, so that
-there are few shapes.
-"""
+there are few shapes."""
 MOST_SHAPES = 24
-"""Shapes beyond this many run without a graph."""
-
-
-def loss_options(method: Any) -> dict[str, bool]:
-    """What a method's loss can leave out in training: checks that wait for the device, and the
-    memory after an episode.
-    """
-    taken = inspect.signature(method.loss).parameters
-    return {name: False for name in ("check_values", "keep_state") if name in taken}
+"""Number of shapes with a graph."""
+MEMORY_ALLOCATION = 2
+"""CUDA's code of the error that memory is full, cudaErrorMemoryAllocation."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Recording:
+    """A graph with the tensors that it reads and writes."""
+
     graph: torch.cuda.CUDAGraph
     batch: EpisodeBatch
-    figures: dict[str, Tensor]
+    metrics: dict[str, Tensor]
     gradients: list[tuple[nn.Parameter, Tensor | None]]
 
 
 class GraphedLoss:
-    """Loss and gradients of batches: `figures = graphed(batch)` leaves the gradients where
-    `backward` would.
+    """The loss of a policy on whole episodes, with its backward pass.
+
+    `metrics = graphed(batch)` leaves the gradients where `backward` would.
     """
 
-    def __init__(self, method: Any, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
-        self.method, self.autocast = method, autocast
-        self.options = loss_options(method)
+    def __init__(
+        self, policy: VisuomotorPolicy, autocast: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        self.policy, self.autocast = policy, autocast
         self.recordings: dict[Any, _Recording | None] = {}
-        """None: this shape was seen once."""
+        """The recording of each shape; None after the first batch of a shape."""
         self.short_of_memory = False
         self.pool: Any = None
         self._batch_memory: dict[tuple[str, torch.dtype], Tensor] = {}
-        """Name of a tensor in a batch and its type -> room for it."""
+        """Memory for each tensor of a batch, by its name and type."""
 
     def __call__(self, batch: EpisodeBatch) -> dict[str, Tensor]:
-        """The loss and its parts, detached."""
+        """Return the loss and its parts, detached, and leave gradients in the parameters."""
         shape = tuple(
             (name, tuple(tensor.shape), tensor.dtype) for name, tensor in batch.tensors().items()
         )
@@ -67,10 +63,10 @@ class GraphedLoss:
             if len(self.recordings) == MOST_SHAPES or self.short_of_memory:
                 return self._run(batch)
             self.recordings[shape] = None
-            figures = self._run(batch)
-            # recordings have a memory of their own, and another process may need this one
+            metrics = self._run(batch)
+            # Graphs have memory of their own, and another process may need this one.
             torch.cuda.empty_cache()
-            return figures
+            return metrics
         recording = self.recordings[shape]
         if recording is None:
             recording = self._record(batch)
@@ -79,20 +75,19 @@ class GraphedLoss:
                 del self.recordings[shape]
                 return self._run(batch)
             self.recordings[shape] = recording
-        for mine, given in zip(
-            recording.batch.tensors().values(), batch.tensors().values(), strict=True
-        ):
-            mine.copy_(given)
+        recorded = recording.batch.tensors()
+        for name, tensor in batch.tensors().items():
+            recorded[name].copy_(tensor)
         recording.graph.replay()
         for parameter, gradient in recording.gradients:
             parameter.grad = gradient
-        return {name: value.clone() for name, value in recording.figures.items()}
+        return {name: value.clone() for name, value in recording.metrics.items()}
 
     def _keep(self, batch: EpisodeBatch) -> EpisodeBatch:
-        """A copy of a batch in memory that recordings share.
+        """Copy a batch into memory that recordings share.
 
-        Where it does not fit, there is new memory of twice the size, and earlier recordings keep
-        the old one: however the lengths come, all of it together is a few batches.
+        Where it does not fit, new memory of twice the size is allocated, and earlier recordings
+        keep the old one: in any order of lengths, all memory together is that of a few batches.
         """
 
         def keep(name: str, tensor: Tensor) -> Tensor:
@@ -111,27 +106,38 @@ class GraphedLoss:
 
     def _run(self, batch: EpisodeBatch) -> dict[str, Tensor]:
         with self.autocast():
-            loss = self.method.loss(batch, **self.options)
+            loss = self.policy.loss(batch, check_values=False, keep_state=False)
         loss.total.backward()
         return {"loss": loss.total.detach(), **loss.parts}
 
     def _record(self, batch: EpisodeBatch) -> _Recording | None:
-        """A recording, or None where memory does not suffice for one beside what is there."""
-        self.method.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()  # what running without a graph had used
+        """Return a recording, or None if the GPU's memory does not suffice for one."""
+        self.policy.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()  # frees the memory of steps that ran without a graph
         graph = torch.cuda.CUDAGraph()
         try:
             kept = self._keep(batch)
-            # A host that waits would make the recording fail; what another thread does beside it is
-            # its own affair.
+            # Waiting for the device would end the recording with an error; other threads may wait.
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-                figures = self._run(kept)
+                metrics = self._run(kept)
         except RuntimeError as error:
-            if "out of memory" not in f"{error} {error.__context__}":
+            if not _is_out_of_memory(error):
                 raise
-            # what was recorded up to here has never been computed
-            self.method.zero_grad(set_to_none=True)
+            # what has been recorded so far was never computed
+            self.policy.zero_grad(set_to_none=True)
             return None
         self.pool = self.pool or graph.pool()
-        gradients = [(parameter, parameter.grad) for parameter in self.method.parameters()]
-        return _Recording(graph, kept, figures, gradients)
+        gradients = [(parameter, parameter.grad) for parameter in self.policy.parameters()]
+        return _Recording(graph, kept, metrics, gradients)
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether the GPU's memory was full, according to an error or the one before it.
+
+    Ending a recording after such an error raises another one.
+    """
+    if error is None:
+        return False
+    of_allocator = isinstance(error, torch.cuda.OutOfMemoryError)
+    of_cuda = getattr(error, "error_code", None) == MEMORY_ALLOCATION  # a torch.AcceleratorError
+    return of_allocator or of_cuda or _is_out_of_memory(error.__context__)

@@ -1,30 +1,79 @@
-"""What a policy makes of demonstrations that it is not trained on: its losses, and whether it
-remembers.
+"""Evaluation on held-out demonstrations: the losses of a policy, and whether it remembers.
 
-The probe answers the second question without a simulator. A linear classifier reads the answer of
-every decision from the working state h at that moment; it is fitted to the demonstrations of the
-training and asked about the others. At chance, the memory holds nothing that the action head could
-act on.
+A probe answers the second question without a simulator. A linear classifier reads the answer of
+every decision from the working state h at that moment; it is fitted to demonstrations that are
+trained on and scored on the held-out ones. At chance, the memory holds nothing that the action head
+could act on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from chameleon_policy.policy import EpisodeBatch, VisuomotorPolicy
-from chameleon_policy.train.linear_probe import LinearProbe
 from chameleon_policy.train.loop import Watch
-from chameleon_policy.train.order import seed_noise
-from chameleon_policy.train.store import Emphasis, EpisodeStore
+from chameleon_policy.train.sampling import Emphasis, seed_noise
+from chameleon_policy.train.store import EpisodeStore
 
 BATCH = 16
 LARGEST_FIT = 256
-"""Demonstrations of one task in the training that a probe is fitted to."""
+"""Most demonstrations of one task that a probe is fitted to."""
+PENALTY = 1e-2
+"""Penalty on the squared weights of a probe; representations may have more dimensions than there
+are demonstrations."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearProbe:
+    """The linear classifier softmax(W (x - mean) / spread + b).
+
+    An action head could read whatever it reads.
+    """
+
+    mean: Tensor
+    spread: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    @classmethod
+    def fit(cls, rows: Tensor, answers: Tensor, classes: int) -> Self:
+        """Fit a probe to rows (M D) with answers (M), by penalised cross-entropy."""
+        mean, spread = rows.mean(0), rows.std(0, correction=0).clamp(min=1e-6)
+        known = (rows - mean) / spread
+        weight = torch.zeros(classes, known.shape[1], device=known.device, requires_grad=True)
+        bias = torch.zeros(classes, device=known.device, requires_grad=True)
+        optimizer = torch.optim.LBFGS([weight, bias], max_iter=100, line_search_fn="strong_wolfe")
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = (
+                F.cross_entropy(known @ weight.T + bias, answers) + PENALTY * weight.square().sum()
+            )
+            loss.backward()
+            return loss
+
+        with torch.autocast(known.device.type, enabled=False), torch.enable_grad():
+            optimizer.step(closure)
+        return cls(mean, spread, weight.detach(), bias.detach())
+
+    def probabilities(self, rows: Tensor) -> Tensor:
+        """Return the probability of every answer, (... D) to (... classes)."""
+        with torch.autocast(rows.device.type, enabled=False):
+            return torch.softmax(
+                (rows - self.mean) / self.spread @ self.weight.T + self.bias, dim=-1
+            )
+
+    def predict(self, rows: Tensor) -> Tensor:
+        """Return the most likely answer of every row, (... D) to (...)."""
+        return self.probabilities(rows).argmax(-1)
 
 
 def watch_held_out(
@@ -33,58 +82,57 @@ def watch_held_out(
     autocast: Callable[[], AbstractContextManager[object]],
     emphasis: Emphasis | None = None,
 ) -> Watch:
-    """Losses over the episodes that are held out, with the training's emphasis, and how many of
-    their answers a probe reads.
+    """Return a watch that computes the losses of held-out episodes and the accuracy of a probe.
 
-    Every task, told by its instruction, has a probe of its own, and where there are several a
-    figure of its own too.
+    Losses are weighted by the emphasis of the training. Every task, told apart by its instruction,
+    has a probe of its own, and with several tasks also a metric of its own.
     """
     known, asked = _by_task(trained), _by_task(held_out)
     probed = [task for task in asked if task in known]
 
     @torch.no_grad()
-    def watch(policy: nn.Module) -> Mapping[str, float]:
-        assert isinstance(policy, VisuomotorPolicy)
+    def watch(policy: VisuomotorPolicy) -> Mapping[str, float]:
         with autocast():
-            figures = _losses(policy, held_out, emphasis)
+            metrics = _losses(policy, held_out, emphasis)
             right = {
                 task: probe(
-                    *_decided(policy, trained, known[task]),
-                    *_decided(policy, held_out, asked[task]),
+                    *_decision_states(policy, trained, known[task]),
+                    *_decision_states(policy, held_out, asked[task]),
                 ).float()
                 for task in probed
             }
         if right:
-            figures["held_out_probe"] = float(torch.cat(list(right.values())).mean())
+            metrics["held_out_probe"] = float(torch.cat(list(right.values())).mean())
         if len(right) > 1:
-            figures |= {probe_of(task): float(each.mean()) for task, each in right.items()}
-        return figures
+            metrics |= {probe_metric(task): float(hits.mean()) for task, hits in right.items()}
+        return metrics
 
     return watch
 
 
-def probe_of(instruction: str) -> str:
-    """The figure that tells of one task among several."""
+def probe_metric(instruction: str) -> str:
+    """Return the name of the probe's accuracy on one task among several."""
     return f"held_out_probe/{instruction}"
 
 
 def probe(known: Tensor, answers: Tensor, asked: Tensor, right: Tensor) -> Tensor:
-    """Of which rows of `asked` (N D) a linear classifier that was fitted to `known` (M D) tells the
-    answer.
+    """Fit a linear classifier to `known` (M D) and test it on `asked` (N D).
+
+    Returns a mask (N) of the rows whose answer it predicts rightly.
     """
     classes = int(max(answers.max(), right.max())) + 1
-    return LinearProbe.fit(known, answers, classes).told(asked) == right
+    return LinearProbe.fit(known, answers, classes).predict(asked) == right
 
 
 def _by_task(store: EpisodeStore) -> dict[str, list[int]]:
-    """Episodes with answers, by instruction; at most LARGEST_FIT, from everywhere in the store."""
+    """Return episodes with answers by instruction, at most LARGEST_FIT, spread over the store."""
     found: dict[str, list[int]] = {}
     for episode, decisions in enumerate(store.decisions):
         if decisions.answers:
             found.setdefault(decisions.instruction, []).append(episode)
     for task, episodes in found.items():
-        places = np.linspace(0, len(episodes) - 1, min(LARGEST_FIT, len(episodes))).astype(int)
-        found[task] = [episodes[place] for place in places]
+        spread = np.linspace(0, len(episodes) - 1, min(LARGEST_FIT, len(episodes))).astype(int)
+        found[task] = [episodes[index] for index in spread]
     return found
 
 
@@ -93,8 +141,8 @@ def _losses(
 ) -> dict[str, float]:
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for number, batch in enumerate(_batches(policy, store, range(len(store)), emphasis)):
-        seed_noise(0, number, 0)  # the same noise and flow times at every look
+    for index, batch in enumerate(_batches(policy, store, range(len(store)), emphasis)):
+        seed_noise(0, index, 0)  # the same noise and flow times in every evaluation
         for name, value in policy.loss(batch, keep_state=False).parts.items():
             if name in ("action", "decision_loss") and bool(value.isfinite()):
                 sums[name] = sums.get(name, 0.0) + float(value) * len(batch.valid)
@@ -102,23 +150,23 @@ def _losses(
     return {f"held_out_{name}": total / counts[name] for name, total in sums.items()}
 
 
-def _decided(
-    policy: VisuomotorPolicy, store: EpisodeStore, chosen: Sequence[int]
+def _decision_states(
+    policy: VisuomotorPolicy, store: EpisodeStore, episodes: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """h at every decision of the chosen episodes (N D), and the answers (N).
+    """Return h at every decision of some episodes (N D), and the answers (N).
 
-    Methods without an h have what their heads read there, up to all tokens of two frames: more
-    numbers to read from.
+    Methods without an h have there the input of their heads, up to all tokens of two frames: more
+    dimensions to read from.
     """
-    decisions = [store.decisions[episode] for episode in chosen]
-    batches = _batches(policy, store, chosen)
+    decisions = [store.decisions[episode] for episode in episodes]
+    batches = _batches(policy, store, episodes)
     working = [states for batch in batches for states in policy.working_states(batch.observation)]
     rows = [
-        states[list(each.steps)].flatten(1).float()
-        for states, each in zip(working, decisions, strict=True)
+        states[list(asked.steps)].flatten(1).float()
+        for states, asked in zip(working, decisions, strict=True)
     ]
     answers = torch.tensor(
-        [answer for each in decisions for answer in each.answers], device=policy.device
+        [answer for asked in decisions for answer in asked.answers], device=policy.device
     )
     return torch.cat(rows), answers
 
@@ -126,8 +174,8 @@ def _decided(
 def _batches(
     policy: VisuomotorPolicy,
     store: EpisodeStore,
-    chosen: Sequence[int],
+    episodes: Sequence[int],
     emphasis: Emphasis | None = None,
 ) -> Iterator[EpisodeBatch]:
-    for first in range(0, len(chosen), BATCH):
-        yield store.batch(chosen[first : first + BATCH], emphasis=emphasis).to(policy.device)
+    for first in range(0, len(episodes), BATCH):
+        yield store.batch(episodes[first : first + BATCH], emphasis=emphasis).to(policy.device)

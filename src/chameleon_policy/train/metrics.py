@@ -1,49 +1,64 @@
-"""Figures of a run: always as JSON lines, if wanted in TensorBoard and Weights & Biases too."""
+"""Metrics of a run: JSON lines, TensorBoard, Weights & Biases, and the display on the terminal."""
 
 from __future__ import annotations
 
 import json
 import math
 import secrets
+import time
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as Bar
 
 from chameleon_policy.train.checkpoint import Progress
 
 METRICS = "metrics.jsonl"
 Logger = Literal["tensorboard", "wandb"]
 
+SHOWN = {"loss": "loss", "action": "action", "control_jepa": "jepa", "decision_loss": "decision"}
+"""Metrics on the terminal, with their labels."""
+SECONDS_BETWEEN_LINES = 10.0
+"""Time between two lines where standard error is no terminal."""
+
 
 class Sink(Protocol):
-    """Takes the figures of a step."""
+    """A destination of metrics."""
 
-    def write(self, step: int, figures: dict[str, float]) -> None:
-        """Keep them."""
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """Write the metrics of a step."""
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
 
 
 class JsonLines:
-    """metrics.jsonl; when a run goes on, lines that will be written again are dropped: later steps,
-    repeated looks.
+    """The sink metrics.jsonl.
+
+    When a run is resumed, lines that will be written again are dropped: those of later steps, and
+    those of evaluations that will be repeated.
     """
 
     def __init__(self, path: Path, progress: Progress) -> None:
-        kept, looks = [], 0
+        kept, evaluations = [], 0
         for line in read_metrics(path):
-            is_look = "loss" not in line
-            looks += is_look
-            if line["step"] <= progress.step and (not is_look or looks <= progress.watched):
+            is_evaluation = "loss" not in line
+            evaluations += is_evaluation
+            if line["step"] <= progress.step and (
+                not is_evaluation or evaluations <= progress.watched
+            ):
                 kept.append(line)
         unfinished = path.with_suffix(".unfinished")
         unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
         unfinished.replace(path)
         self._file = path.open("a", buffering=1)
 
-    def write(self, step: int, figures: dict[str, float]) -> None:
-        """One line; what is not a number (no deciding step was drawn) is left out."""
-        known = {name: value for name, value in figures.items() if not math.isnan(value)}
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """Write one line, without NaN (no deciding step was drawn)."""
+        known = {name: value for name, value in metrics.items() if not math.isnan(value)}
         self._file.write(json.dumps({"step": step, **known}) + "\n")
 
     def close(self) -> None:
@@ -52,7 +67,7 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Event files in run/tensorboard."""
+    """The sink of event files in run/tensorboard."""
 
     def __init__(self, run: Path, resume_at: int) -> None:
         try:
@@ -63,18 +78,18 @@ class TensorBoard:
             ) from error
         self._writer: Any = SummaryWriter(str(run / "tensorboard"), purge_step=resume_at or None)
 
-    def write(self, step: int, figures: dict[str, float]) -> None:
-        """One scalar per figure."""
-        for name, value in figures.items():
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """Write one scalar per metric."""
+        for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Flush."""
+        """Flush and close the event file."""
         self._writer.close()
 
 
 class WeightsAndBiases:
-    """A run on wandb, or offline with WANDB_MODE=offline; it goes on under the same id."""
+    """A run on wandb, offline with WANDB_MODE=offline; it is resumed under the same id."""
 
     def __init__(self, run: Path, settings: dict[str, Any]) -> None:
         try:
@@ -100,19 +115,19 @@ class WeightsAndBiases:
                 f"wandb: {error}. Log in with `wandb login`, or set WANDB_MODE=offline"
             ) from error
 
-    def write(self, step: int, figures: dict[str, float]) -> None:
-        """One row."""
-        self._run.log(figures, step=step)
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """Write one row."""
+        self._run.log(metrics, step=step)
 
     def close(self) -> None:
-        """End the run."""
+        """Finish the run."""
         self._run.finish()
 
 
 def open_sinks(
     run: Path, loggers: tuple[Logger, ...], settings: dict[str, Any], progress: Progress
 ) -> list[Sink]:
-    """The sinks of a run."""
+    """Open the sinks of a run."""
     sinks: list[Sink] = [JsonLines(run / METRICS, progress)]
     if "tensorboard" in loggers:
         sinks.append(TensorBoard(run, progress.step))
@@ -122,7 +137,7 @@ def open_sinks(
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last line that a kill cut short is left out."""
+    """Return the lines of a metrics.jsonl, without a last line that a kill cut short."""
     lines = []
     for text in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -130,3 +145,59 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return lines
+
+
+class Display:
+    """The progress of a run: a bar on a terminal, a line now and then in a log file.
+
+    Only the first process shows it.
+    """
+
+    def __init__(self, console: Console, active: bool) -> None:
+        self._console, self._active = console, active
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[metrics]}"),
+            console=console,
+            disable=not (active and console.is_terminal),
+        )
+        self._task = self._bar.add_task("training", total=1.0, metrics="")
+        self._printed_at = -SECONDS_BETWEEN_LINES
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, progress: Progress, share: float, metrics: dict[str, float]) -> None:
+        """Show the newest metrics when `share` of the budget is spent."""
+        parts = [f"{label} {metrics[name]:.4f}" for name, label in SHOWN.items() if name in metrics]
+        left = progress.seconds * (1 - share) / max(share, 1e-6)
+        speed = f"{metrics['frames_per_second']:,.0f} frames/s, {_clock(left)} left"
+        text = f"step {progress.step}: {', '.join(parts)}; {speed}"
+        self._bar.update(self._task, completed=share, metrics=text)
+        if (
+            not self._console.is_terminal
+            and time.monotonic() - self._printed_at > SECONDS_BETWEEN_LINES
+        ):
+            self.print(text)
+            self._printed_at = time.monotonic()
+
+    def print(self, text: str) -> None:
+        """Print a line that stays."""
+        if self._active:
+            self._console.print(text, soft_wrap=True, highlight=False)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"

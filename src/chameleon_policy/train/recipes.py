@@ -1,37 +1,39 @@
-"""Recipes: settings of a training under a name, as default instances. Options beside a recipe count
-more.
+"""Recipes: named settings of a training, as default instances that options override.
 
-Where a recipe leaves the paper's settings, docs/deviations.md says what was measured and what was
-not.
+docs/deviations.md says where a recipe departs from the paper's settings, and what was measured.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from chameleon_policy.policy import ObjectiveConfig
-from chameleon_policy.train.config import TrainingConfig
+from chameleon_policy.train.config import RunConfig, TrainingConfig
 
 RecipeName = Literal["camo", "camo-state"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a policy is trained, whatever the data and the method are."""
+    """Settings of a training for any data and method."""
 
     horizon: int
     """Actions in one predicted chunk."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig
 
-    def trained_with(self, **training: Any) -> TrainingConfig:
-        """Return its training with other settings; a budget in `steps` replaces the one in
-        minutes.
+    def run(self, data: tuple[Path, ...], training: dict[str, Any], **options: Any) -> RunConfig:
+        """Configure a run on some data.
+
+        `training` and `options` override settings of the recipe and of `RunConfig`; a budget in
+        `steps` replaces the one in minutes.
         """
         if training.get("steps") is not None:
             training = {"minutes": None, **training}
-        return replace(self.training, **training)
+        settings = {"horizon": self.horizon, "objective": self.objective, **options}
+        return RunConfig(data=data, training=replace(self.training, **training), **settings)
 
 
 RECIPES: dict[RecipeName, Recipe] = {

@@ -1,6 +1,4 @@
-"""SIGTERM, Ctrl-C and a terminal that closes ask a run to stop after the current step, so that it
-can save first.
-"""
+"""Signals that stop a run after its current step: SIGTERM, Ctrl-C and a terminal that closes."""
 
 from __future__ import annotations
 
@@ -11,25 +9,26 @@ from typing import Any, Self
 
 
 class StopRequest:
-    """Remembers the first such signal while it is entered; a second one acts as usual."""
+    """The first such signal since the context was entered; a second one acts as usual."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        # elsewhere Python takes no signals
+        # Python lets only the main thread handle signals.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup is meant
-                    self._before[number] = signal.signal(number, self._note)
+                # nohup ignores SIGHUP, and it has to stay ignored
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._handle)
         return self
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        self._give_back()
+        self._restore_handlers()
 
-    def _give_back(self) -> None:
+    def _restore_handlers(self) -> None:
         while self._before:
             number, handler = self._before.popitem()
             signal.signal(number, handler)
@@ -40,4 +39,4 @@ class StopRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._give_back()
+        self._restore_handlers()

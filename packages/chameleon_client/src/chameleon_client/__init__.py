@@ -1,6 +1,6 @@
 """The robot's side of a Chameleon policy server.
 
-Read in this order: wire (what travels) -> metadata -> errors -> client -> session.
+Read in this order: wire (messages and their bytes) -> metadata -> errors -> client -> session.
 """
 
 from chameleon_client.client import Client

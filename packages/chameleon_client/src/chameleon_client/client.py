@@ -1,8 +1,8 @@
 """A connection to a policy server, for the loop that controls a robot.
 
-Two threads in the background send and receive: a call that does not wait for its answer returns at
-once, also while the network is stuck, so that a control loop can stop its robot. Answers come to
-whoever waits for them, by the number of the request.
+Two background threads send and receive. A call that does not wait for its reply returns at once,
+even while the network is stuck, so that a control loop can stop its robot. Replies are matched to
+requests by the number of the request.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotInTime
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,38 +29,38 @@ from chameleon_client.wire import WireError, decode, encode
 
 T = TypeVar("T")
 MAX_REPLY = 2**24
-"""Bytes: metadata and chunks are far smaller."""
+"""Largest reply in bytes; metadata and chunks are far smaller."""
 MAX_UNSENT = 256
-"""Messages that may wait to be sent: whoever goes on while the network is stuck must not fill the
-memory.
+"""Messages that may wait to be sent, so that a client cannot fill its memory while the network is
+stuck.
 """
 Reply = dict[str, Any]
 
 
 @dataclass(eq=False, slots=True)
-class _Asked:
+class _AwaitedReply:
     """A request that has no reply yet."""
 
     future: Future[Any]
-    understand: Callable[[Reply], Any]
-    """The reply, if it is no error, to what the caller wants."""
-    noted: Callable[[Reply], object]
-    """Called with every reply first, errors too, also if the caller has given up."""
+    parse: Callable[[Reply], Any]
+    """Turns a reply that is no error into the result of the future."""
+    on_reply: Callable[[Reply], object]
+    """Called first with every reply, also with an error, even if the caller has given up."""
 
 
 class Client:
-    """A connection to the server at `url`, such as ws://127.0.0.1:8765; wss:// for one behind TLS.
+    """A connection to the server at `url`, such as ws://127.0.0.1:8765, or wss:// with TLS.
 
-    `token` is what the server was started with, if it was; `timeout` is how many seconds a call
-    waits for its answer.
+    `token` is the token of the server, if it has one; a call waits at most `timeout` seconds for
+    its reply.
     """
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 10.0) -> None:
         self.url, self.timeout = url, timeout
-        self._waiting: dict[int, _Asked] = {}
+        self._waiting: dict[int, _AwaitedReply] = {}
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._lost: str | None = None
-        self._requests, self._names = itertools.count(), itertools.count()
+        self._requests, self._episodes = itertools.count(), itertools.count()
         self._outgoing: queue.Queue[bytes | None] = queue.Queue(MAX_UNSENT)
         self._stack = ExitStack()
         try:
@@ -70,7 +70,7 @@ class Client:
                     additional_headers={}
                     if token is None
                     else {"Authorization": f"Bearer {token}"},
-                    # pictures are random enough to make it slow, and robots are close by
+                    # compressing images takes longer than sending them over a local network
                     compression=None,
                     proxy=None,
                     open_timeout=timeout,
@@ -91,7 +91,7 @@ class Client:
                 f"{url}: {error}; is the server running (`chameleon serve RUN`)?"
             ) from error
         try:
-            self.metadata = Metadata.of(self._decoded(self._socket.recv(timeout)))
+            self.metadata = Metadata.of(self._decode(self._socket.recv(timeout)))
         except BaseException as error:
             self._stack.close()
             if isinstance(error, (TimeoutError, ConnectionClosed, WireError)):
@@ -107,37 +107,37 @@ class Client:
             thread.start()
 
     def open(self, *, seed: int | None = None, instruction: str | None = None) -> Session:
-        """A new episode with a memory of its own. The seed decides the noise of its chunks; None:
-        the server draws one.
+        """Begin an episode with a memory of its own.
+
+        The seed determines the noise of its chunks; without one the server draws it.
         """
-        name = f"episode-{next(self._names)}"
-        request: dict[str, Any] = {"kind": "open", "session": name}
+        name = f"episode-{next(self._episodes)}"
+        message: dict[str, Any] = {"kind": "open", "session": name}
         if seed is not None:
-            request["seed"] = seed
+            message["seed"] = seed
         if instruction is not None:
-            request["instruction"] = instruction
-        return Session(self, name, self.wait(self.ask(request, lambda reply: reply["seed"])))
+            message["instruction"] = instruction
+        return Session(self, name, self.wait(self.request(message, lambda reply: reply["seed"])))
 
-    def ask(
+    def request(
         self,
-        request: dict[str, Any],
-        understand: Callable[[Reply], Any] = dict,
-        noted: Callable[[Reply], object] = lambda reply: None,
+        message: dict[str, Any],
+        parse: Callable[[Reply], Any] = dict,
+        on_reply: Callable[[Reply], object] = lambda reply: None,
     ) -> Future[Any]:
-        """Send a request and return at once; what `understand` makes of the reply arrives in the
-        future.
+        """Send a request and return a future at once, whose result is `parse` of the reply.
 
-        `noted` gets every reply, also an error.
+        `on_reply` is called with every reply, also with an error.
         """
         future: Future[Any] = Future()
-        # requests arrive in the order of their numbers, whichever threads they come from
+        # requests must arrive in the order of their numbers, whichever threads send them
         with self._sending:
             number = next(self._requests)
-            data = encode({**request, "request": number})
+            data = encode({**message, "request": number})
             with self._lock:
                 if self._lost is not None:
                     raise ConnectionLost(self._lost)
-                self._waiting[number] = _Asked(future, understand, noted)
+                self._waiting[number] = _AwaitedReply(future, parse, on_reply)
             try:
                 self._outgoing.put_nowait(data)
             except queue.Full:
@@ -149,21 +149,21 @@ class Client:
         return future
 
     def wait(self, future: Future[T]) -> T:
-        """The answer, or a Timeout."""
+        """Return the result of a request; raise a Timeout if it does not come in time."""
         try:
             return future.result(self.timeout)
-        except NotInTime:
+        except FutureTimeoutError:
             raise Timeout(
-                f"{self.url}: no answer within {self.timeout:g} s; it may still come"
+                f"{self.url}: no reply within {self.timeout:g} s; it may still come"
             ) from None
 
     def close(self) -> None:
-        """End the connection; the server forgets every session that is still open."""
+        """End the connection; the server closes every session that is still open."""
         receiver, sender = self._threads
         with suppress(queue.Full):
             self._outgoing.put_nowait(None)
         sender.join(min(self.timeout, 2.0))
-        if sender.is_alive():  # in the middle of a message that nobody takes
+        if sender.is_alive():  # it is sending a message that the server does not receive
             with suppress(OSError):
                 self._socket.socket.shutdown(socket.SHUT_RDWR)
         self._stack.close()
@@ -179,10 +179,10 @@ class Client:
     def _receive(self) -> None:
         try:
             while True:
-                self._answer(self._decoded(self._socket.recv()))
+                self._resolve(self._decode(self._socket.recv()))
         except (ConnectionClosed, WireError) as error:
             self._fail(error)
-        except BaseException as error:  # whoever waits must hear of it, whatever it was
+        except BaseException as error:  # every waiting caller must get an error
             self._fail(error)
             raise
         finally:
@@ -190,25 +190,27 @@ class Client:
                 self._outgoing.put_nowait(None)
             self._socket.close()
 
-    def _answer(self, reply: Reply) -> None:
+    def _resolve(self, reply: Reply) -> None:
         with self._lock:
-            asked = self._waiting.pop(reply.get("request", -1), None)
-        if asked is None:
-            return  # to a request that nobody made
+            pending = self._waiting.pop(reply.get("request", -1), None)
+        if pending is None:
+            return  # a reply to no request of ours
         result: Any = None
         failure: Exception | None = None
         try:
-            asked.noted(reply)
+            pending.on_reply(reply)
             if reply["kind"] == "error":
                 failure = ServerError(str(reply["code"]), str(reply["message"]))
             else:
-                result = asked.understand(reply)
+                result = pending.parse(reply)
         except (KeyError, TypeError, ValueError) as error:
             failure = WireError(f"the server's reply makes no sense: {error!r}")
-        if asked.future.set_running_or_notify_cancel():
-            asked.future.set_result(result) if failure is None else asked.future.set_exception(
-                failure
-            )
+        if not pending.future.set_running_or_notify_cancel():
+            return
+        if failure is None:
+            pending.future.set_result(result)
+        else:
+            pending.future.set_exception(failure)
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -217,12 +219,12 @@ class Client:
                     f"{self.url}: the connection is gone ({error}), and every memory opened on it"
                 )
             lost, self._waiting = self._waiting, {}
-        for asked in lost.values():
-            if asked.future.set_running_or_notify_cancel():
-                asked.future.set_exception(ConnectionLost(self._lost))
+        for pending in lost.values():
+            if pending.future.set_running_or_notify_cancel():
+                pending.future.set_exception(ConnectionLost(self._lost))
 
     @staticmethod
-    def _decoded(data: str | bytes) -> dict[str, Any]:
+    def _decode(data: str | bytes) -> dict[str, Any]:
         if isinstance(data, str):
             raise WireError("expected bytes, got text; is this a Chameleon policy server?")
         return decode(data, MAX_REPLY)

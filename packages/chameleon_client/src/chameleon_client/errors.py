@@ -1,17 +1,17 @@
-"""What can go wrong between a robot and its policy."""
+"""Errors between a robot and its policy."""
 
 from __future__ import annotations
 
 
 class ConnectionLost(ConnectionError):  # noqa: N818
-    """The connection is gone, and with it every memory that was opened on it."""
+    """The loss of the connection, and with it of every memory that was opened on it."""
 
 
 class ServerError(RuntimeError):
-    """The server refused a request; the memory is as it was before.
+    """A request that the server refused; the memory is as it was before.
 
-    `code` is one of those in the table of `docs/serving.md`: a program can tell them apart,
-    `message` is for people.
+    `code` is one of the codes in the table of `docs/serving.md`, for programs; `message` is for
+    people.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -20,6 +20,4 @@ class ServerError(RuntimeError):
 
 
 class Timeout(TimeoutError):  # noqa: N818
-    """No answer in time. The request may still be carried out: what it asked for can have
-    happened.
-    """
+    """A reply that did not come in time; the request may still be carried out."""

@@ -1,4 +1,4 @@
-"""What a server says of its policy when a client connects."""
+"""The metadata that a server sends when a client connects."""
 
 from __future__ import annotations
 
@@ -11,33 +11,31 @@ from chameleon_client.wire import PROTOCOL
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the server allows."""
+    """Limits of a server."""
 
     message_bytes: int
-    """Of one message."""
+    """Bytes of one message."""
     sessions: int
-    """Of all clients together."""
+    """Open sessions of all clients together."""
     waiting: int
-    """Requests of one connection that may be unanswered; the server then stops reading until one
-    is.
-    """
+    """Unanswered requests of one connection; at the limit, the server reads no more of them."""
     idle_seconds: float
-    """Without a request, after which a session is closed."""
+    """Seconds without a request after which a session is closed."""
     sampling_steps: int
-    """Of one chunk."""
+    """Sampling steps of one chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What the policy sees and does, and what the server allows."""
+    """The inputs and outputs of a served policy, and the limits of the server."""
 
     protocol: int
     policy: str
     method: str
     version: str
-    """Of the server's package."""
+    """Version of the server's package."""
     views: Mapping[str, tuple[int, int]]
-    """Height and width of every picture, by name."""
+    """Height and width of every image, by view."""
     proprioception: int
     action: int
     horizon: int
@@ -45,20 +43,20 @@ class Metadata:
     executed: int
     """Actions of a chunk to carry out before the next one is due."""
     sampling_steps: int
-    """What `act` takes if it is not told."""
+    """Sampling steps of a chunk where `act` names no others."""
     objects: tuple[int, int] | None
-    """Object slots and numbers of each, for policies that see no pictures."""
+    """Object slots and numbers per slot, for policies that observe objects in place of images."""
     language: bool
     """Whether `open` takes an instruction."""
     limits: Limits
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Metadata:
-        """From a server's first message, or a ValueError if it is none of this protocol."""
+        """Read a server's first message; raise a ValueError if it follows another protocol."""
         if message.get("kind") != "metadata" or message.get("protocol") != PROTOCOL:
             raise ValueError(
-                f"expected the metadata of protocol {PROTOCOL}, got {message.get('kind')!r} of protocol "
-                f"{message.get('protocol')!r}; client and server must be of fitting versions"
+                f"expected the metadata of protocol {PROTOCOL}, got {message.get('kind')!r} of "
+                f"protocol {message.get('protocol')!r}; install client and server of one version"
             )
         missing = [field.name for field in fields(cls) if field.name not in message]
         if missing:

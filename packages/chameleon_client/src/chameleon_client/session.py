@@ -1,4 +1,4 @@
-"""One episode on a server: its memory, its noise, its ticks."""
+"""One episode on a server."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Made by `Client.open`. Calls may come from several threads; observations are numbered in the
-    order of the calls.
+    """An episode with a memory on the server; `Client.open` makes it.
+
+    Several threads may use it; observations are numbered in the order of the calls.
     """
 
     def __init__(self, client: Client, name: str, seed: int) -> None:
         self._client, self.name = client, name
         self.seed = seed
-        """Decides the noise of every chunk; drawn by the server if it was not given."""
+        """Determines the noise of every chunk; drawn by the server if none was given."""
         self._lock = threading.Lock()
         self._counting = threading.Lock()
         self._ticks = self._sent = 0
 
     @property
     def ticks(self) -> int:
-        """Observations that the memory has, as far as the server has told."""
+        """Number of observations in the memory, as of the server's last reply."""
         return self._ticks
 
     def observe(
@@ -38,17 +39,12 @@ class Session:
         proprioception: Any,
         images: Mapping[str, Any] | None = None,
         objects: Any = None,
-        decision: bool = False,
     ) -> int:
-        """Show the policy one control tick and wait until its memory has it; returns how many it
-        has.
+        """Send the observation of one control tick and wait until the memory has it.
 
-        `decision` says that one is due now: what the policy itself has planned before (ACT does) is
-        dropped.
+        Returns the number of observations in the memory.
         """
-        future = self.observe_soon(
-            proprioception=proprioception, images=images, objects=objects, decision=decision
-        )
+        future = self.observe_soon(proprioception=proprioception, images=images, objects=objects)
         return self._client.wait(future)
 
     def observe_soon(
@@ -57,63 +53,56 @@ class Session:
         proprioception: Any,
         images: Mapping[str, Any] | None = None,
         objects: Any = None,
-        decision: bool = False,
     ) -> Future[int]:
-        """As `observe`, without waiting."""
-        seen: dict[str, Any] = {"proprioception": np.asarray(proprioception)}
+        """Do the same as `observe`, but return a future at once."""
+        observation: dict[str, Any] = {"proprioception": np.asarray(proprioception)}
         if images:
-            seen["images"] = {name: np.asarray(image) for name, image in images.items()}
+            observation["images"] = {name: np.asarray(image) for name, image in images.items()}
         if objects is not None:
-            seen["objects"] = np.asarray(objects)
-        # the next number is given and sent in one go, or two threads could overtake each other
+            observation["objects"] = np.asarray(objects)
+        # one lock for numbering and sending, or two threads could overtake each other
         with self._lock:
             with self._counting:
-                # After a refusal the server stays where it was, and so does the count of what it
-                # has.
+                # a refused observation does not count: the server's next tick stays the same
                 tick = self._ticks + self._sent
                 self._sent += 1
             try:
-                request = {
-                    "kind": "observe",
-                    "tick": tick,
-                    "observation": seen,
-                    "decision": decision,
-                }
-                return self._ask(request, lambda reply: int(reply["ticks"]), 1)
+                message = {"kind": "observe", "tick": tick, "observation": observation}
+                return self._request(message, lambda reply: int(reply["ticks"]), observed=1)
             except BaseException:
                 with self._counting:
                     self._sent -= 1
                 raise
 
     def act(self, *, steps: int | None = None) -> np.ndarray:
-        """The next chunk of actions (H, A), in the robot's units, from what was observed so far."""
+        """Return the next chunk of actions (H A) in the robot's units."""
         return self._client.wait(self.act_soon(steps=steps))
 
     def act_soon(self, *, steps: int | None = None) -> Future[np.ndarray]:
-        """As `act`, without waiting: the robot may go on with what is left of its last chunk."""
-        request = {"kind": "act"} if steps is None else {"kind": "act", "steps": steps}
+        """Do the same as `act`, but return a future at once."""
+        message = {"kind": "act"} if steps is None else {"kind": "act", "steps": steps}
         with self._lock:
-            return self._ask(request, lambda reply: reply["actions"])
+            return self._request(message, lambda reply: reply["actions"])
 
     def close(self) -> None:
-        """Let the server forget this episode."""
+        """Close the episode, so that the server frees its memory."""
         with self._lock:
-            done = self._ask({"kind": "close"}, lambda reply: None)
+            done = self._request({"kind": "close"}, lambda reply: None)
         self._client.wait(done)
 
-    def _ask(
+    def _request(
         self,
-        request: dict[str, Any],
-        understand: Callable[[dict[str, Any]], Any],
+        message: dict[str, Any],
+        parse: Callable[[dict[str, Any]], Any],
         observed: int = 0,
     ) -> Future[Any]:
-        def noted(reply: dict[str, Any]) -> None:
+        def count(reply: dict[str, Any]) -> None:
             with self._counting:
                 self._sent -= observed
                 if reply.get("ticks") is not None:
                     self._ticks = reply["ticks"]
 
-        return self._client.ask({**request, "session": self.name}, understand, noted)
+        return self._client.request({**message, "session": self.name}, parse, count)
 
     def __enter__(self) -> Self:
         return self
@@ -125,4 +114,5 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            self.close()  # otherwise the server notices; a second error would hide the first
+            # after an error the server notices; a second error here would hide the first
+            self.close()

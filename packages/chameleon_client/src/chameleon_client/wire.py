@@ -1,15 +1,15 @@
-"""What travels: msgpack maps with text keys, and NumPy arrays as one extension type.
+"""Messages as bytes: msgpack maps with text keys, and NumPy arrays as one extension type.
 
 An array is extension type 1. Its payload is
 
     byte 0        number of the dtype in DTYPES
     byte 1        number of dimensions, 0 to 8
     bytes 2, 3    zero
-    4 each        the dimensions, unsigned, little endian
+    4 each        the sizes of the dimensions, unsigned, little endian
     the rest      the numbers, C order, little endian
 
-Nothing that arrives is trusted: every length is checked before memory is asked for, and whatever is
-wrong raises a `WireError`. There is no pickle and no dtype that could hold objects.
+Received bytes are not trusted: every length is checked before memory is allocated, and every error
+is a `WireError`. Nothing is unpickled, and no dtype holds objects.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any
 import msgpack
 import numpy as np
 
-PROTOCOL = 1
-"""Raised when a client of the former number would misunderstand."""
+PROTOCOL = 2
+"""Version of the protocol; it changes when older clients no longer fit."""
 
 ARRAY = 1
 DTYPES = tuple(
     np.dtype(name)
     for name in ("|b1", "|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8")
 )
-"""The number of a dtype is its place here."""
+"""The number of a dtype is its index here."""
 MAX_RANK = 8
 MAX_ITEMS = 64
 """Entries of one map or list: requests have a handful."""
@@ -39,13 +39,13 @@ _NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
 
 
 class WireError(ValueError):
-    """Bytes that are no message, or a value that cannot become one."""
+    """Bytes that are no message, or a message that cannot be sent."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """A message as bytes."""
+    """Return a message as bytes."""
     try:
-        packed = msgpack.packb(message, default=_packed)
+        packed = msgpack.packb(message, default=_pack_array)
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(f"this message cannot be sent: {error}") from error
     assert isinstance(packed, bytes)
@@ -53,15 +53,13 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes, max_bytes: int) -> dict[str, Any]:
-    """The message that these bytes are, of which `max_bytes` are allowed; a WireError if they are
-    none.
-    """
+    """Return the message in `data`; raise a WireError if it is none or has over `max_bytes`."""
     if len(data) > max_bytes:
         raise WireError(f"expected a message of at most {max_bytes} bytes, got {len(data)}")
     try:
         message = msgpack.unpackb(
             data,
-            ext_hook=_unpacked,
+            ext_hook=_unpack_array,
             max_array_len=MAX_ITEMS,
             max_map_len=MAX_ITEMS,
             max_str_len=MAX_TEXT,
@@ -70,9 +68,8 @@ def decode(data: bytes, max_bytes: int) -> dict[str, Any]:
         )
     except WireError:
         raise
-    # msgpack has no single exception of its own: a bad length, a bad text, a bad timestamp, a key
-    # that cannot be hashed, nesting without end. OverflowError is a timestamp beyond what Python
-    # can hold.
+    # msgpack raises different exceptions for bad lengths, texts and timestamps (OverflowError: one
+    # beyond Python's range), keys that cannot be hashed and endless nesting.
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise WireError(
             f"expected one msgpack message, got {len(data)} bytes that are none: {_short(error)}"
@@ -82,7 +79,7 @@ def decode(data: bytes, max_bytes: int) -> dict[str, Any]:
     return message
 
 
-def _packed(value: Any) -> Any:
+def _pack_array(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if not isinstance(value, np.ndarray):
@@ -90,7 +87,8 @@ def _packed(value: Any) -> Any:
     dtype = value.dtype.newbyteorder("<")
     if dtype not in _NUMBERS:
         raise TypeError(
-            f"arrays of {value.dtype} cannot be sent; use one of {', '.join(each.name for each in DTYPES)}"
+            f"arrays of {value.dtype} cannot be sent; "
+            f"use one of {', '.join(each.name for each in DTYPES)}"
         )
     if value.ndim > MAX_RANK:
         raise TypeError(f"expected an array of at most {MAX_RANK} dimensions, got {value.ndim}")
@@ -98,7 +96,7 @@ def _packed(value: Any) -> Any:
     return msgpack.ExtType(ARRAY, header + value.astype(dtype, copy=False).tobytes())
 
 
-def _unpacked(code: int, payload: bytes) -> np.ndarray:
+def _unpack_array(code: int, payload: bytes) -> np.ndarray:
     if code != ARRAY:
         raise WireError(f"expected arrays as extension type {ARRAY}, got type {code}")
     if len(payload) < 4:
@@ -110,16 +108,14 @@ def _unpacked(code: int, payload: bytes) -> np.ndarray:
     if len(payload) < start:
         raise WireError(f"array: expected {rank} dimensions, and the bytes end before them")
     dtype, shape = DTYPES[number], struct.unpack_from(f"<{rank}I", payload, 4)
-    # Python's integers do not overflow: a product of huge dimensions is compared, and nothing is
-    # allocated for it.
+    # Python's integers do not overflow, and nothing is allocated before the sizes are compared
     if (expected := math.prod(shape) * dtype.itemsize) != len(payload) - start:
         raise WireError(
             f"array: shape {shape} of {dtype.name} is {expected} bytes, got {len(payload) - start}"
         )
     if 0 in shape and max(shape) > MAX_ITEMS:
-        raise WireError(f"array: {shape} is empty and huge")
-    # A copy, so that nobody holds on to the whole message, and the numbers lie where the processor
-    # likes them.
+        raise WireError(f"array: {shape} is empty, with a dimension above {MAX_ITEMS}")
+    # A copy, so that the array is aligned and does not keep the whole message alive
     return np.frombuffer(payload, dtype, offset=start).reshape(shape).copy()
 
 

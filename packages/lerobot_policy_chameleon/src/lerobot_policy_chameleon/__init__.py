@@ -2,14 +2,15 @@
 
 LeRobot imports this module because of its name; importing it registers `--policy.type=chameleon`,
 `--env.type=camo`, the optimizer `chameleon_muon` and the schedule `chameleon_cosine`. The policy is
-chameleon_policy's own: here is translation.
+chameleon_policy's own; this package only translates.
 
-    configuration_chameleon   options; which of LeRobot's features the policy sees; dataset.py fills in the rest
-    modeling_chameleon        the policy: forward, update, select_action; windows.py, carry.py, statistics.py help it
-    processor_chameleon       LeRobot's pipelines, which leave all numbers as they are
+    configuration_chameleon   options and features; dataset.py completes them from the dataset
+    modeling_chameleon        the policy: forward, update, select_action
+                              (with windows.py, carry.py, statistics.py)
+    processor_chameleon       LeRobot's pipelines, which change no numbers
     optimization              the optimizer and the schedule
     environment, camo_env     Camo
-    convert                   a policy of `chameleon train` becomes one that LeRobot loads
+    convert                   policies of `chameleon train` for LeRobot
 """
 
 from lerobot_policy_chameleon import environment, optimization

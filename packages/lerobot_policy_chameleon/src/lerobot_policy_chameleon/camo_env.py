@@ -1,6 +1,4 @@
-"""Camo with LeRobot's names: observations `pixels`, `agent_pos`, `environment_state`; `is_success`;
-the task as a text.
-"""
+"""Camo with the names of LeRobot's observations and infos, and the task as a text."""
 
 from __future__ import annotations
 
@@ -17,13 +15,11 @@ from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.seeds import evaluation_seed
 
 LONGEST_EVIDENCE = 600
-"""Control steps; a guess on the safe side. Episodes end by themselves, LeRobot only wants a number
-to count to.
-"""
+"""Upper bound in control steps. Episodes end by themselves, but LeRobot needs a number."""
 
 
 def task_of(name: str | None) -> str:
-    """A task's name, as it is or as in its Gymnasium id: ShellGame, Camo/ShellGame-v0."""
+    """Return the name of a task, given that or its Gymnasium id (ShellGame, Camo/ShellGame-v0)."""
     for task in TASKS.values():
         if name in (task.gym_id, task.gym_id.removeprefix("Camo/").removesuffix("-v0")):
             return task.name
@@ -31,7 +27,7 @@ def task_of(name: str | None) -> str:
 
 
 def slots_of(task: str) -> int:
-    """Numbers of all object slots of a task."""
+    """Return the number of values in all object slots of a task."""
     kind = task_named(task)
     return (len(kind.candidates) + len(kind.others) + len(kind.hands)) * len(SLOT_NAMES)
 
@@ -39,12 +35,15 @@ def slots_of(task: str) -> int:
 class LeRobotCamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
     """A Camo environment for lerobot-eval and for the evaluations of lerobot-train.
 
-    LeRobot counts its seeds from a small number on; those are seeds that demonstrations are made
-    from. So seed s is the evaluation episode with the number s.
+    LeRobot's seeds are small numbers, which Camo uses for demonstrations. Seed s therefore stands
+    for the evaluation episode with index s.
     """
 
-    # A fraction: video writers of newer versions of LeRobot refuse 7.5.
-    metadata = {"render_modes": ["rgb_array"], "render_fps": Fraction(CONTROL_HZ)}  # noqa: RUF012 (Gymnasium's convention)
+    # A fraction, because video writers of newer versions of LeRobot refuse 7.5.
+    metadata = {  # noqa: RUF012 (Gymnasium's convention)
+        "render_modes": ["rgb_array"],
+        "render_fps": Fraction(CONTROL_HZ),
+    }
 
     def __init__(self, task: str, render_mode: str | None = "rgb_array", **options: Any) -> None:
         self._camo = CamoEnv(task, render_mode=render_mode, **options)
@@ -59,26 +58,26 @@ class LeRobotCamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The evaluation episode of this number; without one, an episode of the training range."""
+        """Begin the evaluation episode with index `seed`, or one of the training range."""
         observation, info = self._camo.reset(seed=None if seed is None else evaluation_seed(seed))
-        return self._renamed(observation), self._told(info)
+        return self._rename(observation), self._summarise(info)
 
     def step(
         self, action: npt.ArrayLike
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """One control step."""
+        """Take one control step."""
         observation, reward, terminated, truncated, info = self._camo.step(action)
-        return self._renamed(observation), reward, terminated, truncated, self._told(info)
+        return self._rename(observation), reward, terminated, truncated, self._summarise(info)
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Both views side by side."""
+        """Return an image of both views side by side."""
         return self._camo.render()
 
     def close(self) -> None:
         """Free the renderers."""
         self._camo.close()
 
-    def _renamed(self, observation: dict[str, Any]) -> dict[str, Any]:
+    def _rename(self, observation: dict[str, Any]) -> dict[str, Any]:
         renamed: dict[str, Any] = {"agent_pos": observation["proprioception"]}
         if "images" in observation:
             renamed["pixels"] = observation["images"]
@@ -87,19 +86,19 @@ class LeRobotCamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         return renamed
 
     def _space(self) -> gym.spaces.Dict:
-        inside = self._camo.observation_space
-        spaces: dict[str, gym.Space[Any]] = {"agent_pos": inside["proprioception"]}
-        if "images" in inside.spaces:
-            spaces["pixels"] = inside["images"]
+        original = self._camo.observation_space
+        spaces: dict[str, gym.Space[Any]] = {"agent_pos": original["proprioception"]}
+        if "images" in original.spaces:
+            spaces["pixels"] = original["images"]
         else:
-            slots = inside["objects"]
+            slots = original["objects"]
             assert isinstance(slots, gym.spaces.Box)
             spaces["environment_state"] = gym.spaces.Box(slots.low.ravel(), slots.high.ravel())
         return gym.spaces.Dict(spaces)
 
     @staticmethod
-    def _told(info: dict[str, Any]) -> dict[str, Any]:
-        """What vectorised environments can stack."""
+    def _summarise(info: dict[str, Any]) -> dict[str, Any]:
+        """Return the entries of `info` that vectorised environments can stack."""
         score = info["score"]
         return {
             "is_success": info["is_success"],

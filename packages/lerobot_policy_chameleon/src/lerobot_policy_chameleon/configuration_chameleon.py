@@ -1,6 +1,4 @@
-"""The options of `--policy.type=chameleon`, and how they become chameleon_policy's
-configuration.
-"""
+"""The options of `--policy.type=chameleon`, and chameleon_policy's configuration from them."""
 
 # Without `from __future__ import annotations`: LeRobot's parser reads the types of the fields.
 import math
@@ -27,58 +25,55 @@ def _identity() -> dict[str, NormalizationMode]:
 @PreTrainedConfig.register_subclass("chameleon")
 @dataclass
 class ChameleonConfig(PreTrainedConfig):
-    """What LeRobot's command line can say of a Chameleon policy. LeRobot fills in the features, and
-    the policy its statistics, when they are known.
+    """Options of a Chameleon policy on LeRobot's command line.
+
+    LeRobot fills in the features, and the policy its statistics, when they are known.
     """
 
     # The policy
     preset: str = "small"
-    """Its size: nano, small or paper."""
+    """Size of the policy: nano, small or paper."""
     method: str = "chameleon"
-    """Chameleon, or what it is compared with, such as lstm (see chameleon_policy.baselines)."""
+    """chameleon, or a baseline or ablation such as lstm (see chameleon_policy.baselines)."""
     horizon: int = 16
-    """Actions of a predicted chunk."""
+    """Actions of a chunk."""
     n_action_steps: int | None = None
-    """How many of them are carried out before the next chunk; None: half of them, or one for
-    ACT.
-    """
+    """Actions of a chunk to carry out before the next one; None: half of them, or one for ACT."""
     sampling_steps: int = 8
     """Euler steps of a chunk."""
     object_size: int | None = None
-    """Numbers of an object slot in observation.environment_state; None: as the dataset's names say,
-    or one slot in all.
+    """Numbers of an object slot in observation.environment_state; None: by the dataset's names, or
+    a single slot.
     """
     language: str | None = None
-    """Encoder of the task's text, such as distilbert-base-uncased or minilm; None: the policy is
-    told no task.
-    """
+    """Encoder of the task's text, such as distilbert-base-uncased or minilm; None: no language."""
 
     # Windows
     n_obs_steps: int = 64
-    """Frames up to the present one in a window of training. What lies further back is not
-    remembered in training: take the length of an episode, where memory for it suffices.
+    """Frames of a training window up to the present one. Training does not reach further back, so
+    give the length of an episode if the computer's memory suffices.
     """
     n_future_steps: int = 0
-    """Frames behind the present one. With as many as before it, a window is the whole episode,
-    whichever frame is drawn.
+    """Frames of a training window after the present one. With as many as before it, every window
+    is a whole episode.
     """
 
     # The objective
     action_steps: int | None = None
     """Time steps of a window that carry the action loss, drawn anew each time; None: all."""
     rest_emphasis: float = 1.0
-    """How often a time step at which the robot only waits is drawn among them, against others."""
+    """Relative frequency of time steps at which the robot only waits among them."""
     flow_time_power: float = 1.0
     proprioception_noise: float = 0.1
     control_jepa_weight: float = 0.05
     ema_decay: float = 0.995
-    """How slowly the weights that act follow those in training."""
+    """Decay of the moving average of the weights, which acts."""
 
     fused: bool = True
     """Compute with fused modules where they can be used: bfloat16, on a GPU, with Triton."""
     dtype: str = "float32"
-    """bfloat16: mixed precision in training, which LeRobot sets up from 0.6 on; before, `accelerate
-    launch` does.
+    """bfloat16: mixed precision in training (from LeRobot 0.6 on; before, use `accelerate
+    launch`).
     """
 
     # The optimizer
@@ -89,18 +84,17 @@ class ChameleonConfig(PreTrainedConfig):
     optimizer_weight_decay: float = 1e-6
     optimizer_grad_clip_norm: float = 1.0
     scheduler_warmup_steps: int = 100
-    """Then the learning rate falls along a cosine to zero at --steps."""
+    """Steps of warm-up; then the learning rate follows a cosine to zero at --steps."""
 
     # Filled in, and saved with the weights
     statistics: dict[str, dict[str, list[float]]] | None = None
-    """What the policy normalises with; None: made from the dataset."""
+    """Statistics for normalisation; None: computed from the dataset."""
     half_life_limit: float | None = None
-    """Most control steps over which the working state may keep half of what it holds; inf: no
-    limit. None: the preset's for a new policy, no limit for one that was saved before there was
-    one.
+    """Longest half-life of the working state in control steps; inf: no limit. None: the preset's
+    for a new policy, none for a policy that was saved before this option existed.
     """
     normalization_mapping: dict[str, NormalizationMode] = field(default_factory=_identity)
-    """LeRobot's own normalisation stays out of it."""
+    """LeRobot's own normalisation is not used."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,7 +123,8 @@ class ChameleonConfig(PreTrainedConfig):
         _require("rest_emphasis", self.rest_emphasis, 0 < self.rest_emphasis <= 1, "in (0, 1]")
         if self.rest_emphasis != 1 and self.action_steps is None:
             raise ValueError(
-                "--policy.rest_emphasis: time steps are drawn only with --policy.action_steps; give that, too"
+                "--policy.rest_emphasis: time steps are drawn only with --policy.action_steps; "
+                "give that, too"
             )
         _require("ema_decay", self.ema_decay, 0 <= self.ema_decay < 1, "in [0, 1)")
         _require(
@@ -143,31 +138,32 @@ class ChameleonConfig(PreTrainedConfig):
             mode is not NormalizationMode.IDENTITY for mode in self.normalization_mapping.values()
         ):
             raise ValueError(
-                f"--policy.normalization_mapping: expected IDENTITY for all, got {self.normalization_mapping}; this policy "
-                "normalises inside, with statistics of its own"
+                "--policy.normalization_mapping: expected IDENTITY for all, got "
+                f"{self.normalization_mapping}; this policy normalises inside, with statistics of "
+                "its own"
             )
         method_named(self.method)
         self.policy_config()
 
-    # What LeRobot asks
+    # For LeRobot
 
     @property
     def observation_delta_indices(self) -> list[int]:
-        """Every frame of the window, so that memory can be trained on it."""
+        """All frames of a window, on which memory is trained."""
         return list(range(1 - self.n_obs_steps, self.n_future_steps + 1))
 
     @property
     def action_delta_indices(self) -> list[int]:
-        """A chunk for every frame of the window."""
+        """Actions of a chunk for every frame of a window."""
         return list(range(1 - self.n_obs_steps, self.n_future_steps + self.horizon))
 
     @property
     def reward_delta_indices(self) -> None:
-        """No rewards."""
+        """None: the policy uses no rewards."""
         return
 
     def get_optimizer_preset(self) -> OptimizerConfig:
-        """The optimizer that `optimizer` names."""
+        """Return the options of the chosen optimizer."""
         kind = MuonConfig if self.optimizer == "muon" else AdamWConfig
         return kind(
             lr=self.optimizer_lr,
@@ -177,17 +173,17 @@ class ChameleonConfig(PreTrainedConfig):
         )
 
     def get_scheduler_preset(self) -> CosineConfig:
-        """Warm-up, then a cosine to zero."""
+        """Return the options of the schedule: warm-up, then a cosine to zero."""
         return CosineConfig(num_warmup_steps=self.scheduler_warmup_steps)
 
     def validate_features(self) -> None:
-        """ValueError if the policy cannot be built for these features."""
+        """Raise a ValueError if the policy cannot be built for these features."""
         self.policy_features()
 
-    # What chameleon_policy asks
+    # For chameleon_policy
 
     def policy_config(self) -> PolicyConfig:
-        """Size and objective."""
+        """Return the configuration of the policy."""
         config = preset(self.preset)
         objective = replace(
             config.objective,
@@ -202,9 +198,7 @@ class ChameleonConfig(PreTrainedConfig):
         return replace(config, fast=fast, sampling_steps=self.sampling_steps, objective=objective)
 
     def views(self) -> dict[str, str]:
-        """View -> LeRobot's key: observation.images.third is `third`, as in
-        chameleon_policy.data.
-        """
+        """Return LeRobot's key of every view, such as observation.images.third of `third`."""
         keys = sorted(self.image_features)
         short = {key: key.rpartition(".")[2] for key in keys}
         taken = list(short.values())
@@ -214,23 +208,22 @@ class ChameleonConfig(PreTrainedConfig):
         }
 
     def policy_features(self, language: Language | None = None) -> Features:
-        """What the policy sees and does; object slots only where there are no pictures, which would
-        show the same.
-        """
+        """Return the features of the policy; object slots are used only without cameras."""
         state, action, views = self.robot_state_feature, self.action_feature, self.views()
         for key, feature in ((STATE, state), (ACTION, action)):
             if feature is None or len(feature.shape) != 1:
                 got = "nothing" if feature is None else f"the shape {tuple(feature.shape)}"
                 raise ValueError(
-                    f"{key}: expected a vector, got {got}; record it, or rename the feature in the dataset"
+                    f"{key}: expected a vector, got {got}; record it, or rename the feature in the "
+                    "dataset"
                 )
         slots = (
             None if views or self.env_state_feature is None else self._slots(self.env_state_feature)
         )
         if not views and slots is None:
             raise ValueError(
-                f"expected a camera (observation.images.<name>) or {OBJECTS}, got {', '.join(self.input_features or {})}: "
-                "the policy would see nothing"
+                f"expected a camera (observation.images.<name>) or {OBJECTS}, got "
+                f"{', '.join(self.input_features or {})}: the policy would see nothing"
             )
         return Features(
             views=tuple(_view(name, key, self.image_features[key]) for name, key in views.items()),
@@ -246,7 +239,8 @@ class ChameleonConfig(PreTrainedConfig):
         size = self.object_size or numbers
         if numbers % size:
             raise ValueError(
-                f"--policy.object_size: {OBJECTS} has {numbers} numbers, which are no slots of {size}; give a divisor of it"
+                f"--policy.object_size: {OBJECTS} has {numbers} numbers, which are no slots of "
+                f"{size}; give a divisor of it"
             )
         return ObjectSlots(count=numbers // size, size=size)
 
@@ -260,6 +254,6 @@ def _view(name: str, key: str, feature: PolicyFeature) -> View:
     assert feature.type is FeatureType.VISUAL
     if len(feature.shape) != 3 or feature.shape[0] != 3:
         raise ValueError(
-            f"{key}: expected pictures of the shape (3, height, width), got {tuple(feature.shape)}"
+            f"{key}: expected images of shape (3, height, width), got {tuple(feature.shape)}"
         )
     return View(name=name, height=feature.shape[1], width=feature.shape[2])

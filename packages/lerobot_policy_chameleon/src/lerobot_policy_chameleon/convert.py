@@ -1,5 +1,4 @@
-"""A policy of `chameleon train`, or one that comes with the package, becomes one that LeRobot
-loads.
+"""Convert a policy of `chameleon train`, or a shipped one, for LeRobot.
 
 python -m lerobot_policy_chameleon.convert RUN_OR_NAME OUT
 lerobot-eval --policy.path=OUT --env.type=camo --env.task=shell-game
@@ -22,9 +21,7 @@ from lerobot_policy_chameleon.statistics import as_plain
 
 
 def configuration_of(policy: VisuomotorPolicy) -> ChameleonConfig:
-    """LeRobot's configuration of a policy, or a ValueError if it is of a size that no preset
-    has.
-    """
+    """Return LeRobot's configuration of a policy; raise a ValueError if there is none."""
     features, objective = policy.features, policy.config.objective
     inputs = {
         f"observation.images.{view.name}": _feature("VISUAL", 3, view.height, view.width)
@@ -56,19 +53,20 @@ def configuration_of(policy: VisuomotorPolicy) -> ChameleonConfig:
     )
     if config.policy_features(features.language) != features:
         raise ValueError(
-            "LeRobot's configuration would have this policy's inputs in another order or number: it takes cameras in the "
-            f"order of their names, and object slots only without cameras. This policy has {features}"
+            "LeRobot's configuration would have this policy's inputs in another order or number: "
+            "it takes cameras in the order of their names, and object slots only without cameras. "
+            f"This policy has {features}"
         )
     if config.policy_config() != policy.config:
         raise ValueError(
-            f"this policy is not the preset {policy.config.preset}, but of a size of its own: LeRobot's configuration has "
-            "presets only. Evaluate it with `chameleon eval`"
+            f"this policy is not the preset {policy.config.preset}, but of a size of its own: "
+            "LeRobot's configuration has presets only. Evaluate it with `chameleon eval`"
         )
     return config
 
 
 def convert(source: str | Path, out: Path) -> ChameleonPolicy:
-    """Write a folder that --policy.path takes; its training branch, if it has one, is new."""
+    """Write a folder for --policy.path; a training branch, if there is one, starts anew."""
     policy = load_trained(source)
     converted = ChameleonPolicy(configuration_of(policy))
     weights = exported_weights(policy)
@@ -90,7 +88,7 @@ def _feature(kind: str, *shape: int) -> PolicyFeature:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m lerobot_policy_chameleon.convert", description=__doc__.splitlines()[0]
     )
@@ -102,7 +100,7 @@ def main() -> None:
     if arguments.out.exists():
         raise SystemExit(f"{arguments.out} exists already; name a new folder")
     convert(arguments.source, arguments.out)
-    print(f"lerobot-eval --policy.path={arguments.out} plays it")
+    print(f"Evaluate it: lerobot-eval --policy.path={arguments.out}")
 
 
 if __name__ == "__main__":

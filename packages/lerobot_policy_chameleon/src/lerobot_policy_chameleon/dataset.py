@@ -1,6 +1,4 @@
-"""What a policy takes over from the dataset it is trained on: the slots of its objects and its
-statistics.
-"""
+"""Settings of a policy that come from its dataset: object slots and statistics."""
 
 from __future__ import annotations
 
@@ -20,18 +18,17 @@ LOG = logging.getLogger("chameleon_policy")
 _SLOT = re.compile(r"slot(\d+)\.(.+)")
 
 
-def describe(config: ChameleonConfig, stats: Any, meta: Any) -> None:
-    """Fill in what the configuration does not say yet. What a checkpoint says stays: its weights
-    belong to that.
-    """
+def complete(config: ChameleonConfig, stats: Any, meta: Any) -> None:
+    """Fill in what the configuration leaves open; settings of a checkpoint stay."""
     if meta is not None and config.object_size is None and OBJECTS in (config.input_features or {}):
         config.object_size = slot_size(meta.features[OBJECTS].get("names"))
     config.validate_features()
     if config.statistics is not None:
         if config.half_life_limit is None and method_named(config.method).has_working_state:
             LOG.warning(
-                "the fast layer of this policy has no half_life_limit (trained without one, or before there was one): its "
-                "working state may outlast the traces (docs/deviations.md)"
+                "the fast layer of this policy has no half_life_limit (trained without one, or "
+                "before there was one): its working state may outlast the traces "
+                "(docs/deviations.md)"
             )
         return
     if config.half_life_limit is None:
@@ -44,14 +41,13 @@ def describe(config: ChameleonConfig, stats: Any, meta: Any) -> None:
         config.statistics = as_plain(from_summary(stats, features))
     else:
         raise ValueError(
-            "a new policy needs the statistics of a dataset; train one with lerobot-train, or load one with --policy.path"
+            "a new policy needs the statistics of a dataset; train one with lerobot-train, or load "
+            "one with --policy.path"
         )
 
 
 def slot_size(names: Sequence[str] | None) -> int | None:
-    """Numbers of a slot, from names such as slot0.x, slot0.y, slot1.x, slot1.y; None for other
-    names.
-    """
+    """Return the numbers per slot from names like slot0.x, slot0.y, slot1.x; else None."""
     found = [_SLOT.fullmatch(name) for name in names or ()]
     parts = [(int(match[1]), match[2]) for match in found if match]
     if not parts or len(parts) != len(found):

@@ -11,9 +11,9 @@ from lerobot.envs.configs import EnvConfig
 GYM_ID = "lerobot_camo/Camo-v0"
 VIEWS = ("third", "wrist")
 TOOL_POSE = 10
-"""Numbers of a tool pose and gripper: those of proprioception and of an action."""
+"""Numbers of a tool pose and gripper: the size of proprioception and of an action."""
 
-# Without wrappers: LeRobot asks the environment itself for its task.
+# Without wrappers, because LeRobot reads the task from the environment itself.
 gym.register(
     id=GYM_ID,
     entry_point="lerobot_policy_chameleon.camo_env:LeRobotCamoEnv",
@@ -25,12 +25,13 @@ gym.register(
 @EnvConfig.register_subclass("camo")
 @dataclass
 class CamoEnvConfig(EnvConfig):
-    """A task and its dials. `--seed` s plays evaluation episodes from number s on: 0 is where
-    `chameleon eval` begins.
+    """A task and its difficulty.
+
+    `--seed` s plays evaluation episodes from index s on; `chameleon eval` begins at 0.
     """
 
     task: str | None = "clean-plate"
-    """clean-plate, shell-game or seasonings; CleanPlate, ShellGame and Seasonings are as good."""
+    """clean-plate, shell-game or seasonings; or CleanPlate, ShellGame or Seasonings."""
     fps: float = 7.5  # type: ignore[assignment]
     observation: str = "rgb"
     """rgb: two cameras; or state: object slots."""
@@ -69,17 +70,17 @@ class CamoEnvConfig(EnvConfig):
 
     @property
     def package_name(self) -> str:
-        """What LeRobot imports if it does not know the environment's id."""
+        """The package that LeRobot imports to register the environment."""
         return "lerobot_policy_chameleon"
 
     @property
     def gym_id(self) -> str:
-        """One id for all tasks."""
+        """Gymnasium's id, the same for all tasks."""
         return GYM_ID
 
     @property
     def gym_kwargs(self) -> dict[str, Any]:
-        """What the environment is made with."""
+        """Arguments of the environment."""
         dials = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
         return {
             "task": self.task,

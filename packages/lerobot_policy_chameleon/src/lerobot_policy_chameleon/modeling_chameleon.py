@@ -1,18 +1,19 @@
-"""A chameleon_policy behind LeRobot's interface.
+"""Policies of chameleon_policy with LeRobot's interface.
 
-    training   forward(batch)          windows of episodes -> loss; update() after every optimizer step
-    control    select_action(batch)    one frame -> one action; the memory advances on every call
-               reset()                 a new memory
+    training   forward(batch)         windows of episodes -> loss
+               update()               after every optimizer step
+    control    select_action(batch)   one frame -> one action; the memory advances on every call
+               reset()                a new memory
 
-Two copies of the policy are kept: `model` is trained, `averaged` follows it slowly and acts. Both
-are in LeRobot's model.safetensors; the folder `chameleon` beside it holds `averaged` as `chameleon
-eval` loads it.
+There are two copies of the policy: `model` is trained, `averaged` is its moving average and acts.
+Both are in LeRobot's model.safetensors; the folder `chameleon` next to it holds `averaged` in the
+format of `chameleon eval`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections import deque
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,20 +25,19 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from torch import Tensor
 
 from chameleon_policy.baselines import method_named
+from chameleon_policy.evaluate.executor import make_executor
 from chameleon_policy.kernels import fuse
 from chameleon_policy.policy import (
-    EpisodeBatch,
     InstructionEncoder,
     MemoryState,
     Observation,
     saving,
 )
 from chameleon_policy.provenance import git_revision
-from chameleon_policy.train.ema import WeightAverage
-from chameleon_policy.train.muon import matrices_of
-from lerobot_policy_chameleon.carry import Carried, left_behind, start_from
+from chameleon_policy.train.optimizers import WeightAverage, matrices_of
+from lerobot_policy_chameleon.carry import Carried, carry_over, start_from
 from lerobot_policy_chameleon.configuration_chameleon import ChameleonConfig
-from lerobot_policy_chameleon.dataset import describe
+from lerobot_policy_chameleon.dataset import complete
 from lerobot_policy_chameleon.optimization import MATRICES
 from lerobot_policy_chameleon.statistics import from_plain
 from lerobot_policy_chameleon.windows import observation_of, window_of, with_emphasis
@@ -47,9 +47,7 @@ OWN_FORMAT = "chameleon"
 
 
 class ChameleonPolicy(PreTrainedPolicy):
-    """LeRobot's view of a policy whose memory is a value: here it is kept between calls, as LeRobot
-    expects.
-    """
+    """A policy for LeRobot, which keeps its memory between calls, as LeRobot expects."""
 
     config_class = ChameleonConfig
     name = "chameleon"
@@ -58,7 +56,7 @@ class ChameleonPolicy(PreTrainedPolicy):
         self, config: ChameleonConfig, dataset_stats: Any = None, dataset_meta: Any = None
     ) -> None:
         super().__init__(config)
-        describe(config, dataset_stats, dataset_meta)
+        complete(config, dataset_stats, dataset_meta)
         self._encoder = InstructionEncoder(config.language) if config.language else None
         features = config.policy_features(self._encoder.feature if self._encoder else None)
         assert config.statistics is not None
@@ -78,7 +76,7 @@ class ChameleonPolicy(PreTrainedPolicy):
     # Training
 
     def get_optim_params(self) -> list[dict[str, Any]]:
-        """What is trained, in two groups: matrices of layers, and the rest."""
+        """Return the trained parameters in two groups: matrices of layers, and the rest."""
         chosen = {id(matrix) for matrix in matrices_of(self.model)}
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         rest = [parameter for parameter in trained if id(parameter) not in chosen]
@@ -89,12 +87,13 @@ class ChameleonPolicy(PreTrainedPolicy):
     def forward(
         self, batch: dict[str, Any], reduction: str = "mean"
     ) -> tuple[Tensor, dict[str, float]]:
-        """The loss over all real time steps of the windows, and its parts; in eval mode, that of
-        the averaged weights.
+        """Return the loss over all real time steps of the windows, and its parts.
+
+        In eval mode it is the loss of the averaged weights.
         """
         if reduction != "mean":
             raise ValueError(
-                f"reduction: expected mean, got {reduction!r}; samples cannot be weighted one by one"
+                f"reduction: expected mean, got {reduction!r}; samples cannot be weighted"
             )
         config, policy = self.config, self.model if self.training else self.averaged
         window = window_of(batch, policy.features, self.views, before=config.n_obs_steps - 1)
@@ -108,33 +107,31 @@ class ChameleonPolicy(PreTrainedPolicy):
                 else config.rest_emphasis
             )
             episodes = with_emphasis(window, span, config.horizon, rest)
-        episodes = self._instructed(episodes, batch)
+        episodes = replace(
+            episodes, observation=self._with_instruction(episodes.observation, batch)
+        )
         carries = self.training and policy.carries_memory
-        before, augmentation = start_from(self._carried if carries else None, policy, window.places)
+        before, augmentation = start_from(self._carried if carries else None, policy, window.spans)
         loss = policy.loss(episodes, before, augmentation, keep_state=carries)
         if carries:
-            self._carried = left_behind(loss, window.places, window.whole)
-        names, values = (
-            list(loss.parts),
-            torch.stack([part.float() for part in loss.parts.values()]).tolist(),
-        )
-        told = dict(zip(names, values, strict=True))
-        if told.get("decision_loss", 0.0) != told.get("decision_loss", 0.0):
-            del told["decision_loss"]  # the batch holds no deciding step; any other NaN is news
-        return loss.total, told
+            self._carried = carry_over(loss, window.spans, window.whole)
+        values = torch.stack([part.float() for part in loss.parts.values()]).tolist()
+        metrics = dict(zip(loss.parts, values, strict=True))
+        if math.isnan(metrics.get("decision_loss", 0.0)):
+            del metrics["decision_loss"]  # the batch has no deciding step
+        return loss.total, metrics
 
     def update(self) -> None:
-        """After an optimizer step: Control-JEPA's target and the averaged weights follow."""
-        if hasattr(self.model, "update_target"):
-            self.model.update_target()
-        # Asked for anew each time: moving the policy to another device gives it other tensors.
+        """Update Control-JEPA's target and the averaged weights after an optimizer step."""
+        self.model.update_target()
+        # anew each time, because moving the policy to another device replaces its tensors
         self._average.weights = self.averaged.state_dict()
         self._average.update(self.model, int(self.updates))
         self.updates += 1
         self.averaged.provenance = {"seed": torch.initial_seed(), "git_revision": git_revision()}
 
     def train(self, mode: bool = True) -> ChameleonPolicy:
-        """Training mode for what is trained; what acts stays as it is."""
+        """Set the mode of the trained copy; the averaged one stays in eval mode."""
         super().train(mode)
         self.averaged.eval()
         return self
@@ -142,34 +139,35 @@ class ChameleonPolicy(PreTrainedPolicy):
     # Control
 
     def reset(self) -> None:
-        """Forget what was seen and planned; called when an episode begins."""
+        """Begin an episode with a new memory and without planned actions."""
         self._state: MemoryState | None = None
-        self._queue: deque[Tensor] = deque()
+        self._executor = make_executor(self.averaged, self.config.n_action_steps)
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Any], **_: Any) -> Tensor:
-        """The next action (B A). Every call is a control step that the memory takes in, also while
-        a chunk lasts.
-        """
+        """Return the next action (B A); the memory observes every call, also within a chunk."""
         state = self._observe(batch)
-        if not self._queue:
-            chunk = self._act(state)
-            self._queue.extend(chunk[:, : self.config.n_action_steps].unbind(1))
-        return self._queue.popleft()
+        if self._executor.chunk_due:
+            self._executor.add(self._act(state).unbind(1))
+        action: Tensor = self._executor.next_action()
+        return action
 
     @torch.no_grad()
     def predict_action_chunk(self, batch: dict[str, Any], **_: Any) -> Tensor:
-        """A chunk (B H A) for this frame, which the memory takes in. Who calls this less often than
-        on every control step shows the memory a film with missing frames.
+        """Return a chunk (B H A) for this frame, which the memory observes.
+
+        It must be called on every control step, or frames are missing in the memory.
         """
         return self._act(self._observe(batch))
 
     def _act(self, state: MemoryState) -> Tensor:
-        # Whatever an evaluation computes in: LeRobot hands actions to numpy, which has no bfloat16.
+        # LeRobot converts actions to NumPy, which has no bfloat16
         return self.averaged.act(state).float()
 
     def _observe(self, batch: dict[str, Any]) -> MemoryState:
-        observation = self._told(observation_of(batch, self.averaged.features, self.views), batch)
+        observation = self._with_instruction(
+            observation_of(batch, self.averaged.features, self.views), batch
+        )
         robots = len(observation.proprioception)
         if self._state is None or len(self._state) != robots:
             self.reset()
@@ -179,15 +177,13 @@ class ChameleonPolicy(PreTrainedPolicy):
 
     # Language
 
-    def _instructed(self, episodes: EpisodeBatch, batch: Mapping[str, Any]) -> EpisodeBatch:
-        return replace(episodes, observation=self._told(episodes.observation, batch))
-
-    def _told(self, observation: Observation, batch: Mapping[str, Any]) -> Observation:
+    def _with_instruction(self, observation: Observation, batch: Mapping[str, Any]) -> Observation:
         if self._encoder is None:
             return observation
         if "task" not in batch:
             raise ValueError(
-                f"task: this policy reads instructions ({self.config.language}), and the batch has none"
+                f"task: this policy reads instructions ({self.config.language}), and the batch has "
+                "none"
             )
         texts = [batch["task"]] if isinstance(batch["task"], str) else list(batch["task"])
         return replace(observation, instruction=self._encoder.embed(texts).to(self.averaged.device))
@@ -199,7 +195,8 @@ class ChameleonPolicy(PreTrainedPolicy):
     ) -> None:
         if state_dict is not None:
             raise ValueError(
-                "weights that are spread over several processes (FSDP) are not supported; train with DDP"
+                "weights that are spread over several processes (FSDP) are not supported; "
+                "train with DDP"
             )
         super()._save_pretrained(save_directory)
         self.averaged.save_pretrained(save_directory / OWN_FORMAT)
@@ -208,7 +205,7 @@ class ChameleonPolicy(PreTrainedPolicy):
     def _load_as_safetensor(
         cls, model: ChameleonPolicy, model_file: str, map_location: str, strict: bool
     ) -> ChameleonPolicy:
-        """All weights or none: LeRobot would only log what is missing."""
+        """Load all weights, or raise a ValueError; LeRobot would only log missing ones."""
         loaded, expected = safetensors.torch.load_file(model_file), model.state_dict()
         wrong = {
             "missing": sorted(expected.keys() - loaded.keys()),
@@ -220,13 +217,14 @@ class ChameleonPolicy(PreTrainedPolicy):
             ),
         }
         if any(wrong.values()):
-            told = "; ".join(
+            listed = "; ".join(
                 f"{word}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({len(names)})"
                 for word, names in wrong.items()
                 if names
             )
             raise ValueError(
-                f"{model_file} does not belong to the config.json beside it. {told}. Copy the checkpoint again"
+                f"{model_file} does not belong to the config.json next to it. {listed}. Copy the "
+                "checkpoint again"
             )
         model.load_state_dict(loaded)
         own = Path(model_file).parent / OWN_FORMAT

@@ -10,17 +10,17 @@ from lerobot.optim.schedulers import LRSchedulerConfig
 from torch.optim.lr_scheduler import LambdaLR
 
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.muon import Muon
+from chameleon_policy.train.optimizers import Muon
 
 MATRICES = "matrices"
-"""The mark of a group of parameters that Muon is made for."""
+"""Key that marks a group of parameters for Muon."""
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon for the groups that are marked as matrices, AdamW for the others, as one optimizer:
-    LeRobot handles one.
+    """Muon for the groups that are marked as matrices, AdamW for the others, as one optimizer.
 
-    The two inside keep nothing of their own: before a step they get this one's groups and state.
+    The two inner optimizers keep no state: before a step they get the groups and the state of this
+    one.
     """
 
     def __init__(
@@ -31,20 +31,20 @@ class MuonWithAdamW(torch.optim.Optimizer):
             [dict(group) for group in groups if group[MATRICES] is wanted]
             for wanted in (True, False)
         )
-        self._inside = [
+        self._optimizers = [
             kind(parts, **options)
             for kind, parts, options in ((torch.optim.AdamW, rest, adamw), (Muon, chosen, muon))
             if parts
         ]
         super().__init__(
-            [group for optimizer in self._inside for group in optimizer.param_groups], {}
+            [group for optimizer in self._optimizers for group in optimizer.param_groups], {}
         )
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         assert closure is None
-        for optimizer in self._inside:
+        for optimizer in self._optimizers:
             orthogonal = isinstance(optimizer, Muon)
             optimizer.state = self.state
             optimizer.param_groups = [
@@ -56,24 +56,24 @@ class MuonWithAdamW(torch.optim.Optimizer):
 @OptimizerConfig.register_subclass("chameleon_muon")
 @dataclass
 class MuonConfig(OptimizerConfig):
-    """Settings of Muon and of the AdamW beside it; one learning rate serves both."""
+    """Settings of Muon and AdamW, which share one learning rate."""
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.99)
-    """AdamW's."""
+    """Of AdamW."""
     eps: float = 1e-8
     momentum: float = 0.95
-    """Muon's."""
+    """Of Muon."""
     weight_decay: float = 1e-6
     grad_clip_norm: float = 1.0
 
     def build(self, params: Any) -> torch.optim.Optimizer:
-        """For the groups of `ChameleonPolicy.get_optim_params`."""
+        """Return an optimizer of the groups of `ChameleonPolicy.get_optim_params`."""
         groups = list(params)
         if not all(isinstance(group, dict) and MATRICES in group for group in groups):
             raise ValueError(
-                "chameleon_muon must know which parameters are matrices of layers; leave --use_policy_training_preset at "
-                "true and choose it with --policy.optimizer=muon"
+                "chameleon_muon must know which parameters are matrices of layers; leave "
+                "--use_policy_training_preset at true and choose it with --policy.optimizer=muon"
             )
         common = {"lr": self.lr, "weight_decay": self.weight_decay}
         return MuonWithAdamW(
@@ -86,14 +86,12 @@ class MuonConfig(OptimizerConfig):
 @LRSchedulerConfig.register_subclass("chameleon_cosine")
 @dataclass
 class CosineConfig(LRSchedulerConfig):
-    """Linear warm-up, then a cosine that reaches zero at the last step, as in
-    chameleon_policy.train.
-    """
+    """Linear warm-up, then a cosine to zero at the last step, as in chameleon_policy.train."""
 
     num_warmup_steps: int | None = 100
 
     def build(self, optimizer: torch.optim.Optimizer, num_training_steps: int) -> LambdaLR:
-        """A factor for the learning rate of every step."""
+        """Return the schedule of the learning rate."""
         training = TrainingConfig(
             steps=num_training_steps, learning_rate=1.0, warmup_steps=self.num_warmup_steps or 0
         )

@@ -1,8 +1,7 @@
-"""LeRobot's pipelines around the policy: a batch dimension, the device, and no normalisation, which
-happens inside.
+"""LeRobot's pipelines around the policy: they add a batch dimension and move to the device.
 
-The steps have the names that lerobot-train and lerobot-eval want to override when they load a
-policy.
+The policy normalises inside; normalising steps exist because lerobot-train and lerobot-eval
+override them by name when they load a policy.
 """
 
 from typing import Any
@@ -33,7 +32,7 @@ Processors = tuple[
 def make_chameleon_pre_post_processors(
     config: ChameleonConfig, dataset_stats: dict[str, dict[str, Any]] | None = None
 ) -> Processors:
-    """What observations and actions pass through; LeRobot finds this function by its name."""
+    """Return the pipelines of observations and actions; LeRobot finds this function by name."""
     inputs, outputs, modes = (
         config.input_features or {},
         config.output_features or {},

@@ -1,9 +1,9 @@
-"""What the policy normalises with: from the frames of a dataset, or from LeRobot's summary of them.
+"""Statistics for normalisation, from the frames of a dataset or from LeRobot's summary of them.
 
-chameleon_policy has rules of its own (see its train/statistics.py): of unit directions it keeps the
-natural range, and object slots have ranges over the frames in which they are seen. LeRobot's
-min-max or mean-std would blow up a rotation that hardly varies. So LeRobot normalises nothing, and
-these statistics lie in the policy's config.json.
+chameleon_policy has rules of its own (see its train/normalization.py): unit directions keep their
+natural range, and object slots have ranges over the frames in which they are visible. LeRobot's
+min-max or mean-std would magnify a rotation that hardly varies. Therefore LeRobot normalises
+nothing, and these statistics are stored in the policy's config.json.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy import Range, Statistics
 from chameleon_policy.policy.config import from_json, to_json
 from chameleon_policy.policy.features import Features
-from chameleon_policy.train.statistics import UNIT_LENGTH, range_of_slots, statistics_of
+from chameleon_policy.train.normalization import UNIT_LENGTH, range_of_slots, statistics_of
 
 STATE, OBJECTS, ACTION = "observation.state", "observation.environment_state", "action"
 Plain = dict[str, dict[str, list[float]]]
-"""Quantity -> low or high -> numbers."""
+"""Maps quantity and end (low, high) to numbers."""
 Array = npt.NDArray[np.floating]
 
 
 def as_plain(statistics: Statistics) -> Plain:
-    """For a configuration file."""
+    """Return statistics for a configuration file."""
     return {
         name: {end: list(map(float, values)) for end, values in limits.items()}
         for name, limits in to_json(statistics).items()
@@ -37,12 +37,12 @@ def as_plain(statistics: Statistics) -> Plain:
 
 
 def from_plain(plain: Plain) -> Statistics:
-    """Back from a configuration file; an unknown name is an error."""
+    """Return the statistics in a configuration file; an unknown name is an error."""
     return from_json(Statistics, plain, "policy.statistics")
 
 
 def from_frames(root: Path, features: Features) -> Statistics:
-    """Exactly as `chameleon train` makes them, from all frames that lie on this disk."""
+    """Return the statistics that `chameleon train` computes, from all frames on disk."""
     import pyarrow.parquet as pq
 
     keys = [STATE, ACTION, *([OBJECTS] if features.objects else [])]
@@ -56,7 +56,7 @@ def from_frames(root: Path, features: Features) -> Statistics:
     rows = {key: np.concatenate(arrays) for key, arrays in parts.items()}
     slots = features.objects
     objects = None if slots is None else rows[OBJECTS].reshape(-1, slots.count, slots.size)
-    # All frames as one episode: the statistics do not ask where episodes begin.
+    # all frames as one episode, since the statistics do not depend on episodes
     return statistics_of(
         [
             EpisodeArrays(
@@ -67,11 +67,10 @@ def from_frames(root: Path, features: Features) -> Statistics:
 
 
 def from_summary(stats: Mapping[str, Mapping[str, Any]], features: Features) -> Statistics:
-    """As near to that as LeRobot's summary allows: minimum, maximum, mean and standard deviation of
-    every number.
+    """Approximate `from_frames` by minimum, maximum, mean and standard deviation of every number.
 
-    Of object slots the frames in which one is not seen cannot be told apart, so that zero belongs
-    to their range.
+    Frames in which an object is not visible cannot be recognised, so that zero belongs to the range
+    of its slot.
     """
     state, action = (
         _summary(stats, STATE, features.proprioception),
@@ -94,12 +93,11 @@ def from_summary(stats: Mapping[str, Mapping[str, Any]], features: Features) -> 
 
 
 def directions(summary: Mapping[str, Array]) -> list[slice]:
-    """Where a direction stands: three or four neighbouring numbers whose squares are 1 in sum, on
-    average.
+    """Find unit directions: three or four neighbouring numbers with a mean squared norm of 1.
 
-    E |v|^2 is the sum of mean^2 + std^2. That it is 1 on average does not prove that it always is; that no number leaves
-    [-1, 1] makes it likely enough. Where three and four would do, those count that come nearer to 1: a rotation's column may
-    stand beside a number that is nearly zero.
+    E |v|^2 is the sum of mean^2 + std^2. A mean of 1 does not prove that every norm is 1; that no
+    number leaves [-1, 1] makes it likely enough. Where both three and four numbers fit, the norm
+    nearer to 1 counts: a column of a rotation may have a neighbour that is nearly zero.
     """
     square = summary["mean"] ** 2 + summary["std"] ** 2
     inside = (np.abs(summary["min"]) <= 1 + UNIT_LENGTH) & (
@@ -107,10 +105,10 @@ def directions(summary: Mapping[str, Array]) -> list[slice]:
     )
     found, first = [], 0
     while first + 3 <= len(square):
-        places = [slice(first, first + size) for size in (3, 4) if first + size <= len(square)]
-        away = {abs(square[place].sum() - 1): place for place in places if inside[place].all()}
-        if away and min(away) < 2 * UNIT_LENGTH:
-            found.append(away[min(away)])
+        spans = [slice(first, first + size) for size in (3, 4) if first + size <= len(square)]
+        errors = {abs(square[span].sum() - 1): span for span in spans if inside[span].all()}
+        if errors and min(errors) < 2 * UNIT_LENGTH:
+            found.append(errors[min(errors)])
             first = found[-1].stop
         else:
             first += 1
@@ -119,8 +117,8 @@ def directions(summary: Mapping[str, Array]) -> list[slice]:
 
 def _natural(summary: Mapping[str, Array], low: Array, high: Array) -> Range:
     low, high = low.copy(), high.copy()
-    for place in directions(summary):
-        low[place], high[place] = -1.0, 1.0
+    for span in directions(summary):
+        low[span], high[span] = -1.0, 1.0
     return Range(low=tuple(low.tolist()), high=tuple(high.tolist()))
 
 
@@ -129,13 +127,15 @@ def _summary(stats: Mapping[str, Mapping[str, Any]], key: str, size: int) -> dic
     missing = [name for name in names if name not in stats.get(key, {})]
     if missing:
         raise ValueError(
-            f"the dataset's statistics (meta/stats.json) have no {', '.join(missing)} of {key}; compute them again with "
-            "LeRobot's tools, or train from a dataset whose frames lie on this disk"
+            f"the dataset's statistics (meta/stats.json) have no {', '.join(missing)} of {key}; "
+            "compute them again with LeRobot's tools, or train from a dataset whose frames are on "
+            "this disk"
         )
     summary = {name: np.asarray(stats[key][name], dtype=float).reshape(-1) for name in names}
     for name, values in summary.items():
         if len(values) != size:
             raise ValueError(
-                f"the dataset's statistics: expected {size} numbers of {key} {name}, got {len(values)}"
+                f"the dataset's statistics: expected {size} numbers of {key} {name}, "
+                f"got {len(values)}"
             )
     return summary

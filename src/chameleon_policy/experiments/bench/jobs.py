@@ -17,7 +17,6 @@ from chameleon_policy.experiments.pipeline import (
     SuiteName,
     check_unique,
     choose_tasks,
-    recipe_for,
 )
 from chameleon_policy.policy.presets import PresetName, preset
 from chameleon_policy.suite import Mode, RecordingSettings, full_name, suite_named
@@ -189,7 +188,7 @@ class BenchJob:
     def train_command(self, out: Path, device: Device, workers: int) -> list[str]:
         """Return the command that trains the policy, or continues."""
         bench = self.bench
-        recipe = recipe_for(bench.suite, bench.observation)
+        recipe = suite_named(bench.suite).recipes[bench.observation]
         data = [self.data(out, task) for task in self.tasks]
         held_out = [self.held_out(out, task) for task in self.tasks]
         words: list[object] = ["train", *data, "--out", self.run(out), "--recipe", recipe]

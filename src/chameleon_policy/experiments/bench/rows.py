@@ -18,7 +18,7 @@ from chameleon_policy.provenance import PROCESS_START, git_revision, hardware, s
 from chameleon_policy.report.comparison.statistics import FAILED, SUCCESS, WRONG, words
 from chameleon_policy.suite import suite_named
 from chameleon_policy.train.checkpoint import POLICY
-from chameleon_policy.train.held_out import probe_of
+from chameleon_policy.train.held_out import probe_metric
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 Row = dict[str, Any]
@@ -163,6 +163,6 @@ def _letter(rollout: Mapping[str, Any]) -> str:
 def _probe(lines: Sequence[Mapping[str, Any]], job: BenchJob, task: str) -> float | None:
     """Return the accuracy of the last probe of the task's answers; None where there was none."""
     instruction = suite_named(job.bench.suite).task(task).instruction
-    name = "held_out_probe" if len(job.tasks) == 1 else probe_of(instruction)
+    name = "held_out_probe" if len(job.tasks) == 1 else probe_metric(instruction)
     found: list[float] = [line[name] for line in lines if name in line]
     return found[-1] if found else None

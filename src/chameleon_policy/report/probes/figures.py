@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Literal
 
-from chameleon_policy.probes.addressability import FOUR, by_rule
+from chameleon_policy.probes.addressability import PAPER_EDITS, paper_edits
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.interval_chart import COLOURS, FAINT, INK, Point, interval_chart, text
 from chameleon_policy.report.probes import paper
@@ -66,7 +66,7 @@ def edited_memories(findings: Sequence[Finding], rule: Literal["decoded", "atten
     """
     width, height, left, top, bottom = 560, 300, 52, 60, 46
     inner = width - left - 20
-    group, each = inner / len(FOUR), 0.7 * inner / len(FOUR) / len(findings)
+    group, each = inner / len(PAPER_EDITS), 0.7 * inner / len(PAPER_EDITS) / len(findings)
 
     def down(rate: float) -> float:
         return height - bottom - rate * (height - top - bottom)
@@ -81,7 +81,7 @@ def edited_memories(findings: Sequence[Finding], rule: Literal["decoded", "atten
             f'<line x1="{left}" x2="{width - 20}" y1="{row:.1f}" y2="{row:.1f}" stroke="{FAINT}"/>'
         )
         parts.append(text(left - 8, row + 4, f"{rate:.0%}", "end"))
-    for number, (name, edit) in enumerate(zip(FOUR, by_rule(rule), strict=True)):
+    for number, (name, edit) in enumerate(zip(PAPER_EDITS, paper_edits(rule), strict=True)):
         start = left + group * (number + 0.15)
         parts.append(text(left + group * (number + 0.5), height - bottom + 18, name, "middle"))
         for place, finding in enumerate(findings):

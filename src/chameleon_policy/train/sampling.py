@@ -1,0 +1,186 @@
+"""Sampling of episodes, of their time steps, and of the steps that carry the action loss.
+
+Everything random in training follows from the seed and the index of the step, so that nothing of it
+has to be saved: a run resumed at step 700 draws what it would have drawn without the interruption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from chameleon_policy.data.episodes import EpisodeArrays
+
+ORDER, NOISE, WEIGHTS, PACE, APPEARANCE = range(5)
+"""Independent sources of randomness."""
+GROUPED = 8
+"""Batches whose episodes are sorted by length together."""
+
+MOVING, RESTING, DECIDING = range(3)
+"""Kinds of time steps."""
+STILL = 0.02
+"""A robot rests while no dimension of its action changes by more than this share of its span in a
+control step."""
+MOVED = 0.2
+"""It sets off if some dimension changes by more than this share of its span within the horizon."""
+
+Emphasis = tuple[float, float, float]
+"""Weights with which moving, resting and deciding time steps are drawn for the action loss."""
+Steps = npt.NDArray[np.int64]
+
+
+def seed_weights(seed: int) -> None:
+    """Seed torch before a policy is built, so that every process starts from the same weights."""
+    torch.manual_seed(_torch_seed(seed, WEIGHTS))
+
+
+def seed_noise(seed: int, step: int, sub_batch: int) -> None:
+    """Seed torch before a sub-batch.
+
+    Crops, noise and flow times then do not depend on which process computes it.
+    """
+    torch.manual_seed(_torch_seed(seed, NOISE, step, sub_batch))
+
+
+def pace_generator(seed: int, step: int, index: int) -> np.random.Generator:
+    """Return the generator of the pace of the episode at this index of a step's batch."""
+    return np.random.default_rng([seed, PACE, step, index])
+
+
+def appearance_generator(seed: int, step: int, index: int) -> np.random.Generator:
+    """Return the generator of the appearance of the episode at this index of a step's batch."""
+    return np.random.default_rng([seed, APPEARANCE, step, index])
+
+
+def _torch_seed(*parts: int) -> int:
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def balanced_pass(lengths: Sequence[float], tasks: Sequence[str]) -> list[int]:
+    """Return the indices of the episodes of a pass in which every task has about as many frames.
+
+    Episodes of tasks with few frames occur several times.
+    """
+    frames = dict.fromkeys(tasks, 0.0)
+    for length, task in zip(lengths, tasks, strict=True):
+        frames[task] += length
+    most = max(frames.values())
+    return [index for index, task in enumerate(tasks) for _ in range(round(most / frames[task]))]
+
+
+def episodes_of_step(
+    seed: int, step: int, batch: int, lengths: Sequence[int], episodes: Sequence[int] | None = None
+) -> list[int]:
+    """Return the indices of the episodes of a step.
+
+    Training passes over the dataset again and again, each time in another order. Runs of `GROUPED`
+    batches are sorted by length, since batches of similar episodes need less padding, and the
+    batches then come in random order. Episodes that do not fill a batch are left out of a pass,
+    others each time. A dataset smaller than a batch is repeated within it.
+
+    Args:
+        seed: Seed of the training.
+        step: Index of the step.
+        batch: Episodes in a batch.
+        lengths: Number of time steps of every episode in the dataset.
+        episodes: Indices of the episodes of a pass; each episode once by default.
+    """
+    episodes = range(len(lengths)) if episodes is None else episodes
+    per_pass = max(1, len(episodes) // batch)
+    pass_index, batch_index = divmod(step, per_pass)
+    rng = np.random.default_rng([seed, ORDER, pass_index])
+    drawn: list[int] = []
+    while len(drawn) < per_pass * batch:
+        drawn += [episodes[index] for index in rng.permutation(len(episodes))]
+    first = int(rng.permutation(per_pass)[batch_index]) * batch
+    run = first - first % (GROUPED * batch)
+    similar = sorted(
+        drawn[run : min(run + GROUPED * batch, per_pass * batch)],
+        key=lambda episode: lengths[episode],
+    )
+    return similar[first - run : first - run + batch]
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """The time steps of one episode in the order in which they are shown."""
+
+    episode: int
+    steps: Steps
+    """(T,) time step of the episode that is shown."""
+    kind_steps: Steps
+    """(T,) time step of the episode whose kind (moving, resting, deciding) counts."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def recorded_timeline(episode: int, length: int) -> Timeline:
+    """Return the timeline that shows every time step once, as recorded."""
+    steps = np.arange(length)
+    return Timeline(episode, steps, steps)
+
+
+def varied_timeline(
+    episode: int,
+    length: int,
+    decisions: Sequence[int],
+    rng: np.random.Generator,
+    uneven_pace: float,
+    longer_retention: int,
+) -> Timeline:
+    """Draw a timeline whose pace before the first decision differs from the recorded one.
+
+    A robot only waits then, so that its observations may pass at any pace: leaving out some time
+    steps and repeating others makes a new episode with the same answer. Few demonstrations are
+    otherwise memorised. Observations and actions move together, and nothing changes from the
+    decision on.
+
+    Each time step before the first decision is left out with the probability `uneven_pace` and
+    shown twice with the same probability. The last one, in which the hands have left, is shown up
+    to `longer_retention` times more.
+    """
+    if not decisions or decisions[0] == 0:
+        return recorded_timeline(episode, length)
+    decision = decisions[0]
+    times = rng.choice(3, size=decision, p=[uneven_pace, 1 - 2 * uneven_pace, uneven_pace])
+    times[[0, -1]] = 1  # the first observation, and the one just before the decision, always remain
+    times[-1] += rng.integers(longer_retention + 1)
+    before = np.repeat(np.arange(decision), times)
+    after = np.arange(decision, length)
+    kinds = np.maximum(np.arange(len(before)) + decision - len(before), 0)
+    return Timeline(episode, np.concatenate([before, after]), np.concatenate([kinds, after]))
+
+
+def step_kinds(
+    episode: EpisodeArrays, horizon: int, span: npt.NDArray[np.floating]
+) -> npt.NDArray[np.int8]:
+    """Return the kind of every time step (T): the robot moves, rests, or is about to decide.
+
+    The action loss of the deciding steps is the part that needs memory. A Camo recording says where
+    its decisions are. In other data a robot decides where it rests and sets off within the horizon.
+    Only absolute actions (poses, joint positions) show this: for velocities or deltas these kinds,
+    and `decision_loss` with them, mean little.
+
+    Args:
+        episode: The episode.
+        horizon: Actions in a chunk.
+        span: Typical range of each dimension of the action (A).
+    """
+    kinds = np.full(episode.length, MOVING, np.int8)
+    if episode.decision_steps:
+        kinds[: episode.decision_steps[0]] = RESTING
+        for decision in episode.decision_steps:
+            kinds[max(0, decision - horizon + 1) : decision + 1] = DECIDING
+        return kinds
+    actions = episode.actions / np.maximum(span, 1e-6)
+    change = np.abs(np.diff(actions, axis=0, prepend=actions[:1])).max(axis=1)
+    for step in range(episode.length):
+        if change[step] <= STILL:
+            sets_off = np.abs(actions[step : step + horizon] - actions[step]).max() > MOVED
+            kinds[step] = DECIDING if sets_off else RESTING
+    return kinds

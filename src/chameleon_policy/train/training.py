@@ -1,0 +1,335 @@
+"""A training run from a dataset to a policy: what `chameleon train` does.
+
+The same command started again resumes the run, however it was interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from chameleon_policy.baselines import load_policy, method_named
+from chameleon_policy.data import EpisodeArrays, Episodes, load_episodes, open_datasets
+from chameleon_policy.device import Device, check_device
+from chameleon_policy.locking import only_process
+from chameleon_policy.policy import InstructionEncoder, VisuomotorPolicy, preset
+from chameleon_policy.policy.config import to_json
+from chameleon_policy.policy.ssm import SelectiveSSM
+from chameleon_policy.provenance import git_revision
+from chameleon_policy.train.augmentation import Mirror
+from chameleon_policy.train.checkpoint import RUN_SETTINGS, policy_folder
+from chameleon_policy.train.config import RunConfig, TrainingConfig
+from chameleon_policy.train.graphs import LENGTH_MULTIPLE
+from chameleon_policy.train.held_out import watch_held_out
+from chameleon_policy.train.loop import Trainer, Watch
+from chameleon_policy.train.metrics import Logger, open_sinks
+from chameleon_policy.train.normalization import statistics_of
+from chameleon_policy.train.sampling import seed_weights
+from chameleon_policy.train.store import EpisodeStore, check_fit, features_of
+
+LOCK = "lock"
+NOT_COMPARED = ("git_revision", "training.fused")
+"""Settings that may differ when a run is resumed."""
+
+WatchMaker = Callable[[VisuomotorPolicy], Watch]
+"""Prepares the evaluation of a policy in closed loop; refuses a policy that does not fit before the
+first step."""
+
+
+class AlreadyTrainedError(FileExistsError):
+    """The budget of the run in this folder is spent."""
+
+
+def train(
+    config: RunConfig,
+    out: Path,
+    *,
+    device: Device = "auto",
+    workers: int = 2,
+    loggers: tuple[Logger, ...] = (),
+    watch: WatchMaker | None = None,
+    console: Console | None = None,
+) -> int | None:
+    """Train, or resume a training.
+
+    Args:
+        config: What to train, how, and on which data.
+        out: Folder of the run.
+        device: Where to compute.
+        workers: Threads that load the episodes.
+        loggers: Where to write metrics besides metrics.jsonl.
+        watch: Evaluation in closed loop during training.
+        console: Where to print; standard error by default.
+
+    Returns:
+        None when the budget is spent, or the number of the signal that asked to stop.
+    """
+    if config.training.watch_times and not config.held_out and watch is None:
+        raise ValueError("--watch-times: there is nothing to evaluate; give --held-out, or a watch")
+    console = console or Console(stderr=True)
+    accelerator = _accelerator(config.training, device)
+    first = accelerator.is_main_process
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file; choose another --out")
+    refusal = f"another process is training in {out}; wait for it, or choose another --out"
+    episodes = _open(config, config.data)
+    _check_augmentation(config.training, episodes)
+    if first:
+        out.mkdir(parents=True, exist_ok=True)
+    with only_process(out / LOCK, refusal) if first else nullcontext():
+        trainer, settings = _build(config, episodes, out, accelerator, workers, watch, console)
+        if first:
+            # whatever can be refused has been: from here on the folder belongs to this run
+            _write_settings(out, settings)
+        progress = trainer.restore()
+        if trainer.share_of_budget >= 1:
+            if first:
+                trainer.export()  # a kill may have come between the last checkpoint and the policy
+            raise AlreadyTrainedError(
+                f"{out} is trained: its budget is spent. Evaluate it with `chameleon eval {out}`, "
+                "or choose another --out"
+            )
+        if progress.step and first:
+            console.print(f"Going on with {out} at step {progress.step}.", highlight=False)
+        sinks = open_sinks(out, loggers, settings, progress) if first else []
+        try:
+            stopped_by = trainer.train(sinks, console)
+        finally:
+            for sink in sinks:
+                sink.close()
+        if first and stopped_by is None:
+            _report_plain_training(config.training, trainer.progress.step, console)
+        return stopped_by
+
+
+def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
+    check_device(device)
+    on_cpu = device == "cpu" or not torch.cuda.is_available()
+    # batches have few shapes, so that it is worth measuring which algorithm is fastest
+    torch.backends.cudnn.benchmark = not on_cpu
+    bf16 = training.precision == "bf16" or (training.precision == "auto" and not on_cpu)
+    return Accelerator(cpu=on_cpu, mixed_precision="bf16" if bf16 else "no")
+
+
+def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
+    """Open datasets; only here and in `_mirror` does training know the benchmark."""
+    episodes = open_datasets(paths, config.keys)
+    if config.tell_answer:
+        from chameleon_policy.camo.dataset_variants import AnswerShownEpisodes
+
+        episodes = AnswerShownEpisodes(episodes)
+    return episodes
+
+
+def _mirror(training: TrainingConfig) -> Mirror | None:
+    if not training.mirror:
+        return None
+    from chameleon_policy.camo.dataset_variants import SIGNS
+
+    return Mirror(state=SIGNS, action=SIGNS)
+
+
+def _check_augmentation(training: TrainingConfig, episodes: Episodes) -> None:
+    """Raise a ValueError if the episodes lack what their augmentation needs."""
+    if training.mirror:
+        from chameleon_policy.camo.dataset_variants import check_mirror
+
+        check_mirror(episodes)
+    if (training.tint or training.warp) and not episodes.views:
+        raise ValueError(
+            f"--tint and --warp change pictures, and {episodes.source} has none; set both to 0"
+        )
+    decisions = (episodes.decisions(index)[0] for index in range(len(episodes)))
+    if training.varies_pace and not any(decisions):
+        raise ValueError(
+            "--uneven-pace and --longer-retention change what comes before a decision, and the "
+            "data do not say where one is (recordings of Camo do); leave them out, or set both to "
+            "0 with a recipe"
+        )
+
+
+def _build(
+    config: RunConfig,
+    episodes: Episodes,
+    out: Path,
+    accelerator: Accelerator,
+    workers: int,
+    watch: WatchMaker | None,
+    console: Console,
+) -> tuple[Trainer, dict[str, Any]]:
+    """Load the data and build the policy; return its trainer, and the settings of the run."""
+    first, training, device = accelerator.is_main_process, config.training, accelerator.device
+    encoder = InstructionEncoder(config.language, device) if config.language else None
+    mirror = _mirror(training)
+    arrays = _load(episodes, workers, console, show=first)
+    policy = build_policy(config, episodes, arrays, encoder, mirror).to(device)
+    policy.provenance = {
+        "seed": training.seed,
+        "git_revision": git_revision(),
+        "start_from": config.start_from,
+    }
+
+    def store_of(arrays: Sequence[EpisodeArrays]) -> EpisodeStore:
+        return EpisodeStore(
+            arrays,
+            policy.features,
+            policy.statistics,
+            device=device,
+            encoder=encoder,
+            multiple=LENGTH_MULTIPLE if training.uses_graphs and device.type == "cuda" else 1,
+        )
+
+    store = store_of(arrays)
+    watches = [watch(policy)] if watch is not None else []
+    if config.held_out and first:
+        held_out = _open(config, config.held_out)
+        check_fit(held_out, policy.features, "this training")
+        held_out_store = store_of(_load(held_out, workers, console, show=True))
+        watches.append(
+            watch_held_out(store, held_out_store, accelerator.autocast, training.emphasis)
+        )
+    settings = _settings(config, policy, episodes)
+    trainer = Trainer(policy, store, training, out, accelerator, mirror=mirror, watches=watches)
+    return trainer, settings
+
+
+def _load(episodes: Episodes, workers: int, console: Console, *, show: bool) -> list[EpisodeArrays]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not show, transient=True) as bar:
+        line = bar.add_task("loading episodes", total=len(episodes))
+        return load_episodes(
+            episodes, workers=workers, progress=lambda done: bar.update(line, completed=done)
+        )
+
+
+def build_policy(
+    config: RunConfig,
+    episodes: Episodes,
+    arrays: list[EpisodeArrays],
+    encoder: InstructionEncoder | None = None,
+    mirror: Mirror | None = None,
+) -> VisuomotorPolicy:
+    """Build the policy to train: a new one, or a copy of a saved one that fits the data."""
+    seed_weights(config.training.seed)
+    if config.start_from is not None:
+        policy = load_policy(policy_folder(config.start_from))
+        check_fit(episodes, policy.features, config.start_from)
+        if policy.features.language != (encoder.feature if encoder else None):
+            raise ValueError(
+                f"{config.start_from} was trained with the language {policy.features.language}; "
+                "give the same --language"
+            )
+        trained = type(policy).for_control(
+            replace(policy.config, objective=config.objective), policy.features, policy.statistics
+        )
+        trained.load_state_dict(policy.state_dict())
+        trained.add_training_branch()
+        return trained
+    architecture = replace(preset(config.preset), objective=config.objective)
+    if config.half_life_limit is not None:
+        architecture = replace(architecture, fast=architecture.fast.limited(config.half_life_limit))
+    features = features_of(episodes, config.horizon, encoder)
+    policy = method_named(config.method)(architecture, features, statistics_of(arrays, mirror))
+    if config.half_life_limit is not None and not any(
+        isinstance(module, SelectiveSSM) for module in policy.modules()
+    ):
+        raise ValueError(
+            f"{config.method} has no state-space layer to limit; leave out --half-life-limit"
+        )
+    return policy
+
+
+def _settings(config: RunConfig, policy: VisuomotorPolicy, episodes: Episodes) -> dict[str, Any]:
+    """Return the settings of a run in JSON's types: configuration, data and their statistics."""
+    settings = {
+        "method": policy.method,
+        "policy": to_json(policy.config),
+        "features": to_json(policy.features),
+        "statistics": to_json(policy.statistics),
+        "training": asdict(config.training),
+        "start_from": config.start_from,
+        "held_out": [str(path) for path in config.held_out],
+        "tell_answer": config.tell_answer,
+        "data": {
+            "path": " ".join(map(str, config.data)),
+            "episodes": len(episodes),
+            "frames": sum(episodes.lengths),
+        },
+        "git_revision": git_revision(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(settings))
+    return plain
+
+
+def _write_settings(out: Path, settings: dict[str, Any]) -> None:
+    """Write the settings of a new run, or check that the run in this folder has the same ones."""
+    path = out / RUN_SETTINGS
+    if path.exists():
+        try:
+            then = json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{path} is damaged ({error}): choose another --out, or delete the folder {out}"
+            ) from error
+        changed = [
+            f"{key}: {before} then, {now} now{_remedy(key, before)}"
+            for key, before, now in _differences(then, settings)
+            if key not in NOT_COMPARED
+        ]
+        if changed:
+            raise FileExistsError(
+                f"{out} holds a run with other settings ({'; '.join(changed[:5])}). Give the same "
+                "settings to go on with it, or choose another --out"
+            )
+        return
+    unfinished = path.with_suffix(".unfinished")
+    if any(child.name not in (LOCK, unfinished.name) for child in out.iterdir()):
+        raise FileExistsError(f"{out} holds files of something else; choose another --out")
+    unfinished.write_text(json.dumps(settings, indent=2) + "\n")
+    unfinished.replace(path)
+
+
+def _remedy(key: str, before: Any) -> str:
+    """Return how to resume a run that began without a limit of the half-life."""
+    unlimited = key.endswith("half_life_limit") and before is None
+    return " (add --half-life-limit inf)" if unlimited else ""
+
+
+def _differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+    """Return key, earlier value and present value of every setting that differs."""
+    if (then is None and not now) or (now is None and not then):
+        return []  # a setting that was added or removed since, and is off
+    if isinstance(then, dict) and isinstance(now, dict):
+        return [
+            difference
+            for name in dict.fromkeys([*then, *now])
+            for difference in _differences(
+                then.get(name), now.get(name), f"{key}.{name}".lstrip(".")
+            )
+        ]
+    return [] if then == now else [(key, then, now)]
+
+
+def _report_plain_training(config: TrainingConfig, steps: int, console: Console) -> None:
+    """Say so if a training was too short for the augmentation of its recipe."""
+    if steps <= config.plain_steps and (config.varies_pace or config.varies_appearance):
+        console.print(
+            f"All {steps} steps were plain (--plain-steps {config.plain_steps}): no episode was "
+            "shown at another pace, in the mirror, tinted or warped. Train longer, or give fewer.",
+            highlight=False,
+            soft_wrap=True,
+        )
