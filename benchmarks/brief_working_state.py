@@ -34,7 +34,7 @@ from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate, interval
 from chameleon_policy.recorder import record_once
-from chameleon_policy.report.comparison.statistics import words
+from chameleon_policy.report.comparison.outcomes import words
 from chameleon_policy.train.recipes import RECIPES
 from chameleon_policy.train.training import AlreadyTrainedError, train
 

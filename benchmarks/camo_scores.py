@@ -23,7 +23,7 @@ from chameleon_policy.experiments.pipeline import HELD_OUT, SCORES
 from chameleon_policy.experiments.reproduce import published_file
 from chameleon_policy.policy.saving import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
 from chameleon_policy.rates import Rate
-from chameleon_policy.report.interval_chart import Point, interval_chart
+from chameleon_policy.report.charts import Point, interval_chart, svg
 from chameleon_policy.train.held_out import probe_metric
 
 PUBLISHED = published_file("camo")
@@ -90,12 +90,13 @@ def figure(track: Mapping[str, Any]) -> str:
         task: [_point(look, probe_metric(task_named(task).instruction)) for look in track["looks"]]
         for task in track["tasks"]
     }
-    return interval_chart(
+    chart = interval_chart(
         lines,
         title=f"What a probe reads from the memory, {track['demonstrations']} demonstrations",
         x_label="minutes of training on a GPU",
         levels={"a guess": 1 / 3},
     )
+    return svg(chart)
 
 
 def _point(look: Mapping[str, float], name: str) -> Point:

@@ -25,7 +25,7 @@ from chameleon_policy.evaluate.loading import (
 )
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate, interval
-from chameleon_policy.report.interval_chart import interval_chart, point_of
+from chameleon_policy.report.charts import interval_chart, point_of, svg
 
 COMMAND = "python -m benchmarks.delay_study"
 RETENTION = (3, 10, 30, 100, 300)
@@ -116,14 +116,15 @@ def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int])
         ]
         for name in ("dsr", "sr")
     }
-    return interval_chart(
+    chart = interval_chart(
         lines,
         title=f"{task}: remembering against {dial.replace('_', ' ')}",
         x_label=LABELS[dial],
         logarithmic=dial == "retention_steps" and "0" not in rows,
         levels={"a guess": task_named(task)().chance},
-        shaded=trained,
+        trained_on=trained,
     )
+    return svg(chart)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from chameleon_policy.camo import TASKS
 from chameleon_policy.experiments.reproduce import RATES
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate, interval
-from chameleon_policy.report.interval_chart import interval_chart, point_of
+from chameleon_policy.report.charts import interval_chart, point_of, svg
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 COMMAND = "python -m benchmarks.told_answer"
@@ -115,10 +115,12 @@ def figure(minutes: Mapping[str, Mapping[str, Any]]) -> str:
         ]
         for task in TASKS
     }
-    return interval_chart(
-        lines,
-        title="Told the answer: SR during training",
-        x_label="minutes of training on a shared GPU",
+    return svg(
+        interval_chart(
+            lines,
+            title="Told the answer: SR during training",
+            x_label="minutes of training on a shared GPU",
+        )
     )
 
 

@@ -29,7 +29,7 @@ from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.policy import ChameleonPolicy, Features, MemoryState, Observation
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import interval
-from chameleon_policy.report.comparison.statistics import words
+from chameleon_policy.report.comparison.outcomes import words
 
 COMMAND = "python -m benchmarks.which_memory"
 EMPTIED: dict[str, tuple[str, ...]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chameleon_policy.report.comparison import statistics
+from chameleon_policy.report.comparison.outcomes import rates
 
 ALL = ["clean-plate", "shell-game", "seasonings"]
 
@@ -13,7 +13,7 @@ def row(
     method: str = "chameleon", task: str = "shell-game", outcomes: str = "sswf", **other: Any
 ) -> dict[str, Any]:
     """Return a row as a bench writes it."""
-    score = statistics.rates(outcomes)
+    score = rates(outcomes)
     settings = {
         "method": method,
         "task": task,

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import delay_study
-from chameleon_policy.report.interval_chart import interval_chart
+
+RESULTS = Path(__file__).parents[1] / "docs/results"
 
 
 def test_every_point_is_an_evaluation_at_that_difficulty(tmp_path: Path) -> None:
@@ -96,33 +97,9 @@ def test_a_policy_that_does_not_say_what_it_was_trained_on(tmp_path: Path) -> No
         delay_study.main(Path("camo-small"), "shell-game", tmp_path / "delay.json")
 
 
-def test_rates_are_drawn_at_their_values() -> None:
-    points = [(1.0, 0.5, 0.25, 0.75), (10.0, 1.0, 0.5, 1.0), (100.0, 0.0, 0.0, 0.25)]
-    svg = interval_chart(
-        {"DSR <1>": points},
-        title="a & b",
-        x_label="steps",
-        logarithmic=True,
-        levels={"a guess": 0.5},
-    )
-    root = ElementTree.fromstring(svg)
-    space = "{http://www.w3.org/2000/svg}"
-    circles = [
-        (float(each.attrib["cx"]), float(each.attrib["cy"])) for each in root.iter(f"{space}circle")
-    ]
-    columns, rows = zip(*circles, strict=True)
-    # a factor of ten each
-    assert columns[1] - columns[0] == pytest.approx(columns[2] - columns[1], abs=0.2)
-    assert rows[0] == pytest.approx((rows[1] + rows[2]) / 2, abs=0.2)
-    dashed = next(each for each in root.iter(f"{space}line") if "stroke-dasharray" in each.attrib)
-    assert float(dashed.attrib["y1"]) == pytest.approx(rows[0], abs=0.2)
-    texts = [each.text for each in root.iter(f"{space}text")]
-    assert {"a & b", "DSR <1>", "a guess", "1", "10", "100", "50%"} <= set(texts)
-    assert not list(root.iter(f"{space}rect"))
-    for shaded, bands in (((1, 10), 1), ((0.1, 0.5), 0), ((200, 300), 0)):
-        svg = interval_chart(
-            {"DSR": points}, title="t", x_label="x", logarithmic=True, shaded=shaded
-        )
-        assert len(list(ElementTree.fromstring(svg).iter(f"{space}rect"))) == bands
-    with pytest.raises(ValueError, match="nothing to draw"):
-        interval_chart({}, title="empty", x_label="x")
+def test_committed_figures_are_drawn_from_the_committed_result() -> None:
+    result = json.loads((RESULTS / "delay-shell-game.json").read_text())["result"]
+    for dial, trained in result["trained_on"].items():
+        drawn = delay_study.figure("shell-game", dial, result[dial], trained)
+        path = RESULTS / f"delay-shell-game-{dial.replace('_', '-')}.svg"
+        assert path.read_text() == drawn, f"python -m benchmarks.delay_study draws {path.name}"

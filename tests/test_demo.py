@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from chameleon_policy.cli import main
 from chameleon_policy.experiments import demo
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.demo_page import Contender, demo_page
-from chameleon_policy.report.line_chart import line_chart
 
 OPTIONS = [
     "--demonstrations",
@@ -72,26 +72,13 @@ def test_the_page_shows_the_scores() -> None:
         Contender("with", summary(30), metrics, []),
         Contender("without", summary(10), metrics, []),
     ]
-    page = demo_page("clean-plate", "Wipe.", contenders, ["a fact"])
+    page = demo_page("clean-plate", "Wipe.", contenders, ["`a fact`"])
     assert "100 [89, 100]" in page
     assert "33 [19, 51]" in page
     assert "&lt;b&gt;odd" in page
-    assert page.count("<polyline") == 4
-
-
-def test_a_chart_places_its_points() -> None:
-    chart = line_chart({"a": [(0, 1.0), (10, 100.0)]}, title="t", x_label="x", logarithmic=True)
-    ((x0, y0), (x1, y1)) = [
-        tuple(map(float, point.split(",")))
-        for point in re.search(r'points="(.*?)"', chart)[1].split()
-    ]
-    assert x0 < x1
-    assert y0 > y1  # larger is higher
-    assert "nothing to draw" in line_chart({"a": []}, title="t", x_label="x")
-
-
-@pytest.mark.parametrize("values", [[1.0, 1.0], [0.001, 0.0009], [5.0, 7e6]])
-def test_a_chart_of_odd_ranges(values: list[float]) -> None:
-    chart = line_chart({"a": list(enumerate(values))}, title="t", x_label="x", logarithmic=True)
-    assert "nan" not in chart
-    assert "inf" not in chart
+    assert page.count("Action loss, log scale") == 2  # the title, also for screen readers
+    assert page.count("Decision loss, log scale") == 2
+    assert "<code>a fact</code>" in page
+    assert not re.findall(r"(?:src|href)=\"(?!data:|#)", page)
+    untrained = [replace(contender, metrics=[]) for contender in contenders]
+    assert "no metrics yet" in demo_page("clean-plate", "Wipe.", untrained, [])

@@ -23,8 +23,8 @@ from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import roll_out
 from chameleon_policy.evaluate.videos import save_failures
 from chameleon_policy.evaluate.watch import watch_training_seeds
+from chameleon_policy.rates import percent
 from chameleon_policy.recorder import record
-from chameleon_policy.report.evaluation_table import percent
 from examples import nano
 
 CLEAN_PLATE = CamoSettings(task="clean-plate", observation="state")

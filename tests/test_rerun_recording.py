@@ -1,6 +1,4 @@
-"""The theatre as a recording: Rerun itself reads it, and the heat maps lie over the patches that
-recall attends to.
-"""
+"""The theatre as a recording: Rerun reads it, and heat maps lie over the right patches."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from benchmarks.tables.layout import RESULTS, ROOT, read_result, replaced
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.comparison.files import draw_tables
-from chameleon_policy.report.probes.files import charts
+from chameleon_policy.report.probe_figures import charts
 
 
 @pytest.mark.parametrize("name", TABLES)

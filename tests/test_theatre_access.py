@@ -1,6 +1,4 @@
-"""The report's page for everybody: links, light and dark, narrow screens, screen readers, odd
-names.
-"""
+"""The report's page for everybody: links, themes, narrow screens, screen readers, odd names."""
 
 from __future__ import annotations
 
@@ -49,9 +47,11 @@ WEAK_TEXT = """() => {
   };
   return [...document.body.querySelectorAll("*")].filter((element) =>
     element.checkVisibility() && !element.matches("script, option") &&
-    [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim())).filter((element) => {
+    [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim())
+    ).filter((element) => {
       const style = getComputedStyle(element);
-      const lights = [light(parse(element instanceof SVGElement ? style.fill : style.color)), light(behind(element))];
+      const colour = element instanceof SVGElement ? style.fill : style.color;
+      const lights = [light(parse(colour)), light(behind(element))];
       return (Math.max(...lights) + 0.05) / (Math.min(...lights) + 0.05) < 4.5;
     }).map((element) => element.outerHTML.slice(0, 80));
 }"""

@@ -1,6 +1,4 @@
-"""The report's page in a real browser: what was put in is what is seen, whichever way one gets
-there.
-"""
+"""The report's page in a real browser: every way through it shows the data that was put in."""
 
 from __future__ import annotations
 
@@ -153,8 +151,9 @@ def test_it_plays_and_stops_at_the_end(report: Path, show: Open) -> None:
 
 
 def test_layers_and_heads_have_their_own_heat(tmp_path: Path, show: Open) -> None:
-    """Layer 1 looks at one patch of the first camera, all heads alike; each head of layer 2 at one
-    of the second.
+    """Check the heat of layer 1, with one patch of the first camera for all heads, and of layer 2.
+
+    There each head attends to a patch of its own in the second camera.
     """
     attention = np.zeros((STEPS, 2, 3, 34))
     for step in range(STEPS):

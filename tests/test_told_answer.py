@@ -61,7 +61,8 @@ def test_they_stand_in_the_order_of_their_minutes(
         "2 min, MSR DSR SR: clean-plate 50 [24, 76] 50 [24, 76] 50 [24, 76]; shell-game"
     )
     chart = ElementTree.fromstring((evaluations.parent / "FIGURE").read_text())
-    assert len(list(chart.iter("{http://www.w3.org/2000/svg}circle"))) == 2 * len(TASKS)
+    texts = {"".join(each.itertext()) for each in chart.iter("{http://www.w3.org/2000/svg}text")}
+    assert texts >= {*TASKS, "2", "10.5", "minutes of training on a shared GPU"}
 
 
 @pytest.mark.parametrize(
@@ -92,3 +93,8 @@ def test_wrong_folders_are_refused(
 def test_nothing_to_join(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="got none"):
         told_answer.folders(tmp_path)
+
+
+def test_the_committed_figure_is_drawn_from_the_committed_result() -> None:
+    minutes = json.loads(told_answer.RESULT.read_text())["result"]["minutes"]
+    assert told_answer.FIGURE.read_text() == told_answer.figure(minutes)

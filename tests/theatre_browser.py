@@ -37,7 +37,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The system's own; skips the test where there is none."""
+    """Open the system's own browser; skip the test where there is none."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
@@ -55,8 +55,9 @@ def write(folder: Path, episodes: list[TheatreEpisode], **run: Any) -> Path:
 
 @contextmanager
 def pages(browser: Browser) -> Iterator[Open]:
-    """Opens a file; afterwards nothing may have failed, and nothing but the file may have been
-    asked for.
+    """Yield a function that opens a file.
+
+    In the end nothing may have failed, and nothing but the files may have been requested.
     """
     opened: list[tuple[Path, list[str], list[str]]] = []
     contexts = []
@@ -93,7 +94,7 @@ def state(page: Page, *names: str) -> list[Any]:
 
 
 def pixel(page: Page, canvas: str, across: float, down: float) -> list[int]:
-    """Colour at a place that is given as shares of width and height."""
+    """Return the colour at a point that is given as shares of width and height."""
     code = """(canvas, [x, y]) => [...canvas.getContext("2d").getImageData(
         Math.floor(x * canvas.width), Math.floor(y * canvas.height), 1, 1).data]"""
     return page.locator(canvas).evaluate(code, [across, down])
@@ -108,7 +109,7 @@ def shown_number(page: Page, canvas: str) -> int:
 
 
 def bars(page: Page, within: str, kind: str = ".fill:not(.before)") -> list[float]:
-    """Lengths as shares of their tracks, as drawn."""
+    """Return the lengths of bars as shares of their tracks, as drawn."""
     code = """(fills) => fills.map((fill) => fill.getBoundingClientRect().width
         / fill.parentElement.getBoundingClientRect().width)"""
     return page.locator(f"{within} {kind}").evaluate_all(code)

@@ -1,6 +1,4 @@
-"""Episodes and runs for the memory theatre that nobody played: every number is known, and every
-picture tells its step.
-"""
+"""Made-up episodes and runs for the memory theatre: each image shows the number of its step."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from chameleon_policy.probes.theatre_episode import (
     TokenLayout,
 )
 from chameleon_policy.rates import Rate
-from chameleon_policy.report.theatre.run import RunReport
+from chameleon_policy.report.theatre.page import RunReport
 
 SPACING, LEVELS = 20, 13
 """A step is a colour: three digits of base 13, far enough apart that compression cannot confuse
@@ -30,20 +28,18 @@ def colour_of(number: int) -> tuple[int, int, int]:
 
 
 def number_of(colour: list[int]) -> int:
-    """Which number a colour stands for after compression, scaling and drawing."""
+    """Return the number of a colour after compression, scaling and drawing."""
     digits = [round(value / SPACING) for value in colour[:3]]
     return digits[0] + LEVELS * digits[1] + LEVELS**2 * digits[2]
 
 
 def flat_frames(numbers: range, size: int = 32) -> np.ndarray:
-    """(T, size, size, 3) of one colour each."""
+    """Return (T, size, size, 3), each image in the colour of its number."""
     return np.stack([np.full((size, size, 3), colour_of(number), np.uint8) for number in numbers])
 
 
 def camera_frames(steps: int, seed: int, size: int = 128) -> np.ndarray:
-    """(T, size, size, 3) as a camera might see them: smooth light, a few things that move,
-    noise.
-    """
+    """Return (T, size, size, 3) with smooth light, a few things that move, and noise."""
     generator = np.random.default_rng(seed)
     rows, columns = np.mgrid[0:size, 0:size] / size
     ground = np.stack([90 + 80 * rows, 110 + 60 * columns, 140 - 60 * rows * columns], axis=-1)
@@ -58,13 +54,13 @@ def camera_frames(steps: int, seed: int, size: int = 128) -> np.ndarray:
 
 
 def shares(generator: np.random.Generator, *shape: int, sharpness: float = 2.0) -> np.ndarray:
-    """Sum to one over the last axis."""
+    """Return random shares that sum to one over the last axis."""
     weights = np.exp(sharpness * generator.normal(size=shape))
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def phases_of(steps: int, decisions: tuple[int, ...]) -> tuple[str, ...]:
-    """Evidence, retention up to the first decision, then decisions and execution."""
+    """Return evidence, retention up to the first decision, then decisions and execution."""
     first = min(decisions, default=steps)
     names = [
         "evidence" if step < first // 2 else "retention" if step < first else "execution"
@@ -88,9 +84,7 @@ def make_episode(
     outcome: str = "success",
     edits: int = 3,
 ) -> TheatreEpisode:
-    """An episode whose cameras show the number of the step, and the second one the number after
-    it.
-    """
+    """Return an episode whose first camera shows the step, and the second one the step after it."""
     generator = np.random.default_rng(seed)
     if frames is None:
         frames = {"third": flat_frames(range(steps)), "wrist": flat_frames(range(1, steps + 1))}
@@ -122,9 +116,7 @@ def make_episode(
 def _edit(
     generator: np.random.Generator, step: int, number: int, frames: dict[str, np.ndarray]
 ) -> Counterfactual:
-    """The first is no edit; the second asks for what the policy then takes; the third asks for what
-    it does not take.
-    """
+    """Return an edited memory: 0 is unedited, the policy follows 1, and it does not follow 2."""
     names = ("as it was", "swap the relevant traces", "erase the evidence")
     asks_for = ("middle", "left", "right")[number]
     x, y = CANDIDATES[asks_for]

@@ -19,14 +19,14 @@ from chameleon_policy.cli.options import needs
 from chameleon_policy.exit_codes import INTERRUPTED, NO_ROOM, REFUSED
 
 COMMANDS = {
-    "demo": "camo,train",
+    "demo": "camo,report,train",
     "record": "camo",
     "train": "train",
     "eval": "camo",
     "reproduce": "camo,train",
     "bench": "camo,train",
-    "probe": "camo,train",
-    "report": "camo,train",
+    "probe": "camo,report,train",
+    "report": "camo,report,train",
     "serve": "serve",
     "run": "camo,serve",
     "export": "export",

@@ -14,7 +14,7 @@ from chameleon_policy.experiments.bench.jobs import Bench
 from chameleon_policy.experiments.bench.rows import Results
 from chameleon_policy.experiments.bench.schedule import run_bench
 from chameleon_policy.experiments.pipeline import Workspace
-from chameleon_policy.report.comparison.files import draw_tables
+from chameleon_policy.report.comparison.rendering import draw_tables
 
 
 def main(

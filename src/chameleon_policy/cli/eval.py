@@ -15,7 +15,7 @@ from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluat
 from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of, training_of
 from chameleon_policy.evaluate.videos import save_failures
 from chameleon_policy.provenance import write_result
-from chameleon_policy.report.evaluation_table import evaluation_table
+from chameleon_policy.report.tables import evaluation_table
 
 
 def main(

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from chameleon_policy.policy import ChameleonPolicy, parameter_budget
 from chameleon_policy.policy.presets import PresetName, budget_features, preset
-from chameleon_policy.report.budget_table import budget_table
+from chameleon_policy.report.tables import budget_table
 
 
 def main(

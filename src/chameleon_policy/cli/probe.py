@@ -13,7 +13,7 @@ from chameleon_policy.cli.options import typed
 from chameleon_policy.console import progress_bar
 from chameleon_policy.device import Device
 from chameleon_policy.probes.study import Study, StudyContext, earlier_findings, probe_runs
-from chameleon_policy.report.probes.files import publish
+from chameleon_policy.report.probe_figures import publish
 
 
 def main(

@@ -11,7 +11,7 @@ import tyro
 from chameleon_policy.cli.options import needs, typed
 from chameleon_policy.console import progress_bar
 from chameleon_policy.device import Device
-from chameleon_policy.report.runs import Report, report_runs
+from chameleon_policy.report.run_report import Report, report_runs
 
 
 def main(
@@ -59,5 +59,5 @@ def main(
     )
     if rerun is not None:
         save_recording(episodes, rerun)
-        print(f"Look at it in Rerun: rerun {rerun}")
+        print(f"Open it in Rerun: rerun {rerun}")
     print(f"Open it in a browser: {page.resolve().as_uri()}")

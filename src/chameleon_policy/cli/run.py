@@ -14,7 +14,7 @@ from chameleon_client import Client
 from chameleon_policy import exit_codes
 from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials, typed
 from chameleon_policy.provenance import write_result
-from chameleon_policy.report.evaluation_table import evaluation_table
+from chameleon_policy.report.tables import evaluation_table
 from chameleon_policy.robot.loop import INTERRUPTED, LoopOptions
 from chameleon_policy.robot.loop_table import loop_table
 from chameleon_policy.robot.run import RobotOptions, loop_settings, run_robot

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.videos import save_rollout
 from chameleon_policy.experiments.pipeline import SCORES, Workspace, recipe_for
 from chameleon_policy.policy.saving import SHIPPED
-from chameleon_policy.report.demo_page import Clip, Contender, Showing, demo_page
-from chameleon_policy.report.evaluation_table import evaluation_table
+from chameleon_policy.report.demo_page import Contender, Showing, demo_page
+from chameleon_policy.report.pages import Clip
+from chameleon_policy.report.tables import evaluation_table
 from chameleon_policy.suite import find_task
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
@@ -122,12 +122,11 @@ def _facts(config: DemoConfig, minutes: float, scores: Path) -> list[str]:
     return [
         f"{config.demonstrations} expert demonstrations, state observations (five object slots), "
         "training seeds only.",
-        f"<code>nano</code> from scratch: {config.minutes:g} minutes for Chameleon, "
+        f"`nano` from scratch: {config.minutes:g} minutes for Chameleon, "
         f"{config.twin_minutes:g} for the twin.",
         f"{config.episodes} rollouts each on held-out seeds, {SAMPLING_STEPS} Euler steps a chunk.",
         f"The policy that comes with the package: {config.shipped_episodes} rollouts of each task.",
-        f"This sitting took {minutes:.1f} minutes. "
-        f"Every episode's score: <code>{escape(str(scores))}</code>.",
+        f"This sitting took {minutes:.1f} minutes. Every episode's score: `{scores}`.",
     ]
 
 

@@ -26,8 +26,7 @@ from chameleon_policy.experiments.pipeline import (
     recipe_for,
 )
 from chameleon_policy.policy.presets import PresetName
-from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.suite import full_name, suite_named
 from chameleon_policy.train.checkpoint import POLICY, RUN_SETTINGS
 from chameleon_policy.train.metrics import METRICS, read_metrics

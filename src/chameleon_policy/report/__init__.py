@@ -1,1 +1,5 @@
-"""Results as people read them and as files that say where they came from."""
+"""Results for readers: terminal tables, charts (matplotlib) and self-contained pages (Jinja2).
+
+Read in this order: palette, tables, paper -> charts -> pages, templates/ -> demo_page, comparison/,
+probe_tables, probe_figures, theatre/ -> run_report.
+"""

@@ -1,4 +1,4 @@
-"""What is in a recorded dataset: a summary in words and numbers, and a contact sheet."""
+"""A recorded dataset for readers: a table of its contents, and a contact sheet."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ COMMON_COLUMNS = (
     "decision",
     "reason",
 )
-"""Columns of that table that every task has; the others are its dials."""
+"""Columns of the table of episodes that every task has; the others are its difficulty settings."""
 
 
 def episode_facts(dataset: RecordedDataset) -> list[dict[str, Any]]:
-    """The simulator's table of episodes, where a dataset has one."""
+    """Return the simulator's table of episodes; empty for a dataset without one."""
     path = dataset.path / ANNOTATIONS
     return pq.read_table(path).to_pylist() if path.is_file() else []
 
 
 def summary_table(dataset: RecordedDataset) -> Table:
-    """Size, features and, for Camo recordings, balance over z and the spread of t_d and
-    difficulty.
+    """Return a table of size and features of a dataset.
+
+    For Camo recordings it also has the balance over z and the spread of t_d and difficulty.
     """
     table = Table(show_header=False, title=str(dataset.path), title_justify="left")
-    # Every row is read: a damaged file is found here rather than in the middle of a training.
+    # All rows are read, so that a damaged file is found here and not in the middle of training.
     lengths = np.array(
         [len(next(iter(dataset.vectors(index).values()))) for index in range(len(dataset))]
     )
@@ -50,7 +51,8 @@ def summary_table(dataset: RecordedDataset) -> Table:
     fps = dataset.schema.fps
     table.add_row(
         "episodes",
-        f"{len(dataset)}, {lengths.sum():,} frames, {lengths.sum() / fps / 60:.1f} min at {fps:g} Hz",
+        f"{len(dataset)}, {lengths.sum():,} frames, "
+        f"{lengths.sum() / fps / 60:.1f} min at {fps:g} Hz",
     )
     table.add_row(
         "length", f"{lengths.min()} to {lengths.max()} steps, median {np.median(lengths):.0f}"
@@ -79,24 +81,27 @@ def _camo_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
         return []
     balance = Counter(",".join(map(str, row["z"])) for row in rows)
     counts = sorted(balance.values())
-    each = ", ".join(f"{z}: {count}" for z, count in sorted(balance.items()))
     described = (
-        each
+        ", ".join(f"{z}: {count}" for z, count in sorted(balance.items()))
         if len(balance) <= 5
         else f"{len(balance)} values, {counts[0]} to {counts[-1]} episodes each"
     )
     decisions = np.array([row["decision_steps"][0] for row in rows])
-    dials = [name for name in rows[0] if name not in COMMON_COLUMNS]
+    difficulties = [name for name in rows[0] if name not in COMMON_COLUMNS]
     return [
         ("z", described),
         (
             "first t_d",
             f"step {decisions.min()} to {decisions.max()}, median {np.median(decisions):.0f}",
         ),
-        *((name.replace("_", " "), _histogram([row[name] for row in rows])) for name in dials),
+        *(
+            (name.replace("_", " "), _histogram([row[name] for row in rows]))
+            for name in difficulties
+        ),
         (
             "discarded",
-            f"{sum(row['attempts'] - 1 for row in rows)} failed demonstrations, replaced with the same z",
+            f"{sum(row['attempts'] - 1 for row in rows)} failed demonstrations, "
+            "replaced with the same z",
         ),
         ("seeds", f"{min(row['seed'] for row in rows)} to {max(row['seed'] for row in rows)}"),
     ]
@@ -107,8 +112,9 @@ def _histogram(values: list[int]) -> str:
 
 
 def save_contact_sheet(dataset: RecordedDataset, path: Path, *, episodes: int = 6) -> bool:
-    """Some episodes from above to below, moments from left to right; False if the dataset has no
-    pictures.
+    """Write an image of some episodes, one per row, with their moments from left to right.
+
+    Returns False, and writes nothing, if the dataset has no images.
     """
     if not dataset.schema.views:
         return False
@@ -143,8 +149,9 @@ def save_contact_sheet(dataset: RecordedDataset, path: Path, *, episodes: int = 
 
 
 def _moments(length: int, facts: dict[str, Any] | None) -> list[tuple[str, int]]:
-    """Name and step of the moments to show: phases where they are known, else the episode in equal
-    parts.
+    """Return name and step of the moments to show.
+
+    They are in the phases of the episode where these are known, else at equal distances.
     """
     if facts is None:
         return [(f"{share:.0%}", round(share * (length - 1))) for share in np.linspace(0, 1, 8)]
@@ -154,8 +161,7 @@ def _moments(length: int, facts: dict[str, Any] | None) -> list[tuple[str, int]]
         ("retention" if evidence < decision else "decision", evidence),
         ("decision", decision),
     ]
-    # The middle of each third: at the thirds themselves the arm is back for the next addition of
-    # seasonings.
+    # In the middle of each third, because between the thirds the arm of seasonings is at rest.
     return shown + [
         ("execution", round(decision + share * (length - 1 - decision)))
         for share in (0.17, 0.5, 0.83)

@@ -15,7 +15,7 @@ from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.experiments.bench.jobs import BenchJob
 from chameleon_policy.locking import only_process
 from chameleon_policy.provenance import PROCESS_START, git_revision, hardware, software
-from chameleon_policy.report.comparison.statistics import FAILED, SUCCESS, WRONG, words
+from chameleon_policy.report.comparison.outcomes import FAILED, SUCCESS, WRONG, words
 from chameleon_policy.suite import suite_named
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.held_out import probe_metric

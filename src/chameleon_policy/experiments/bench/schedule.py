@@ -18,8 +18,7 @@ from chameleon_policy.experiments.bench.processes import NoRoomError, Processes,
 from chameleon_policy.experiments.bench.rows import Results, Row, row_of
 from chameleon_policy.experiments.pipeline import Workspace
 from chameleon_policy.policy.saving import NORMALIZER
-from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
+from chameleon_policy.rates import Rate, interval
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.metrics import METRICS, read_metrics
 from chameleon_policy.train.stopping import StopRequest

@@ -1,5 +1,4 @@
 """Tables that compare methods, from the rows of a bench.
 
-Read in this order: statistics -> paper -> cells -> choices, table -> markdown, latex, page,
-terminal -> files.
+Read in this order: outcomes -> cells -> choices, methods -> rendering.
 """

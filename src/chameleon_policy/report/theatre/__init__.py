@@ -1,6 +1,5 @@
-"""The memory theatre: episodes of a policy, with what it recalled and believed at every step, on
-one page.
+"""The memory theatre: episodes of a policy with its recall and beliefs at every step.
 
-Read in this order: episode (what is shown) -> encoding (as text that a page can carry) -> page (the
-page).
+Read in this order: encoding (an episode as text) -> page, and the scripts that run in it;
+rerun_recording (the same episodes for Rerun).
 """

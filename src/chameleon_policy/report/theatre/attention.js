@@ -1,4 +1,4 @@
-// What recall attends to, and its colours.
+// The attention of recall, and its colours.
 
 const MEAN = -1; // the head that stands for the mean over all
 const HEAT = [[0, [40, 11, 84]], [0.35, [159, 42, 99]], [0.65, [236, 104, 38]], [1, [252, 255, 164]]];
@@ -37,7 +37,7 @@ class Attention {
     return this.shares;
   }
 
-  // One number per name: all patches of a view together, then every token without a place.
+  // One number per name: all patches of a view together, then every other token.
   totals(shares) {
     const views = Object.values(this.views).map(({ first, rows, columns }) =>
       shares.subarray(first, first + rows * columns).reduce((sum, share) => sum + share, 0));
@@ -61,15 +61,15 @@ class Attention {
 }
 
 function heatColour(share) {
-  const after = Math.max(1, HEAT.findIndex(([place]) => place >= share));
+  const after = Math.max(1, HEAT.findIndex(([position]) => position >= share));
   const [[low, from], [high, to]] = [HEAT[after - 1], HEAT[after]];
   const mixed = from.map((value, channel) => Math.round(value + ((to[channel] - value) * (share - low)) / (high - low)));
   return `rgba(${mixed}, ${(HEAT_OPACITY * share ** 0.7).toFixed(3)})`;
 }
 
 // The picture's margin was cut away before it became patches.
-function patchBox({ rows, columns }, margin, place, width, height) {
-  const [row, column] = [Math.floor(place / columns), place % columns];
+function patchBox({ rows, columns }, margin, patch, width, height) {
+  const [row, column] = [Math.floor(patch / columns), patch % columns];
   const [across, down] = [(width * (1 - 2 * margin)) / columns, (height * (1 - 2 * margin)) / rows];
   return [width * margin + column * across, height * margin + row * down, across, down];
 }
@@ -78,16 +78,16 @@ function drawHeat(context, width, height, grid, margin, shares, end) {
   const [left, top] = [width * margin, height * margin];
   context.fillStyle = VEIL.patches;
   context.fillRect(left, top, width - 2 * left, height - 2 * top);
-  context.fillStyle = VEIL.margin; // what the policy does not see
+  context.fillStyle = VEIL.margin; // the policy does not see it
   context.beginPath();
   context.rect(0, 0, width, height);
   context.rect(left, top, width - 2 * left, height - 2 * top);
   context.fill("evenodd");
   context.lineWidth = 1;
   context.strokeStyle = "rgba(255, 255, 255, 0.2)";
-  for (let place = 0; place < grid.rows * grid.columns; place += 1) {
-    const box = patchBox(grid, margin, place, width, height);
-    context.fillStyle = heatColour(Math.min(1, shares[grid.first + place] / end));
+  for (let patch = 0; patch < grid.rows * grid.columns; patch += 1) {
+    const box = patchBox(grid, margin, patch, width, height);
+    context.fillStyle = heatColour(Math.min(1, shares[grid.first + patch] / end));
     context.fillRect(...box);
     context.strokeRect(...box);
   }

@@ -1,6 +1,6 @@
-// What changes the state of the theatre: the address, keys, controls, the window.
+// Inputs of the theatre: the address, keys, controls, the window.
 
-// ---- the address remembers the moment, so that it can be sent to somebody -------------------------------------------
+// ---- the address keeps the moment, so that it can be shared -------------------------------------------
 
 let writing = 0;
 function remember() {
@@ -39,8 +39,8 @@ const KEYS = {
   d: nextDecision,
   l: () => attention.layers && change("layer", (state.layer + 1) % attention.layers),
   h: () => attention.heads && change("head", ((state.head + 2) % (attention.heads + 1)) - 1), // MEAN, 0, 1, ... and again
-  "[": () => openBeside(-1),
-  "]": () => openBeside(1),
+  "[": () => openNeighbour(-1),
+  "]": () => openNeighbour(1),
 };
 
 // A focused control keeps the keys that it needs itself; the scrubber's are ours, since they do the same and more.
@@ -63,8 +63,8 @@ function on(id, kind, act) {
 }
 
 on("episode", "change", (target) => open(target.selectedIndex));
-on("previous-episode", "click", () => openBeside(-1));
-on("next-episode", "click", () => openBeside(1));
+on("previous-episode", "click", () => openNeighbour(-1));
+on("next-episode", "click", () => openNeighbour(1));
 on("layer", "change", (target) => change("layer", Number(target.value)));
 on("head", "change", (target) => change("head", Number(target.value)));
 on("overlay", "change", (target) => change("overlay", target.checked));
@@ -95,7 +95,7 @@ new ResizeObserver(() => {
   schedule();
 }).observe(element("theatre"));
 
-// For tests and for the curious.
+// For tests and the console.
 window.theatre = {
   get episode() { return state.episode; },
   get step() { return state.step; },

@@ -1,6 +1,4 @@
-"""An episode of the theatre as text that a page can carry: pictures as WebP, attention as bytes,
-the rest as JSON.
-"""
+"""An episode of the theatre as JSON, with images as WebP and attention as bytes in base64."""
 
 from __future__ import annotations
 
@@ -16,23 +14,20 @@ from PIL import Image
 from chameleon_policy.probes.theatre_episode import Counterfactual, TheatreEpisode
 
 QUALITY = 85
-"""Of WebP: a picture of 128 x 128 takes 2 to 3 KB, and objects of a few pixels keep their
-colour.
-"""
+"""Of WebP: an image of 128 x 128 takes 2 to 3 KB, and objects of a few pixels keep their colour."""
 DECIMALS = 3
-"""Of beliefs and, since they are in metres, of positions: millimetres."""
+"""Of beliefs, and of positions in metres."""
 
 
 def encode_episode(episode: TheatreEpisode) -> dict[str, Any]:
-    """Everything that the page needs of an episode; `json.dumps` takes it as it is."""
+    """Return all that the page needs of an episode, for `json.dumps`."""
     _check(episode)
     steps, layers, heads, tokens = episode.attention.shape
-    # What happens after an edit is seen by the first camera, and begins with pictures that it has
-    # already.
+    # The first camera also films what follows an edit, which begins with images that it has.
     first = next(iter(episode.frames), "after")
     pools = {view: _Pictures() for view in (first, *episode.frames)}
     frames = {
-        view: [pools[view].place_of(frame) for frame in found]
+        view: [pools[view].index_of(frame) for frame in found]
         for view, found in episode.frames.items()
     }
     counterfactuals = [_counterfactual(each, pools[first]) for each in episode.counterfactuals]
@@ -74,19 +69,19 @@ def encode_episode(episode: TheatreEpisode) -> dict[str, Any]:
         ],
         "positions": _rounded(episode.positions),
         "candidates": {
-            name: _rounded(np.asarray(place)) for name, place in episode.candidates.items()
+            name: _rounded(np.asarray(position)) for name, position in episode.candidates.items()
         },
         "counterfactuals": counterfactuals,
     }
 
 
 def encode_shares(shares: npt.NDArray[Any]) -> str:
-    """Shares over the last axis as bytes, the largest of each row as 255, in base64.
+    """Return shares over the last axis as bytes in base64; the largest share of a row is 255.
 
-    No scale is kept: since a row sums to one, dividing its bytes by their sum gives the shares
-    back. Every row has its own largest byte, so that what is flat over many tokens is kept as well
-    as what is peaked on one. Those with the largest remainders are rounded up, so many that the sum
-    is right: many small shares would otherwise all become nothing.
+    A row sums to one, so its shares are its bytes divided by their sum, and no scale is kept. Each
+    row has a scale of its own, so that flat rows keep as much as peaked ones. The shares with the
+    largest remainders are rounded up, as many as keep the sum; otherwise many small shares would
+    all become zero.
     """
     if not shares.size:
         return ""
@@ -99,30 +94,31 @@ def encode_shares(shares: npt.NDArray[Any]) -> str:
 
 
 def decode_shares(text: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    """What the page makes of `encode_shares`; a row of zeros stays one."""
+    """Return the shares as the page decodes them; a row of zeros stays one."""
     found = np.frombuffer(base64.b64decode(text), np.uint8).reshape(shape).astype(np.float64)
     total = found.sum(axis=-1, keepdims=True)
     return found / np.where(total > 0, total, 1)
 
 
 class _Pictures:
-    """Different pictures of one camera in order of appearance; in retention a scene stands still to
-    the last bit.
+    """The different images of one camera, in order of appearance.
+
+    An image that comes again is stored once: in retention nothing moves.
     """
 
     def __init__(self) -> None:
         self.unique: list[str] = []
         self.size: tuple[int, int] | None = None
         """Width and height."""
-        self._places: dict[bytes, int] = {}
+        self._indices: dict[bytes, int] = {}
 
-    def place_of(self, frame: npt.NDArray[np.uint8]) -> int:
+    def index_of(self, frame: npt.NDArray[np.uint8]) -> int:
         pixels = frame.tobytes()
-        if pixels not in self._places:
-            self._places[pixels] = len(self.unique)
+        if pixels not in self._indices:
+            self._indices[pixels] = len(self.unique)
             self.size = (frame.shape[1], frame.shape[0])
             self.unique.append(_webp(frame))
-        return self._places[pixels]
+        return self._indices[pixels]
 
 
 def _webp(frame: npt.NDArray[np.uint8]) -> str:
@@ -140,12 +136,12 @@ def _counterfactual(given: Counterfactual, pictures: _Pictures) -> dict[str, Any
         "chosen": given.chosen,
         "shares": _rounded(given.shares),
         "plan": _rounded(given.plan),
-        "frames": [pictures.place_of(frame) for frame in given.frames],
+        "frames": [pictures.index_of(frame) for frame in given.frames],
     }
 
 
 def _spans(phases: tuple[str, ...]) -> list[tuple[str, int]]:
-    """Names of successive phases and how many steps they last."""
+    """Return the successive phases and how many steps each lasts."""
     return [(name, len(list(found))) for name, found in groupby(phases)]
 
 
@@ -154,16 +150,17 @@ def _rounded(numbers: npt.NDArray[Any]) -> Any:
 
 
 def _check(episode: TheatreEpisode) -> None:
-    """A page that fails in a browser says little; here the reason has a name."""
+    """Raise ValueError where parts of an episode do not fit together."""
     steps = len(episode.phases)
     name = f"{episode.policy}, {episode.task}, seed {episode.seed}"
     lengths = {f"frames of {view}": len(frames) for view, frames in episode.frames.items()}
     lengths |= {f"belief {belief.question!r}": len(belief.shares) for belief in episode.beliefs}
     lengths |= {"attention": len(episode.attention), "positions": len(episode.positions)}
-    wrong = ", ".join(f"{what} {length}" for what, length in lengths.items() if length != steps)
+    wrong = ", ".join(f"{part} {length}" for part, length in lengths.items() if length != steps)
     if not steps or wrong:
         raise ValueError(
-            f"{name}: {steps} phases need as many steps of everything else, got {wrong or 'none at all'}"
+            f"{name}: {steps} phases need as many steps of everything else, "
+            f"got {wrong or 'none at all'}"
         )
     tokens = episode.attention.shape[-1]
     if episode.attention.size and tokens != episode.layout.count:

@@ -5,7 +5,7 @@ const KEPT = 64;
 function bytesOf(base64) {
   const text = atob(base64);
   const bytes = new Uint8Array(text.length);
-  for (let place = 0; place < text.length; place += 1) bytes[place] = text.charCodeAt(place);
+  for (let index = 0; index < text.length; index += 1) bytes[index] = text.charCodeAt(index);
   return bytes;
 }
 
@@ -21,8 +21,8 @@ class Pictures {
     return this.views[view].size ?? [1, 1];
   }
 
-  ready(view, place) {
-    const key = `${view}:${place}`;
+  ready(view, index) {
+    const key = `${view}:${index}`;
     const bitmap = this.decoded.get(key);
     if (bitmap) {
       this.decoded.delete(key);
@@ -31,9 +31,9 @@ class Pictures {
     return bitmap;
   }
 
-  decode(view, place) {
-    const key = `${view}:${place}`;
-    if (!this.pending.has(key)) this.pending.set(key, this.#decode(key, this.views[view].unique[place]));
+  decode(view, index) {
+    const key = `${view}:${index}`;
+    if (!this.pending.has(key)) this.pending.set(key, this.#decode(key, this.views[view].unique[index]));
     return this.pending.get(key);
   }
 
@@ -53,8 +53,8 @@ class Pictures {
     return bitmap;
   }
 
-  prefetch(view, places) {
-    for (const place of places) if (!this.decoded.has(`${view}:${place}`)) this.decode(view, place);
+  prefetch(view, indices) {
+    for (const index of indices) if (!this.decoded.has(`${view}:${index}`)) this.decode(view, index);
   }
 
   close() {
@@ -64,14 +64,14 @@ class Pictures {
   }
 }
 
-// A canvas that shows pictures of one view, each with something drawn over it.
+// A canvas that shows pictures of one view, each with a drawing on top.
 class Screen {
   constructor(canvas, pictures, view) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d");
     this.pictures = pictures;
     this.view = view;
-    this.shown = null; // place of the picture on the canvas
+    this.shown = null; // index of the picture on the canvas
     this.asked = 0;
     this.answered = 0;
     const [width, height] = pictures.size(view);
@@ -94,12 +94,12 @@ class Screen {
 
   // While a picture is decoded the last one stays. Pictures that arrive late are painted too unless a later one was quicker:
   // otherwise nothing would move while somebody drags.
-  async show(place, decorate) {
+  async show(index, decorate) {
     const turn = (this.asked += 1);
-    const bitmap = this.pictures.ready(this.view, place) ?? (await this.pictures.decode(this.view, place));
+    const bitmap = this.pictures.ready(this.view, index) ?? (await this.pictures.decode(this.view, index));
     if (!bitmap || turn < this.answered) return;
     this.answered = turn;
-    this.shown = place;
+    this.shown = index;
     this.context.imageSmoothingQuality = "high";
     this.context.drawImage(bitmap, 0, 0, this.canvas.width, this.canvas.height);
     decorate(this.context, this.canvas.width, this.canvas.height);

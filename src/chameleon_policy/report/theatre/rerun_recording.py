@@ -1,6 +1,4 @@
-"""Episodes of the theatre as a Rerun recording: the same pictures, heat maps and beliefs on its
-timelines.
-"""
+"""Episodes of the theatre as a Rerun recording: images, heat maps and beliefs on timelines."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ APPLICATION = "chameleon-memory-theatre"
 
 
 def check_recording(path: Path) -> None:
-    """ValueError if no recording can be written there."""
+    """Raise ValueError if no recording can be written to this path."""
     if path.suffix != ".rrd":
         raise ValueError(f"--rerun must name an .rrd file, got {path}")
     if path.is_dir():
@@ -25,8 +23,9 @@ def check_recording(path: Path) -> None:
 
 
 def save_recording(episodes: Sequence[TheatreEpisode], path: Path) -> None:
-    """Write the episodes to one file; each has a branch of its own, and timelines in control steps
-    and in seconds.
+    """Write the episodes to one file, each to a branch of its own.
+
+    The timelines are in control steps and in seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     stream = rr.RecordingStream(APPLICATION)
@@ -38,7 +37,8 @@ def save_recording(episodes: Sequence[TheatreEpisode], path: Path) -> None:
 
 
 def _log(stream: rr.RecordingStream, episode: TheatreEpisode, branch: str) -> None:
-    facts = f"{episode.policy}, {episode.task}, seed {episode.seed}: {episode.answer}. {episode.outcome}."
+    title = f"{episode.policy}, {episode.task}, seed {episode.seed}"
+    facts = f"{title}: {episode.answer}. {episode.outcome}."
     stream.log(branch, rr.TextDocument(facts), static=True)
     for step, phase in enumerate(episode.phases):
         stream.set_time("step", sequence=step)
@@ -59,8 +59,9 @@ def _log(stream: rr.RecordingStream, episode: TheatreEpisode, branch: str) -> No
 
 
 def heat_maps(episode: TheatreEpisode, step: int) -> dict[str, np.ndarray]:
-    """View -> recall of the last layer over its patches, in the mean over heads: red over
-    transparent, picture-sized.
+    """Return an RGBA image for each view: the more recall attends to a patch, the more red.
+
+    Recall is that of the last layer, averaged over heads.
     """
     shares = episode.attention[step, -1].mean(0)
     maps, first = {}, 0

@@ -36,8 +36,8 @@ function makeBars(parent, names, { right, chance, both } = {}) {
   parent.replaceChildren();
   const longest = Math.max(0, ...names.map((name) => name.length));
   parent.style.setProperty("--name", `${clamp(longest + 3, 8, 22)}ch`); // one column for all rows, with room for the mark
-  return names.map((name, place) => {
-    const row = make("div", place === right ? "reading is-right" : "reading", parent);
+  return names.map((name, index) => {
+    const row = make("div", index === right ? "reading is-right" : "reading", parent);
     const label = make("span", "name", row);
     label.textContent = name;
     label.title = name;
@@ -161,7 +161,7 @@ function drawRecall(clock) {
   const scale = attention.empty ? null : attention.scale(layer, head);
   if (scale) {
     const totals = attention.totals(attention.at(step, layer, head));
-    recallBars.forEach((bar, place) => bar.set(totals[place] / scale.bar, percent(totals[place])));
+    recallBars.forEach((bar, index) => bar.set(totals[index] / scale.bar, percent(totals[index])));
     element("layer").value = String(layer);
     element("head").value = String(head);
     element("overlay").checked = overlay;
@@ -190,8 +190,8 @@ function describe(camera, clock) {
   let text = `${view} camera`;
   if (grid) {
     const shares = attention.at(state.step, state.layer, state.head);
-    const place = Object.keys(attention.views).indexOf(view);
-    text = `${view} camera: ${percent(attention.totals(shares)[place])} of recall`;
+    const index = Object.keys(attention.views).indexOf(view);
+    text = `${view} camera: ${percent(attention.totals(shares)[index])} of recall`;
     if (pointed !== null) {
       const [row, column] = [Math.floor(pointed / grid.columns) + 1, (pointed % grid.columns) + 1];
       text = `row ${row}, column ${column}: ${(100 * shares[grid.first + pointed]).toFixed(1)} % of recall`;
@@ -256,12 +256,12 @@ function nextDecision() {
   if (decisions.length) seek(decisions.find((step) => step > state.step) ?? decisions[0]);
 }
 
-function change(what, value) {
-  state[what] = value;
+function change(name, value) {
+  state[name] = value;
   schedule();
 }
 
-function openBeside(distance) {
+function openNeighbour(distance) {
   const count = element("episode").options.length;
   open((state.episode + distance + count) % count);
 }

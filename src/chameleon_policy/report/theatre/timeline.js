@@ -1,4 +1,4 @@
-// The episode at a glance: phases, decisions, belief in the right answer, and where we are.
+// The episode at a glance: phases, decisions, belief in the right answer, playhead.
 
 const ROWS = { names: 14, phases: 18, plot: 54, axis: 16 };
 const GUTTER = { left: 46, right: 14 };

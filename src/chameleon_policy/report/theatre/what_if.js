@@ -39,13 +39,13 @@ class WhatIf {
       const group = make("fieldset", "edit-group");
       make("legend", "", group).textContent =
         `${number ? `Decision ${number}, step` : "Step"} ${step} (${(step / this.episode.hz).toFixed(1)} s)`;
-      this.edits.forEach((edit, place) => {
+      this.edits.forEach((edit, index) => {
         if (edit.step !== step) return;
         const label = make("label", "edit", group);
         const input = make("input", "", label);
-        Object.assign(input, { type: "radio", name: "edit", value: String(place) });
+        Object.assign(input, { type: "radio", name: "edit", value: String(index) });
         input.addEventListener("change", () => {
-          this.select(place);
+          this.select(index);
           this.play(!matchMedia("(prefers-reduced-motion: reduce)").matches);
           this.changed();
         });
@@ -56,8 +56,8 @@ class WhatIf {
     element("edit-choices").replaceChildren(...parts);
   }
 
-  select(place) {
-    this.selected = Math.min(Math.max(0, place), this.edits.length - 1);
+  select(index) {
+    this.selected = Math.min(Math.max(0, index), this.edits.length - 1);
     const edit = this.edits[this.selected];
     const group = this.edits.filter((each) => each.step === edit.step);
     const before = group.find((each) => each.name === UNEDITED) ?? group[0];

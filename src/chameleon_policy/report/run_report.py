@@ -1,5 +1,6 @@
-"""`chameleon report`: runs play held-out episodes of Camo, and one page shows how they did and what
-they remembered.
+"""`chameleon report`: play held-out episodes of Camo, and write one page on the policies.
+
+The page shows their scores, how they learned, clips, and the memory theatre.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from chameleon_policy.camo import summarise, task_named
 from chameleon_policy.camo.settings import CamoSettings
@@ -36,15 +39,14 @@ from chameleon_policy.probes.theatre import (
 )
 from chameleon_policy.probes.theatre_episode import TheatreEpisode
 from chameleon_policy.provenance import git_revision, hardware, write_result
-from chameleon_policy.report.demo_page import Clip
-from chameleon_policy.report.probes.files import charts
-from chameleon_policy.report.theatre.page import report_page
-from chameleon_policy.report.theatre.run import RunReport
+from chameleon_policy.report.pages import Clip
+from chameleon_policy.report.probe_figures import charts
+from chameleon_policy.report.theatre.page import RunReport, report_page
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 CLIP_SIZE = 200
 CLIPS = 2
-"""Of each task, for people who would rather watch than scrub."""
+"""Videos of each task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,15 +54,13 @@ class Report:
     """How much of each run and task the page shows."""
 
     episodes: int = 12
-    """Held-out episodes that are played and scored."""
+    """Held-out episodes to play and score."""
     shown: int = 2
-    """Of them in the theatre."""
+    """Episodes of them that the theatre shows."""
     fitted: int = 48
-    """Demonstrations that the probes of beliefs are fitted to; half as many tell which traces are
-    relevant.
-    """
+    """Demonstrations to fit the probes of beliefs to; half as many choose the relevant traces."""
     steps: int = 8
-    """Euler steps of a chunk."""
+    """Euler steps of a chunk of actions."""
 
     def __post_init__(self) -> None:
         for name in ("episodes", "shown", "fitted", "steps"):
@@ -84,9 +84,9 @@ def report_runs(
     device: Device = "auto",
     workers: int = 2,
 ) -> tuple[Path, list[TheatreEpisode]]:
-    """Play, look inside, and write the page; returns its path and the episodes of the theatre.
+    """Play, probe, and write the page; return its path and the episodes of the theatre.
 
-    What `chameleon probe` found of a run and keeps in `probes` is drawn as well.
+    Findings that `chameleon probe` keeps in the folder `probes` are drawn as well.
     """
     check_names(runs)
     seeds = evaluation_seeds(FIRST_SEED, report.episodes)
@@ -113,12 +113,15 @@ def report_runs(
         scores[name] = {task: summary.as_dict() for task, summary in reports[-1].scores.items()}
     machine = hardware()
     facts = [
-        f"Made by `{command}` at revision `{git_revision()}` on {machine.get('gpu', machine['cpu'])}.",
-        f"{report.episodes} held-out episodes of each task, seeds {seeds[0]} to {seeds[-1]}, {report.steps} Euler steps a "
-        "chunk. In brackets the 95 % Wilson interval.",
-        f"Beliefs are read by linear probes from the working state h; they were fitted to {report.fitted} expert "
-        "demonstrations that the policy was not trained on. What a probe can read, the policy need not use.",
-        "Relevant traces are the quarter of the last layer's tokens from which a linear probe reads the next choice best.",
+        f"Made by `{command}` at revision `{git_revision()}` "
+        f"on {machine.get('gpu', machine['cpu'])}.",
+        f"{report.episodes} held-out episodes of each task, seeds {seeds[0]} to {seeds[-1]}, "
+        f"{report.steps} Euler steps a chunk. In brackets the 95 % Wilson interval.",
+        "Beliefs are read by linear probes from the working state h; they were fitted to "
+        f"{report.fitted} expert demonstrations that the policy was not trained on. What a probe "
+        "can read, the policy need not use.",
+        "Relevant traces are the quarter of the last layer's tokens from which a linear probe "
+        "reads the next choice best.",
     ]
     out.mkdir(parents=True, exist_ok=True)
     page = out / "index.html"
@@ -181,8 +184,8 @@ def _run_report(
 
 def _figures(
     run: Path | str, policy: ChameleonPolicy, tasks: Sequence[str], probes: Path
-) -> dict[str, str]:
-    """What probes found of these very weights, if they were asked: caption -> chart."""
+) -> dict[str, Figure]:
+    """Return caption -> chart of the findings on these very weights, if there are any."""
     if not any((probes / name_of(run) / f"{task}.json").exists() for task in tasks):
         return {}
     findings = [
@@ -204,8 +207,6 @@ def _clips(played: PlayedEpisodes, folder: Path) -> list[Clip]:
 def _clip(settings: CamoSettings, rollout: Rollout, folder: Path) -> Clip:
     path = folder / f"{settings.task}-{rollout.played.seed}.mp4"
     save_rollout(settings, rollout, path, CLIP_SIZE)
-    score = rollout.played.score
-    return Clip(
-        path,
-        f"{settings.task}, seed {rollout.played.seed}: {answer_text(rollout.played.z)}. {score.reason.capitalize()}.",
-    )
+    seed, answer = rollout.played.seed, answer_text(rollout.played.z)
+    reason = rollout.played.score.reason.capitalize()
+    return Clip(path, f"{settings.task}, seed {seed}: {answer}. {reason}.")

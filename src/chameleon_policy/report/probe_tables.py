@@ -1,4 +1,4 @@
-"""What was found beside the paper's numbers, as tables for a terminal."""
+"""The findings of probes next to the paper's numbers, as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 from rich.table import Table
 
 from chameleon_policy.probes.prospectiveness import lead, ready
-from chameleon_policy.rates import Rate
-from chameleon_policy.report.evaluation_table import interval
-from chameleon_policy.report.probes import paper
+from chameleon_policy.rates import Rate, interval
+from chameleon_policy.report import paper
 
 Finding = Mapping[str, Any]
 
 
 def tables(findings: Sequence[Finding]) -> list[Table]:
-    """One for each property; that of edited memories has a row for each intervention."""
+    """Return a table for each property; that of edited memories has a row for each intervention."""
     shown = [_separability(findings)]
-    operated = [finding for finding in findings if finding["addressability"] is not None]
-    if operated:
-        shown.append(_addressability(operated))
+    edited = [finding for finding in findings if finding["addressability"] is not None]
+    if edited:
+        shown.append(_addressability(edited))
     return [*shown, _prospectiveness(findings)]
 
 
 def leads(findings: Sequence[Finding]) -> dict[tuple[str, str], int | None]:
-    """Another run and a task -> how many steps earlier the next choice can be read from the first
-    run's h.
+    """Return how many steps earlier the next choice can be read from the first run's h.
+
+    The keys are the other runs and tasks.
     """
     first = {
         each["task"]: ready_at(each)["working"]
@@ -41,13 +41,13 @@ def leads(findings: Sequence[Finding]) -> dict[tuple[str, str], int | None]:
 
 
 def ready_at(finding: Finding) -> dict[str, int | None]:
-    """h and traces -> when the next choice can be read from them, relative to the decision."""
+    """Return from which step, relative to the decision, h and traces tell the next choice."""
     found = finding["prospectiveness"]
     return {name: ready(found[name], found["threshold"]) for name in ("working", "traces")}
 
 
 def share(rate: Mapping[str, Any] | None) -> str:
-    """A rate with its interval; nothing where there is none."""
+    """Return a rate with its interval as text; a dash where there is none."""
     return "-" if rate is None else interval(Rate.from_dict(rate))
 
 
@@ -72,7 +72,7 @@ def _separability(findings: Sequence[Finding]) -> Table:
     )
     for finding in findings:
         found = finding["separability"]
-        there = paper.SEPARABILITY.get(finding["task"])
+        published = paper.SEPARABILITY.get(finding["task"])
         table.add_row(
             finding["run"],
             finding["task"],
@@ -80,7 +80,7 @@ def _separability(findings: Sequence[Finding]) -> Table:
             share(found["current"]),
             share(found["memory"]),
             share(found["shuffled"]),
-            *(("-", "-") if there is None else map(str, there)),
+            *(("-", "-") if published is None else map(str, published)),
         )
     return table
 
@@ -98,15 +98,16 @@ def _addressability(findings: Sequence[Finding]) -> Table:
         for finding in findings:
             rows = {row["name"]: row for row in finding["addressability"]["rows"]}
             cells.append(share(rows[name]["follows"]) if name in rows else "-")
-        there = paper.ADDRESSABILITY.get(name)
-        table.add_row(name, *cells, "-" if there is None else f"{there:.0f}")
+        published = paper.ADDRESSABILITY.get(name)
+        table.add_row(name, *cells, "-" if published is None else f"{published:.0f}")
     return table
 
 
 def _prospectiveness(findings: Sequence[Finding]) -> Table:
     threshold = findings[0]["prospectiveness"]["threshold"]
     table = _new(
-        f"Prospectiveness: the step from which on the next choice is read in {threshold:.0%}, decision at 0",
+        f"Prospectiveness: the step from which on the next choice is read in {threshold:.0%}, "
+        "decision at 0",
         "run",
         "task",
         "from h",
@@ -114,7 +115,10 @@ def _prospectiveness(findings: Sequence[Finding]) -> Table:
         "at the decision, %",
         "first run earlier by",
     )
-    table.caption = f"The paper: Chameleon is earlier than without Control-JEPA by {' and '.join(map(str, paper.LEADS))} steps."
+    table.caption = (
+        "The paper: Chameleon is earlier than without Control-JEPA by "
+        f"{' and '.join(map(str, paper.LEADS))} steps."
+    )
     earlier = leads(findings)
     for finding in findings:
         found = finding["prospectiveness"]

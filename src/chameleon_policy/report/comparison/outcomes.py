@@ -1,6 +1,4 @@
-"""Numbers of a comparison: rates over episodes, averages over tasks, and pairs of episodes that two
-methods played.
-"""
+"""The rows of a bench as numbers: rates over episodes, averages over tasks, methods in pairs."""
 
 from __future__ import annotations
 
@@ -11,17 +9,17 @@ from typing import Any
 from chameleon_policy.rates import Rate, average, mcnemar
 
 Row = Mapping[str, Any]
-"""Of a bench: one policy on one task."""
+"""The episodes of one policy on one task."""
 SUCCESS, WRONG, FAILED = "swf"
 """Letters of a row's `outcomes`, one for each episode: success, wrong choice, failed
 manipulation.
 """
 NO_CHOICE = "-"
-"""Stands in a row's `choices`, a word for each episode, where none was made; otherwise digits, as
-in its `answers`.
+"""In a row's `choices`, a word for each episode, an episode without a choice; the other words are
+digits, as in its `answers`.
 """
 Episode = tuple[str, int, int]
-"""Task, seed of the training, seed of the evaluation episode."""
+"""Task, seed of the training run, seed of the evaluation episode."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +37,9 @@ class Paired:
 
     episodes: int
     lost: int
-    """Only the reference succeeds."""
+    """Episodes in which only the reference succeeds."""
     gained: int
-    """Only the other one does."""
+    """Episodes in which only the other method succeeds."""
 
     @property
     def difference(self) -> float:
@@ -50,13 +48,14 @@ class Paired:
 
     @property
     def p(self) -> float:
-        """Exact McNemar."""
+        """Two-sided p of the exact McNemar test."""
         return mcnemar(self.lost, self.gained)
 
 
 def words(answers: Iterable[int | Sequence[int] | None]) -> str:
-    """Answers or choices as a row keeps them: `2 0 -`, or `201 - 110` where they have several
-    parts.
+    """Return answers or choices as a row keeps them.
+
+    For example `2 0 -`, or `201 - 110` where they have several parts.
     """
     return " ".join(
         NO_CHOICE
@@ -69,7 +68,7 @@ def words(answers: Iterable[int | Sequence[int] | None]) -> str:
 
 
 def rates(outcomes: str) -> Rates:
-    """Scores of these episodes with their Wilson intervals."""
+    """Return the scores of these episodes with their Wilson intervals."""
     right = outcomes.count(SUCCESS)
     scorable = right + outcomes.count(WRONG)
     return Rates(
@@ -78,7 +77,7 @@ def rates(outcomes: str) -> Rates:
 
 
 def average_rates(parts: Iterable[Rates]) -> Rates:
-    """The same for all three."""
+    """Return the mean of each score; see `rates.average`."""
     parts = list(parts)
     return Rates(
         average([part.msr for part in parts]),
@@ -88,7 +87,7 @@ def average_rates(parts: Iterable[Rates]) -> Rates:
 
 
 def episodes(rows: Iterable[Row]) -> dict[Episode, bool]:
-    """Whether each episode of these rows was a success."""
+    """Return whether each episode of these rows was a success."""
     return {
         (row["task"], row["seed"], row["first_seed"] + number): letter == SUCCESS
         for row in rows
@@ -97,9 +96,7 @@ def episodes(rows: Iterable[Row]) -> dict[Episode, bool]:
 
 
 def paired(reference: Mapping[Episode, bool], other: Mapping[Episode, bool]) -> Paired | None:
-    """What both have played; episodes that only one of them has are left out. None if there is no
-    such episode.
-    """
+    """Compare two methods on the episodes that both have played; None if there are none."""
     common = reference.keys() & other.keys()
     if not common:
         return None

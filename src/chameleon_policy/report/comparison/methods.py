@@ -1,0 +1,301 @@
+"""The comparison of methods: a table for each setting of the rows, and the paper's table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Self
+
+from chameleon_policy.camo import TASKS, task_named
+from chameleon_policy.rates import percent
+from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Comparison, Heading, Line
+from chameleon_policy.report.comparison.choices import choices_comparison
+from chameleon_policy.report.comparison.outcomes import (
+    Paired,
+    Rates,
+    Row,
+    average_rates,
+    episodes,
+    paired,
+    rates,
+)
+from chameleon_policy.report.paper import (
+    NAMES,
+    OTHERS,
+    PAPER_TASKS,
+    REFERENCE,
+    SECTIONS,
+    SHARED,
+    TABLE_1,
+)
+
+FACTS = (Heading("Method"), Heading("Parameters, M"), Heading("Seeds"))
+AVERAGED = ("dsr", "msr", "sr")
+BASELINES = SECTIONS["Matched imitation baselines"]
+"""Methods that must be able to act when the answer is given, before anything can be said of their
+memory.
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the methods of one table have in common."""
+
+    preset: str
+    observation: str
+    image_size: int | None
+    steps: int
+    demonstrations: int
+    trained_on: tuple[str, ...]
+    """The tasks that one policy has learned; empty if every task has a policy of its own."""
+    told: bool
+    """Whether the policies are given the answer."""
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Return the setting of a row."""
+        together = tuple(row["trained_on"]) if len(row["trained_on"]) > 1 else ()
+        return cls(
+            row["preset"],
+            row["observation"],
+            row["image_size"],
+            row["steps"],
+            row["demonstrations"],
+            together,
+            row["told"],
+        )
+
+    def __str__(self) -> str:
+        size = (
+            f"two {self.image_size} x {self.image_size} views"
+            if self.observation == "rgb"
+            else "object slots"
+        )
+        learned = (
+            f"one policy for {', '.join(self.trained_on)}"
+            if self.trained_on
+            else "a policy for each task"
+        )
+        told = ", told the answer" if self.told else ""
+        each = f"{self.steps:,} optimizer steps, {self.demonstrations} demonstrations of each task"
+        return f"{self.preset}, {size}, {learned}, {each}{told}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table."""
+
+    tasks: tuple[str, ...]
+    scores: tuple[str, ...]
+    """Names of `Rates` to show of each task."""
+    averages: bool
+    """Whether averages over the tasks stand next to the paper's."""
+    against: bool
+    """Whether methods are compared with the reference, episode by episode."""
+
+    @classmethod
+    def of(cls, setting: Setting, rows: Iterable[Row]) -> Self:
+        """Return the columns for the rows of a setting.
+
+        Unless all tasks were played there is no average, and none of the paper's to compare with.
+        """
+        seen = {row["task"] for row in rows}
+        played = tuple(task for task in TASKS if task in seen)
+        if setting.told:
+            return cls(played, ("msr", "sr"), averages=False, against=False)
+        if len(setting.trained_on) == len(TASKS) or len(played) == len(TASKS):
+            return cls(tuple(TASKS), ("dsr", "sr"), averages=True, against=True)
+        return cls(played, ("dsr", "msr", "sr"), averages=False, against=True)
+
+    def headings(self) -> tuple[Heading, ...]:
+        """Return the headings of all columns."""
+        found = list(FACTS)
+        for task in self.tasks:
+            chance = Fraction(task_named(task)().chance).limit_denominator(1000)
+            labels = {"dsr": f"DSR (chance {chance})", "msr": "MSR", "sr": "SR"}
+            found += [Heading(task, labels[name]) for name in self.scores]
+        if self.averages:
+            found += [
+                Heading(group, name.upper()) for group in ("Average", "Paper") for name in AVERAGED
+            ]
+        if self.against:
+            found += [Heading("Against Chameleon", name) for name in ("SR, points", "p")]
+        return tuple(found)
+
+    def line(self, method: str, rows: list[Row], reference: list[Row]) -> Line:
+        """Return the line of a method; `reference` are the rows that it is compared with."""
+        by_task = _by_task(rows)
+        cells = _facts(method, rows)
+        for task in self.tasks:
+            found = by_task.get(task)
+            cells += [
+                Cell.of(getattr(found, name)) if found else Cell(NOT_RUN) for name in self.scores
+            ]
+        if self.averages:
+            cells += _averages(by_task) + _published(method)
+        if self.against:
+            cells += _against(method, rows, reference)
+        return Line(tuple(cells), emphasised=method == REFERENCE)
+
+
+def comparisons(rows: Iterable[Row]) -> list[Comparison]:
+    """Return the tables of every setting and, as the last one, the paper's.
+
+    Settings in which the answer is given come after the others.
+    """
+    settings: dict[Setting, list[Row]] = {}
+    for row in rows:
+        settings.setdefault(Setting.of(row), []).append(row)
+    ordered = sorted(settings.items(), key=lambda item: item[0].told)
+    ours = (table for setting, found in ordered for table in _compare(setting, _longest(found)))
+    return [*ours, paper_comparison()]
+
+
+def _longest(rows: Iterable[Row]) -> list[Row]:
+    """Keep the longest of several evaluations of one policy on one task: it contains the others."""
+    best: dict[tuple[str, str, int], Row] = {}
+    for row in rows:
+        key = (row["method"], row["task"], row["seed"])
+        if key not in best or row["episodes"] > best[key]["episodes"]:
+            best[key] = row
+    return list(best.values())
+
+
+def _compare(setting: Setting, rows: list[Row]) -> list[Comparison]:
+    by_method: dict[str, list[Row]] = {}
+    for row in rows:
+        by_method.setdefault(row["method"], []).append(row)
+    layout, methods = Layout.of(setting, rows), _sections(by_method)
+    if setting.told:  # a policy with a memory need not be tried without one
+        methods = {
+            title: tuple(each for each in listed if each in by_method or each in BASELINES)
+            for title, listed in methods.items()
+        }
+    reference = by_method.get(REFERENCE, [])
+    sections = {
+        title: [layout.line(method, by_method.get(method, []), reference) for method in listed]
+        for title, listed in methods.items()
+        if listed
+    }
+    scores = Comparison(str(setting), layout.headings(), sections, _notes(layout, rows))
+    if setting.told:
+        return [scores]
+    choices = (choices_comparison(str(setting), task, methods, by_method) for task in layout.tasks)
+    return [scores, *(table for table in choices if table is not None)]
+
+
+def _sections(found: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the methods in the paper's order; those that it does not have come last."""
+    known = {method for methods in SECTIONS.values() for method in methods}
+    others = tuple(method for method in found if method not in known)
+    return {**SECTIONS, OTHERS: others} if others else dict(SECTIONS)
+
+
+def _by_task(rows: Iterable[Row]) -> dict[str, Rates]:
+    """Return the rates of each task, over the episodes of all training runs."""
+    outcomes: dict[str, str] = {}
+    for row in rows:
+        outcomes[row["task"]] = outcomes.get(row["task"], "") + row["outcomes"]
+    return {task: rates(each) for task, each in outcomes.items()}
+
+
+def _facts(method: str, rows: Sequence[Row]) -> list[Cell]:
+    """Return the name, the parameters and the number of training runs."""
+    if not rows:
+        return [Cell(NAMES.get(method, method)), Cell(NOT_RUN), Cell(NOT_RUN)]
+    sizes = sorted({f"{row['parameters'] / 1e6:.1f}" for row in rows}, key=float)
+    counts = sorted(
+        {
+            len({row["seed"] for row in rows if row["task"] == task})
+            for task in {row["task"] for row in rows}
+        }
+    )
+    return [Cell(NAMES.get(method, method)), Cell(_span(sizes)), Cell(_span(counts))]
+
+
+def _span(values: Sequence[object]) -> str:
+    return f"{values[0]}" if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+
+def _averages(by_task: Mapping[str, Rates]) -> list[Cell]:
+    if not by_task.keys() >= TASKS.keys():
+        return [Cell(NOT_RUN)] * len(AVERAGED)
+    mean = average_rates(by_task[task] for task in TASKS)
+    return [Cell.of(getattr(mean, name)) for name in AVERAGED]
+
+
+def _published(method: str) -> list[Cell]:
+    if method not in TABLE_1:
+        return [Cell("not in it")] * len(AVERAGED)
+    row, mark = TABLE_1[method], "*" if method in SHARED else ""
+    return [Cell(f"{getattr(row, name):.1f}{mark}") for name in AVERAGED]
+
+
+def _against(method: str, rows: list[Row], reference: list[Row]) -> list[Cell]:
+    if method == REFERENCE:
+        return [Cell("reference")] * 2
+    if not rows:
+        return [Cell(NOT_RUN)] * 2
+    both = paired(episodes(reference), episodes(rows))
+    if both is None:
+        return [Cell("no pair")] * 2
+    # halves are rounded away from zero
+    points = int(math.copysign(percent(abs(both.difference)), both.difference))
+    return [Cell(f"{points:+d}", f"({both.episodes} pairs)"), Cell(_p(both))]
+
+
+def _p(both: Paired) -> str:
+    return "< 0.001" if both.p < 0.001 else f"{both.p:.3f}"
+
+
+def _notes(layout: Layout, rows: Sequence[Row]) -> tuple[str, ...]:
+    """Explain the columns."""
+    played = _span(sorted({row["episodes"] for row in rows}))
+    notes = [
+        f"In per cent. {played} held-out episodes of each task and training; the episodes of "
+        "several trainings are pooled.",
+        "MSR: the manipulation counts, whatever was chosen. DSR: of those, the choice is right "
+        "(- where none counts). SR: both.",
+        "In brackets 95 % intervals over episodes, not over trainings: Wilson's for a task, "
+        "MOVER's for an average.",
+    ]
+    if layout.averages:
+        notes.append(
+            "Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands "
+            "beside both."
+        )
+    if layout.against:
+        notes.append(
+            "Against Chameleon: difference in SR and two-sided exact McNemar p over the episodes "
+            "that both have played (same task, same seed of training, same evaluation seed). p is "
+            "about these trainings: other seeds of training may differ by more than episodes do. "
+            "It is not corrected for the number of methods."
+        )
+    else:
+        notes.append("Every policy sees the answer: what it fails at here is not its memory.")
+    return tuple(notes)
+
+
+def paper_comparison() -> Comparison:
+    """Return Table 1 of the paper, task by task."""
+    headings = (
+        Heading("Method"),
+        *(Heading(task, name) for task in PAPER_TASKS for name in ("DSR", "SR")),
+        *(Heading("Average", name.upper()) for name in AVERAGED),
+    )
+    sections: dict[str, list[Line]] = {}
+    for title, methods in SECTIONS.items():
+        published = {
+            TABLE_1[method].name: (method, TABLE_1[method])
+            for method in methods
+            if method in TABLE_1
+        }
+        for name, (method, row) in published.items():
+            numbers = [*(value for pair in row.tasks for value in pair), row.dsr, row.msr, row.sr]
+            cells = (Cell(name), *(Cell(f"{number:.1f}", share=number / 100) for number in numbers))
+            sections.setdefault(title, []).append(Line(cells, emphasised=method == REFERENCE))
+    return Comparison(
+        "Table 1 of the paper", headings, sections, ("In per cent, as it is printed there.",)
+    )
