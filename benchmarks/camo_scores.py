@@ -19,8 +19,8 @@ import tyro
 
 from benchmarks.tables.scores import camo_chameleon, tracks
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.experiments.pipeline import HELD_OUT, SCORES
-from chameleon_policy.experiments.reproduce import published_file
+from chameleon_policy.experiments.pipeline import HELD_OUT
+from chameleon_policy.experiments.reproduce import SCORES, published_file
 from chameleon_policy.policy.saving import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.charts import Point, interval_chart, svg

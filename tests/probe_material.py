@@ -1,6 +1,4 @@
-"""Demonstrations as a made-up policy holds them: what can be read from them, and from when on, is
-known.
-"""
+"""Representations of demonstrations in which it is known what a probe can read, and when."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ def material(
     trace_from: int = -6,
     seed: int = 0,
 ) -> Material:
-    """h tells z `known_from` steps relative to the first decision and later, the last layer's token
-    3 from `trace_from` on; event tokens tell nothing.
+    """Return material in which h tells z from step `known_from` on, relative to the decision.
+
+    The last layer's token 3 tells it from `trace_from` on; event tokens tell nothing.
     """
     generator = torch.Generator().manual_seed(seed)
     kind = task_named(task)

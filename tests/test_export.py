@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from documents import ROOT
 from rich.console import Console
 
 from chameleon_policy import (
@@ -35,6 +34,8 @@ from chameleon_policy.export.runtime import ExportedPolicy
 from chameleon_policy.policy.config import from_json
 from chameleon_policy.policy.normalizer import Range
 from examples import STATE_FEATURES, make_observation, nano
+
+PAGE = Path(__file__).parents[1] / "docs/export.md"
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -422,7 +423,7 @@ def test_code_in_the_documentation_runs(
     """The code also computes the policy's memory from the same zeros."""
     shutil.copytree(report.directory, tmp_path / "exported")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/export.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) == 2
     for block in blocks:
         namespace: dict = {}

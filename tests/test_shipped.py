@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from benchmarks import camo_scores
-from benchmarks.tables.scores import camo_chameleon
+from benchmarks.tables.scores import camo_chameleon, tracks
 from chameleon_policy import ChameleonPolicy
 from chameleon_policy.camo import TASKS
 from chameleon_policy.camo.recording import Recording
@@ -116,22 +117,26 @@ def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "docs/images/camo-learning-600.svg").is_file()
 
 
-def test_curves_have_the_intervals_of_the_held_out_episodes() -> None:
-    chart = ElementTree.fromstring(camo_scores.figure(document(600, 9)["result"]))
-    space = "{http://www.w3.org/2000/svg}"
-    assert len(list(chart.iter(f"{space}circle"))) == 2 * len(TASKS)
-    rows = [
-        float(line.attrib["y1"])
-        for line in chart.iter(f"{space}line")
-        if "stroke-dasharray" in line.attrib
-    ]
-    bars = [line for line in chart.iter(f"{space}line") if line.attrib["x1"] == line.attrib["x2"]]
-    heights = {abs(float(bar.attrib["y1"]) - float(bar.attrib["y2"])) for bar in bars}
+def test_curves_have_the_intervals_of_the_held_out_episodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn, draw = {}, camo_scores.interval_chart
+
+    def noted(lines: dict, **options: Any) -> Figure:
+        drawn.update(lines)
+        return draw(lines, **options)
+
+    monkeypatch.setattr(camo_scores, "interval_chart", noted)
+    camo_scores.figure(document(600, 9)["result"])
     rate = Rate.of(54, HELD_OUT)
-    scale = (300 - 46 - rows[0]) * 3  # the guess's line is at a third
-    assert all(
-        height == pytest.approx((rate.high - rate.low) * scale, abs=0.3) for height in heights
-    )
+    curve = [(minutes, 0.9, rate.low, rate.high) for minutes in (1.0, 2.0)]
+    assert drawn == dict.fromkeys(TASKS, curve)
+
+
+def test_committed_curves_are_drawn_from_the_committed_scores() -> None:
+    result = json.loads(camo_scores.PUBLISHED.read_text())["result"]
+    for track in tracks(result):
+        assert camo_scores.figure_of(track).read_text() == camo_scores.figure(track)
 
 
 def test_policies_are_evaluated_in_float32() -> None:

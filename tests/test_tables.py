@@ -18,7 +18,8 @@ from benchmarks.tables.__main__ import TABLES
 from benchmarks.tables.layout import RESULTS, ROOT, read_result, replaced
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.rates import Rate
-from chameleon_policy.report.comparison.files import draw_tables
+from chameleon_policy.report.charts import svg
+from chameleon_policy.report.comparison.rendering import draw_tables
 from chameleon_policy.report.probe_figures import charts
 
 
@@ -72,7 +73,7 @@ def test_pages_of_the_bench_are_drawn_from_its_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["probes", "probes-nano"])
 def test_figures_of_probes_are_drawn_from_their_findings(file: str) -> None:
     for name, figure in charts(read_result(f"{file}.json")["findings"]).items():
-        assert (RESULTS / f"{file}-{name}.svg").read_text() == figure, (
+        assert (RESULTS / f"{file}-{name}.svg").read_text() == svg(figure), (
             f"chameleon probe --found-only: {name}"
         )
 

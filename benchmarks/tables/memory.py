@@ -7,7 +7,7 @@ from collections.abc import Callable
 from benchmarks.tables.layout import Result, Rows, markdown, rate_cell
 from chameleon_policy.rates import Rate, percent
 from chameleon_policy.report import paper
-from chameleon_policy.report.comparison.paper import NAMES
+from chameleon_policy.report.paper import NAMES
 
 FOR_EVER = 1_000_000
 """Control steps."""

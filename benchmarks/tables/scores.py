@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.tables.layout import Result, Rows, markdown, rate_cell, rate_cells
 from chameleon_policy.rates import percent
-from chameleon_policy.report.comparison.paper import PAPER_TASKS, TABLE_1
+from chameleon_policy.report.paper import PAPER_TASKS, TABLE_1
 
 RATES = ("msr", "dsr", "sr")
 SCORES = "MSR % [95 %] | DSR % [95 %] | SR % [95 %]"
@@ -121,12 +121,12 @@ def experts(result: Result) -> str:
 
 def _comparison(bench: Iterable[Result]) -> Iterable[tuple[dict[str, Any], bool]]:
     """Yield the cells of every method by column, and whether the method is Chameleon."""
-    from chameleon_policy.report.comparison.table import comparisons
+    from chameleon_policy.report.comparison.methods import comparisons
 
     table = comparisons(bench)[0]
     for lines in table.sections.values():
         for line in lines:
-            yield dict(zip(map(str, table.columns), line.cells, strict=True)), line.emphasised
+            yield dict(zip(map(str, table.headings), line.cells, strict=True)), line.emphasised
 
 
 def methods(bench: list[Result]) -> str:
@@ -161,7 +161,7 @@ def comparison(bench: list[Result]) -> str:
 
 def choices(bench: list[Result]) -> str:
     """List, choice by choice, how the methods that remember do in seasonings."""
-    from chameleon_policy.report.comparison.table import comparisons
+    from chameleon_policy.report.comparison.methods import comparisons
 
     table = comparisons(bench)[1]
     rows = [

@@ -5,7 +5,7 @@ Both schedules are those of the `diffusers` package. The two variants differ in 
 transformer, and a U-Net over time.
 
 The original predicts the noise. At our sizes and numbers of training steps, predicting the clean
-chunk, as Chameleon's head does, is several times more accurate (LOG.md), so both variants do that.
+chunk, as Chameleon's head does, is several times more accurate (docs/log), so both variants do so.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ SCHEDULE: dict[str, Any] = {
     "num_train_timesteps": NOISE_LEVELS,
     "beta_schedule": "squaredcos_cap_v2",
     "prediction_type": "sample",
-    # Actions have unit variance (train/normalization.py), not a range of [-1, 1]: a limit of 1 would
-    # cut off the movements.
+    # Actions have unit variance (train/normalization.py): clipping to [-1, 1] would cut movements.
     "clip_sample": False,
 }
 

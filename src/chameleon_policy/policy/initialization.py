@@ -3,7 +3,7 @@
 At the start, an event of sixty steps ago makes up about one per cent of a trace, and it must
 survive a chain of projections to change an action. PyTorch's default for linear layers shrinks
 signals by 0.58 and adds random biases; both let the constant part of the signal outgrow the part
-that carries the memory. So every linear layer starts with unit gain and without bias. LOG.md has
+that carries the memory. So every linear layer starts with unit gain and without bias. docs/log has
 the measurement.
 """
 

@@ -26,7 +26,7 @@ BUDGET_ROWS = {
 
 
 def evaluation_table(evaluation: Evaluation, name: str) -> Table:
-    """Return a table of rates with their 95 % intervals: MSR, DSR and SR, or those of the task.
+    """Return a table of the task's rates, such as MSR, DSR and SR, with their 95 % intervals.
 
     It has a row for all episodes, one for each answer, and one for each value of each difficulty.
     """

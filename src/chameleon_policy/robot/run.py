@@ -83,8 +83,8 @@ def features_of_server(metadata: Metadata) -> Features:
 
 def camo_settings(metadata: Metadata, task: str, **dials: Any) -> CamoSettings:
     """Return the environment that the served policy was trained for, or raise a ValueError."""
-    observation = observation_for(spaces_of(features_of_server(metadata)), task)
-    settings = CamoSettings(task=task, **observation, **dials)
+    spaces = spaces_of(features_of_server(metadata))
+    settings = CamoSettings(task=task, **observation_for(spaces, task), **dials)
     if settings.kind != "policy":
         raise ValueError(
             f"{metadata.policy} is given the answer, which no robot has; use chameleon eval"

@@ -40,7 +40,7 @@ class TrainingConfig:
     memory."""
     optimizer: OptimizerName = "adamw"
     """The paper's AdamW; or muon: orthogonalised momentum for matrices and AdamW for the rest
-    (faster for nano; see LOG.md)."""
+    (faster for nano; see docs/log)."""
     learning_rate: float = 1e-4
     """Largest learning rate."""
     warmup_steps: int = 100

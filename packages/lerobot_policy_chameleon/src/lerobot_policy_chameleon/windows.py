@@ -97,10 +97,10 @@ def with_emphasis(
 ) -> EpisodeBatch:
     """Return the batch with deciding time steps marked; `rest` is the emphasis of waiting ones.
 
-    As in chameleon_policy.train.sampling for data without annotated decisions: the robot waits where
-    no dimension of the action changes by more than a share of its `span`; it decides where it waits
-    but moves within the horizon. At the beginning of a window in the middle of an episode it counts
-    as moving.
+    As in chameleon_policy.train.sampling for data without annotated decisions: the robot waits
+    where no dimension of the action changes by more than a share of its `span`; it decides where it
+    waits but moves within the horizon. At the beginning of a window in the middle of an episode it
+    counts as moving.
     """
     batch = window.batch
     actions = batch.actions / torch.tensor(span, device=batch.actions.device).clamp(min=1e-6)
