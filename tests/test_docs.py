@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 import tyro
 
 from chameleon_policy import cli
+from test_structure import ROOMS
 
 ROOT = Path(__file__).parents[1]
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs/tutorial.md"
@@ -131,6 +133,18 @@ def test_the_readme_is_short() -> None:
     text = README.read_text()
     assert len(text.split()) <= 900
     assert text.count("<!-- table: ") == len(re.findall(r"^\|---", text, re.MULTILINE)) == 2
+
+
+def test_every_extra_and_every_room_has_a_row() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    install = (ROOT / "docs/install.md").read_text()
+    assert all(f"`{extra}`" in install for extra in extras)
+    architecture = (ROOT / "docs/architecture.md").read_text()
+    first_cells = "".join(re.findall(r"^\| `[^|]*\|", architecture, re.MULTILINE))
+    named = re.findall(r"`(\w+)`", first_cells)
+    assert [name for name in named if name in ROOMS] == list(ROOMS)
 
 
 def test_every_log_entry_says_what_was_decided() -> None:
