@@ -107,7 +107,7 @@ def mask(
 
 def ssm_states(state: MemoryState, layer: int) -> tuple[SSMState, SSMState]:
     """Return the slow and the fast state of a layer; ValueError if the method keeps no traces."""
-    memory = state.layers[layer]
+    memory = state.layers[layer] if state.layers else None
     if not isinstance(memory, LayerState) or not isinstance(memory.slow, SSMState):
         raise ValueError(
             "this memory has no traces: only Chameleon and ablations with a slow state-space "
