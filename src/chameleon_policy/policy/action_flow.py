@@ -127,8 +127,8 @@ class ActionFlow(nn.Module):
         """Sample normalised action chunks (B H A) for working states (B D) by Euler integration."""
         chunk = self.source(working, steps, source, generator)
         context = self.condition(working)
-        kind = _at_least_float32(chunk)
+        kind, batch = _at_least_float32(chunk), chunk.shape[0]  # len() would fix it in an export
         for step in range(steps):
-            flow_time = torch.full((len(chunk),), step / steps, dtype=kind, device=chunk.device)
+            flow_time = torch.full((batch,), step / steps, dtype=kind, device=chunk.device)
             chunk = chunk + (self.endpoint(chunk, flow_time, context) - chunk) / (steps - step)
         return chunk
