@@ -52,12 +52,17 @@ def main(
     """Measure, print, draw, and write the result.
 
     Args:
-        run: Folder of a run or of a saved policy. task: What it was trained on. out: JSON file to
-        write; figures lie beside it. episodes: Held-out episodes for every point. retention: Steps
-        between evidence and decision to try. swaps: Numbers of swaps to try (shell-game).
+        run: Folder of a run or of a saved policy.
+        task: Task that it was trained on.
+        out: JSON file to write; the figures are written next to it.
+        episodes: Held-out episodes for every point.
+        retention: Steps between evidence and decision to try.
+        swaps: Numbers of swaps to try (shell-game).
         longer_retention: Steps that the training added to the benchmark's retention (default: what
-        the run says). steps: Euler steps of a chunk (default: the policy's own: 50, or 8 for
-        camo-small). workers: Processes for the environments. device: Where the policy computes.
+            the run says).
+        steps: Euler steps of a chunk (default: the policy's own: 50, or 8 for camo-small).
+        workers: Processes for the environments.
+        device: Where the policy computes.
     """
     seeds = evaluation_seeds(FIRST_SEED, episodes)
     points: list[tuple[str, int]] = [("retention_steps", value) for value in retention]

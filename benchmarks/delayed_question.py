@@ -404,12 +404,17 @@ def main(
     Rows that the file has already are kept.
 
     Args:
-        out: JSON file to write. methods: What to compare. tasks: Toys to train on. seeds: Training
-        seeds. steps: Optimizer steps of each training. batch: Episodes of a step. optimizer: As in
-        `chameleon train`. learning_rate: After the warm-up it stays as it is. device: Where to
-        train. side_by_side: Trainings at the same time; on a GPU they share it best under NVIDIA's
-        MPS. minutes: Trainings that are not over by then are given up; the same command goes on
-        from the rows that were.
+        out: JSON file to write.
+        methods: Methods to compare.
+        tasks: Toys to train on.
+        seeds: Training seeds.
+        steps: Optimizer steps of each training.
+        batch: Episodes of a step.
+        optimizer: As in `chameleon train`.
+        learning_rate: Constant after the warm-up.
+        device: Where to train.
+        side_by_side: Trainings at the same time; on a GPU they share it best under NVIDIA's MPS.
+        minutes: Trainings that take longer are given up; the same command trains what is missing.
     """
     for name, known in (*((name, KINDS) for name in methods), *((name, TOYS) for name in tasks)):
         if name not in known:

@@ -112,9 +112,10 @@ def main(
     """Measure, print, and write the result.
 
     Args:
-        policy: What to export. every_method: Export an untrained policy of every method, too, to
-        see how far it is from the policy (minutes). rounds: Turns of every candidate. out: File to
-        write.
+        policy: Policy to export.
+        every_method: Also measure the errors of an untrained policy of every method (minutes).
+        rounds: Turns of every candidate.
+        out: File to write.
     """
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:

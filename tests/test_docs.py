@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import os
@@ -10,7 +11,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,27 @@ def test_the_tutorials_data_and_training_loop_run(
     for code in (first, last.replace("steps=20", "steps=2")):
         exec(compile(code, TUTORIAL.name, "exec"), {"__name__": "__main__"})
     assert (tmp_path / "runs/cloning").is_dir()
+
+
+def functions_with_arguments(folder: str) -> Iterator[tuple[str, ast.FunctionDef, str]]:
+    """Yield name, code and the section "Args:" of every function that has one."""
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                _, found, section = (ast.get_docstring(node) or "").partition("Args:\n")
+                if found:
+                    yield f"{path.relative_to(ROOT)}: {node.name}", node, section
+
+
+@pytest.mark.parametrize("folder", ["src", "benchmarks"])
+def test_every_parameter_has_its_line_below_args(folder: str) -> None:
+    """Only there does `--help` find the explanation of an option."""
+    found = list(functions_with_arguments(folder))
+    assert found
+    for name, function, section in found:
+        parameters = {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+        listed = set(re.findall(r"^    (\w+): ", section, re.MULTILINE))
+        assert listed == parameters - {"self"}, name
 
 
 def anchors(page: Path) -> set[str]:
