@@ -32,7 +32,13 @@ from chameleon_policy.camo.geometry import (
     rotation_to_six,
     rotation_vector,
 )
-from chameleon_policy.camo.robot import DECISION_JOINTS, DOWNWARD, JOINTS, forward_kinematics
+from chameleon_policy.camo.robot import (
+    DECISION_JOINTS,
+    DENAVIT_HARTENBERG,
+    DOWNWARD,
+    JOINTS,
+    TOOL_LENGTH,
+)
 from chameleon_policy.camo.world import CONTROL_HZ, SUBSTEPS
 
 numbers = st.floats(-1, 1)
@@ -88,6 +94,16 @@ def test_minimum_jerk_begins_and_ends_at_rest() -> None:
     assert minimum_jerk(0) == 0 and minimum_jerk(1) == 1
     assert abs(speed[0]) < 1e-2 and abs(speed[-1]) < 1e-2
     assert abs(speed.max() - 1.875) < 1e-3  # Flash and Hogan: the peak is 15/8 of the mean speed
+
+
+def forward_kinematics(joints: np.ndarray) -> Pose:
+    """Return the pose of the tool centre point for joint angles (6,), by DH parameters."""
+    position, rotation = np.zeros(3), np.eye(3)
+    for angle, (a, d, alpha) in zip(joints, DENAVIT_HARTENBERG, strict=True):
+        rotation = rotation @ rotation_about((0, 0, 1), angle)
+        position = position + rotation @ np.array([a, 0.0, d])
+        rotation = rotation @ rotation_about((1, 0, 0), alpha)
+    return Pose(position + rotation[:, 2] * TOOL_LENGTH, rotation)
 
 
 def test_the_arm_is_the_one_of_the_published_parameters(env: CamoEnv) -> None:
@@ -147,11 +163,11 @@ def test_the_arm_holds_still_without_sagging_and_follows(env: CamoEnv) -> None:
     np.testing.assert_allclose(env.proprioception(), pose_to_action(goal, 0.5), atol=0.01)
 
 
-def test_turning_on_stops_at_the_joint_limit_and_is_reported(env: CamoEnv) -> None:
+def test_turning_further_stops_at_the_joint_limit_and_is_reported(env: CamoEnv) -> None:
     env.reset(seed=0)
     wait_until_decision(env)
     clamped = False
-    # the wrist meets its limit on the way, and finds back
+    # the wrist meets its limit on the way, and returns
     for turn in (*range(18), *reversed(range(18))):
         goal = Pose(np.array([0.4, 0.0, 0.35]), rotation_about((0, 0, 1), 0.3 * turn) @ DOWNWARD)
         *_, info = env.step(pose_to_action(goal, 1.0))
@@ -295,7 +311,7 @@ def test_a_missing_opengl_library_names_its_package(before: str, variables: dict
 
 
 def test_triton_can_be_loaded_after_the_renderer() -> None:
-    """Both bring an LLVM: the second one to come ended the process."""
+    """Both bring an LLVM: the second one to be loaded would end the process."""
     pytest.importorskip("triton")
     result = run_without_screen(
         f"from chameleon_policy.camo import CamoEnv; {FRAMES}; import triton"

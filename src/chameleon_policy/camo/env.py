@@ -331,6 +331,6 @@ def _slot(pose: Pose, axis: int) -> npt.NDArray[np.float64]:
 
 
 def describe_answers(answers: tuple[Answer, ...]) -> str:
-    """Return the answers of a task in a few words."""
+    """Return the answers of a task as a short text."""
     shown = ", ".join(map(str, answers[:3]))
     return f"{shown}{f' ... {answers[-1]} ({len(answers)} in all)' if len(answers) > 3 else ''}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import mujoco
 import numpy as np
 
-from chameleon_policy.camo.geometry import Array, Pose, quaternion, rotation_about
+from chameleon_policy.camo.geometry import Pose, quaternion, rotation_about
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2", "wrist_3")
 # a (m), d (m), alpha (rad) as Universal Robots publishes them for the UR5e.
@@ -61,16 +61,6 @@ CYLINDER, CAPSULE, BOX = (
     mujoco.mjtGeom.mjGEOM_CAPSULE,
     mujoco.mjtGeom.mjGEOM_BOX,
 )
-
-
-def forward_kinematics(joints: Array) -> Pose:
-    """Return the pose of the tool centre point for joint angles (6,), by DH parameters."""
-    position, rotation = np.zeros(3), np.eye(3)
-    for angle, (a, d, alpha) in zip(joints, DENAVIT_HARTENBERG, strict=True):
-        rotation = rotation @ rotation_about((0, 0, 1), angle)
-        position = position + rotation @ np.array([a, 0.0, d])
-        rotation = rotation @ rotation_about((1, 0, 0), alpha)
-    return Pose(position + rotation[:, 2] * TOOL_LENGTH, rotation)
 
 
 def add_robot(spec: mujoco.MjSpec) -> None:

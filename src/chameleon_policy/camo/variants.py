@@ -1,6 +1,6 @@
-"""Variants of the environment: with the answer shown, with an expert to obey, or for one choice.
+"""Variants of the environment: with the answer shown, for experts as policies, or for one choice.
 
-They test policies, memories and the evaluation itself; they are no benchmark.
+They test policies, memories and the evaluation itself; they are not part of the benchmark.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OracleEnv(CamoEnv):
     """Environment that shows its expert's next action in place of proprioception."""
 
     def choice(self) -> Answer | None:
-        """Return the answer that the expert believes in; None for the right one."""
+        """Return the answer that the expert acts on; None for the right one."""
         return None
 
     def reset(
@@ -65,7 +65,7 @@ class OracleEnv(CamoEnv):
 
 
 class GuessingEnv(OracleEnv):
-    """Environment whose expert has perfect hands and no memory."""
+    """Environment whose expert manipulates perfectly and chooses at random."""
 
     def choice(self) -> Answer | None:
         """Return a random answer."""

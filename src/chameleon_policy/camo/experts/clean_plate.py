@@ -1,4 +1,4 @@
-"""Clean plate: take the sponge and wipe one plate to and fro."""
+"""Clean plate: take the sponge and wipe one plate back and forth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from chameleon_policy.camo.experts.expert import CLOSED, Expert, Waypoint
 from chameleon_policy.camo.geometry import Pose
-from chameleon_policy.camo.scene import PLATE_SURFACE, SPONGE
+from chameleon_policy.camo.objects import PLATE_SURFACE, SPONGE
 
 GRIP = 0.037
 """Approximate height of the grip on the sponge: in its foam."""

@@ -1,6 +1,6 @@
-"""Scripted experts on privileged state: way points, human-like variation, noise with clean labels.
+"""Scripted experts on privileged state: waypoints, human-like variation, noise with clean labels.
 
-An expert waits at the decision pose until t_d. From then on it moves along way points. Its executed
+An expert waits at the decision pose until t_d. From then on it moves along waypoints. Its executed
 actions are disturbed, also while it waits; its labels are the undisturbed actions that lead back to
 its path from the arm's real pose (DART). Otherwise a policy learns to read its own drift as
 evidence.
@@ -31,7 +31,7 @@ stays.
 
 @dataclass(frozen=True)
 class Waypoint:
-    """Way point of the tool."""
+    """Waypoint of the tool."""
 
     pose: Pose
     gripper: float
@@ -84,7 +84,7 @@ class Expert(ABC):
 
     @abstractmethod
     def plan(self, decision: int) -> list[Waypoint]:
-        """Return the way points after the decision with this index."""
+        """Return the waypoints after the decision with this index."""
 
     def act(self) -> Demonstrated:
         """Return the label and the executed action for the current observation."""
@@ -107,7 +107,7 @@ class Expert(ABC):
         return Demonstrated(pose_to_action(clean, goal.gripper), self._disturb(clean, goal))
 
     def _current(self) -> Waypoint:
-        """Return the next way point; drop those that are reached."""
+        """Return the next waypoint; drop those that are reached."""
         tool = self.env.world.tool()
         while self._plan:
             goal = self._plan[0]
@@ -149,7 +149,7 @@ class Expert(ABC):
         return Pose(where, self.posture if rotation is None else rotation)
 
     def grasp(self, name: str, grip: float, above: float) -> list[Waypoint]:
-        """Return way points that approach an object from above and grip it."""
+        """Return waypoints that approach an object from above and grip it."""
         position = self.env.world.position(name)
         hold = np.array([position[0], position[1], position[2] + grip]) + self.wobble(0.003)
         down = Pose(hold, self.posture)

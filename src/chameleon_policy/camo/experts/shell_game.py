@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chameleon_policy.camo.experts.expert import CLOSED, Expert, Waypoint
-from chameleon_policy.camo.scene import CUP_HEIGHT
+from chameleon_policy.camo.objects import CUP_HEIGHT
 
 
 class ShellGameExpert(Expert):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from chameleon_policy.camo.events import Event, happened, names
 from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.hand import AWAY, FLAT_GRIP, Script, add_hand, vary_grip
-from chameleon_policy.camo.scene import PLATE_INNER, PLATE_RADIUS, SPONGE, add_plate, add_sponge
+from chameleon_policy.camo.objects import PLATE_INNER, PLATE_RADIUS, SPONGE, add_plate, add_sponge
 from chameleon_policy.camo.scoring import Verdict
 from chameleon_policy.camo.tasks.task import (
     Span,

@@ -15,8 +15,8 @@ import numpy as np
 from chameleon_policy.camo.events import Event, happened, names
 from chameleon_policy.camo.geometry import Pose, rotation_vector
 from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Script, add_hand, vary_grip
+from chameleon_policy.camo.objects import BOWL_RADIUS, SHAKER_HEIGHT, SPICES, add_bowl, add_shaker
 from chameleon_policy.camo.robot import DECISION_POSE
-from chameleon_policy.camo.scene import BOWL_RADIUS, SHAKER_HEIGHT, SPICES, add_bowl, add_shaker
 from chameleon_policy.camo.scoring import Verdict
 from chameleon_policy.camo.tasks.task import Task, failure, in_a_row, standing
 from chameleon_policy.camo.world import World

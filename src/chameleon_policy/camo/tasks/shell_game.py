@@ -21,7 +21,7 @@ from chameleon_policy.camo.hand import (
     add_hand,
     vary_grip,
 )
-from chameleon_policy.camo.scene import BALL_RADIUS, CUP_HEIGHT, CUP_RIM, add_ball, add_cup
+from chameleon_policy.camo.objects import BALL_RADIUS, CUP_HEIGHT, CUP_RIM, add_ball, add_cup
 from chameleon_policy.camo.scoring import Verdict
 from chameleon_policy.camo.tasks.task import Span, Task, check_span, failure, in_a_row
 from chameleon_policy.camo.world import World
