@@ -1,14 +1,24 @@
 """Measurements behind the documents; most of them write a JSON into `docs/results/`.
 
-Run each as `python -m benchmarks.NAME`; recorded commands name them, so no module moves.
+Run each as `python -m benchmarks.NAME`. Result files name these commands, so no module is renamed.
 
 - Speed: `performance`, `camo`, `training`, `serving`, `robot_loop`, `exporting`; `floor` and
-  `small_cards` count what hardware has to do.
+  `small_cards` count the operations and the memory that the hardware needs.
 - Studies: `initialisation`, `half_lives`, `delayed_question`, `which_memory`, `delay_study`,
   `brief_working_state`, `told_answer`, `euler_steps`.
-- Results: `camo_scores` publishes scores, `parameters` counts, `lerobot_scores` compares two
-  evaluations, `same_numbers` compares two revisions, `tables` writes the tables of the documents.
+- Results: `camo_scores` publishes scores, `parameters` counts parameters, `lerobot_scores` compares
+  two evaluations, `same_numbers` two revisions, `tables` writes the tables of the documents.
 - Peers: `transformers_peer`, `mamba_peer`, `lerobot_peer`, `lerobot_server_peer` run other people's
   code. `transformers_peer` is also the reference of the tests of the state-space layer.
 - Helpers: `inputs`, `timing`, `serving_client`; `delayed_recall`, the task of `initialisation`.
 """
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+
+def with_arguments(command: str) -> str:
+    """Return a command with the arguments of this process, for the provenance of its result."""
+    return shlex.join([*command.split(), *sys.argv[1:]])

@@ -11,8 +11,6 @@ step. Only the slow layer, or its replacement in an ablation, can remember then.
 from __future__ import annotations
 
 import multiprocessing
-import shlex
-import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any, ClassVar
 import torch
 import tyro
 
+from benchmarks import with_arguments
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.baselines.brief import BriefPolicy
 from chameleon_policy.baselines.no_control_index import NoControlIndexPolicy
@@ -104,7 +103,7 @@ def main(
             write_result(
                 out,
                 {"rows": rows},
-                command=shlex.join([*COMMAND.split(), *sys.argv[1:]]),
+                command=with_arguments(COMMAND),
                 seeds=seeds,
             )
 

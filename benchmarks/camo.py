@@ -13,7 +13,6 @@ os.environ.setdefault("MUJOCO_GL", "egl")
 
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from multiprocessing import get_context
@@ -26,6 +25,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import with_arguments
 from benchmarks.timing import take_turns
 from chameleon_policy.camo import TASKS, CamoEnv, summarise
 from chameleon_policy.camo.cameras import VIEWS
@@ -40,6 +40,7 @@ from chameleon_policy.rates import interval
 from chameleon_policy.recorder import record
 from chameleon_policy.seeds import evaluation_seed
 
+COMMAND = "python -m benchmarks.camo"
 SIZE = 128
 EPISODES = 3
 RECORDED = 120
@@ -186,10 +187,10 @@ def main(
     seeds = range(EPISODES if what == "speed" else episodes)
     result = speed(workers) if what == "speed" else experts(episodes, workers)
     path = out or Path("runs") / f"camo-{what}.json"
-    command = " ".join(["python -m benchmarks.camo", *sys.argv[1:]])
+    command = with_arguments(COMMAND)
     write_result(path, result, command=command, seeds=[evaluation_seed(index) for index in seeds])
     print(f"Written to {path}")
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, prog=COMMAND)

@@ -9,12 +9,12 @@ next to the JSON file, with the range that the policy was trained on.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
+from benchmarks import with_arguments
 from chameleon_policy.camo import task_named
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import (
@@ -31,6 +31,7 @@ COMMAND = "python -m benchmarks.delay_study"
 RETENTION = (3, 10, 30, 100, 300)
 SWAPS = (0, 1, 2, 3, 4, 5, 6)
 TRAINED = {"retention_steps": (3, 10), "swaps": (1, 2)}
+"""Ranges of the benchmark's demonstrations."""
 LABELS = {
     "retention_steps": "control steps between evidence and decision",
     "swaps": "swaps of cups",
@@ -68,25 +69,11 @@ def main(
     points: list[tuple[str, int]] = [("retention_steps", value) for value in retention]
     if task == "shell-game":
         points += [("swaps", value) for value in swaps]
-    training = training_of(run)
-    if longer_retention is None:
-        if training is None and str(run) not in EXPERTS:
-            raise ValueError(
-                f"{run} does not say what it was trained on: give --longer-retention "
-                "(0, if nothing was added)"
-            )
-        longer_retention = training["training"].get("longer_retention", 0) if training else 0
-    ranges = {
-        **TRAINED,
-        "retention_steps": (
-            TRAINED["retention_steps"][0],
-            TRAINED["retention_steps"][1] + longer_retention,
-        ),
-    }
+    ranges = trained_ranges(run, longer_retention)
     result: dict[str, Any] = {
         "task": task,
         "policy": str(run),
-        "training": training,
+        "training": training_of(run),
         "episodes": episodes,
         "trained_on": ranges,
     }
@@ -103,12 +90,29 @@ def main(
             **summary.as_dict(),
         }
         # After every point, so that a study that is cut off leaves what it has.
-        write_result(out, result, command=" ".join([COMMAND, *sys.argv[1:]]), seeds=seeds)
+        write_result(out, result, command=with_arguments(COMMAND), seeds=seeds)
     for dial in ranges:
         if dial in result:
             path = out.with_name(f"{out.stem}-{dial.replace('_', '-')}.svg")
             path.write_text(figure(task, dial, result[dial], ranges[dial]))
             print(f"Figure: {path}")
+
+
+def trained_ranges(run: Path, longer_retention: int | None) -> dict[str, tuple[int, int]]:
+    """Return the range of each dial in the training of a policy.
+
+    `longer_retention` takes precedence over the number of steps in the files of the run.
+    """
+    if longer_retention is None:
+        training = training_of(run)
+        if training is None and str(run) not in EXPERTS:
+            raise ValueError(
+                f"{run} does not say what it was trained on: give --longer-retention "
+                "(0, if nothing was added)"
+            )
+        longer_retention = training["training"].get("longer_retention", 0) if training else 0
+    shortest, longest = TRAINED["retention_steps"]
+    return {**TRAINED, "retention_steps": (shortest, longest + longer_retention)}
 
 
 def figure(task: str, dial: str, rows: dict[str, Any], trained: tuple[int, int]) -> str:

@@ -22,11 +22,10 @@ Where a method has both traces and a working state, each is also emptied just be
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import multiprocessing
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -39,6 +38,7 @@ import torch
 import tyro
 from torch import Tensor, nn
 
+from benchmarks import with_arguments
 from chameleon_policy import (
     ChameleonPolicy,
     EpisodeBatch,
@@ -64,14 +64,14 @@ ACTION_STEPS = 8
 """Draws of each episode's answer for the action loss, each with its own noise."""
 SCORED = 512
 """Episodes of one evaluation."""
-LOOK = 250
+EVALUATE_EVERY = 250
 """Optimizer steps between two evaluations."""
-FAR = 1_000_000
+HELD_OUT_SEEDS = 1_000_000
 """Added to the seed of a training for its held-out episodes."""
 HORIZON = 4
 NOISE = 0.05
-LOUD = 3.0
-"""Value of a mark: normalisation by range maps a number of 0 or 1 to it."""
+MARK = 3.0
+"""Value of a mark, the largest that object slots of a dataset have after normalisation."""
 
 
 # The toys
@@ -110,9 +110,9 @@ class Toy:
     def episodes(self, counts: Tensor, generator: torch.Generator) -> tuple[EpisodeBatch, Tensor]:
         """Draw episodes with the given numbers of lights or swaps (B), and their answers (B)."""
         marks, answer = self.draw(self, counts, generator)
-        middle = torch.zeros(1, 2)  # where the slot behind the last is, which holds the question
+        middle = torch.zeros(1, 2)  # place of the slot after the last, which holds the question
         places = torch.cat([self.places, middle]).expand(*marks.shape[:3], 2)
-        objects = torch.cat([places, LOUD * marks], dim=-1)
+        objects = torch.cat([places, MARK * marks], dim=-1)
         objects = objects + NOISE * torch.randn(objects.shape, generator=generator)
         batch, due = len(counts), torch.arange(self.time) >= self.decision
         actions = torch.where(due[:, None], self.places[answer][:, None], torch.zeros(1))
@@ -271,7 +271,7 @@ def make_policy(method: str, toy: Toy, seed: int) -> VisuomotorPolicy:
 def train(
     policy: VisuomotorPolicy, toy: Toy, config: TrainingConfig
 ) -> Iterator[tuple[int, list[Rate]]]:
-    """Train on fresh episodes; yield scores after every `LOOK` steps and at the end."""
+    """Train on fresh episodes; yield scores every `EVALUATE_EVERY` steps and at the end."""
     generator = torch.Generator().manual_seed(config.seed)
     optimizers = make_optimizers(policy, config)
     graphed = None
@@ -295,7 +295,7 @@ def train(
                 group["lr"] = config.learning_rate * min(1.0, step / config.warmup_steps)
             optimizer.step()
         policy.update_target()
-        if step % LOOK == 0 or step == config.steps:
+        if step % EVALUATE_EVERY == 0 or step == config.steps:
             yield (
                 step,
                 [score(policy, toy, count, held_out_episodes(config)) for count in toy.scored],
@@ -304,7 +304,7 @@ def train(
 
 def held_out_episodes(config: TrainingConfig) -> torch.Generator:
     """Return a generator of the held-out episodes, the same for every score of a training."""
-    return torch.Generator().manual_seed(FAR + config.seed)
+    return torch.Generator().manual_seed(HELD_OUT_SEEDS + config.seed)
 
 
 @torch.no_grad()
@@ -339,7 +339,7 @@ def run(
     """Train a method on a toy and return its row of results; None if the deadline came first."""
     torch.set_num_threads(1)
     start, toy = time.time(), TOYS[task]
-    git_revision()  # as it is now: by the end, the rows of others may have changed the checkout
+    git_revision()  # read now: rows that are written meanwhile change the checkout
     policy = make_policy(method, toy, config.seed).to(device)
     looks = []
     for step, rates in train(policy, toy, config):
@@ -349,13 +349,11 @@ def run(
                 **{str(n): rate.as_dict() for n, rate in zip(toy.scored, rates, strict=True)},
             }
         )
-        told = ", ".join(
+        report = ", ".join(
             f"{n}: {100 * rate.value:.0f} %" for n, rate in zip(toy.scored, rates, strict=True)
         )
-        print(
-            f"{task} {method} seed {config.seed} step {step}: {told} ({time.time() - start:.0f} s)",
-            flush=True,
-        )
+        seconds = f"{time.time() - start:.0f} s"
+        print(f"{task} {method} seed {config.seed} step {step}: {report} ({seconds})", flush=True)
         if time.time() > deadline and step < config.steps:
             return None
     emptied = {
@@ -421,28 +419,18 @@ def main(
             raise SystemExit(f"there is no {name!r}; choose from {', '.join(known)}")
     rows = json.loads(out.read_text())["result"]["rows"] if out.is_file() else []
     failed, given_up, deadline = 0, 0, time.time() + 60 * minutes
+    training = TrainingConfig(
+        steps=steps, batch=batch, optimizer=optimizer, learning_rate=learning_rate
+    )
     wanted = [
-        (
-            method,
-            task,
-            TrainingConfig(
-                seed=seed,
-                steps=steps,
-                batch=batch,
-                optimizer=optimizer,
-                learning_rate=learning_rate,
-            ),
-        )
-        for seed in seeds
-        for task in tasks
-        for method in methods
+        (method, task, dataclasses.replace(training, seed=seed))
+        for seed, task, method in itertools.product(seeds, tasks, methods)
     ]
     missing = [
         each
         for each in wanted
         if not any(identity(*each, device).items() <= row.items() for row in rows)
     ]
-    command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
     with ProcessPoolExecutor(side_by_side, mp_context=multiprocessing.get_context("spawn")) as pool:
         for future in as_completed([pool.submit(run, *each, device, deadline) for each in missing]):
             try:
@@ -455,7 +443,7 @@ def main(
                 given_up += 1
                 continue
             rows.append(row)
-            write_result(out, {"rows": rows}, command=command, seeds=seeds)
+            write_result(out, {"rows": rows}, command=with_arguments(COMMAND), seeds=seeds)
     print(f"{len(rows)} rows. Written to {out}")
     if failed or given_up:
         raise SystemExit(

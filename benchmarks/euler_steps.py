@@ -9,7 +9,6 @@ evaluated in closed loop.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import with_arguments
 from benchmarks.performance.sizes import EULER_STEPS
 from chameleon_policy import ChameleonPolicy, Observation
 from chameleon_policy.data import load_episodes, open_episodes
@@ -25,6 +25,7 @@ from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluatio
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.provenance import write_result
 
+COMMAND = "python -m benchmarks.euler_steps"
 SEED = 0
 LATER_SEEDS = FIRST_SEED + 1000
 """First evaluation seed; the scores of the demo use others."""
@@ -89,7 +90,7 @@ def main(
         scores = ["-" if value is None else f"{value:.0%}" for value in values]
         table.add_row(number, f"{row['difference_to_50_steps']:.4f}", *scores)
     Console().print(table)
-    command = " ".join(["python -m benchmarks.euler_steps", *sys.argv[1:]]).split(" --out")[0]
+    command = with_arguments(COMMAND).split(" --out")[0]
     write_result(
         out or Path("runs/euler-steps.json"),
         {"task": task, "steps": rows},
@@ -99,4 +100,4 @@ def main(
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, prog=COMMAND)

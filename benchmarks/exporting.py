@@ -8,7 +8,6 @@ medians, and the ratios are what counts.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import with_arguments
 from benchmarks.serving import STATE
 from benchmarks.timing import take_turns
 from chameleon_policy import ChameleonPolicy, FastControl, Statistics, preset
@@ -29,6 +29,7 @@ from chameleon_policy.export.manifest import read_manifest
 from chameleon_policy.export.runtime import ExportedPolicy
 from chameleon_policy.provenance import write_result
 
+COMMAND = "python -m benchmarks.exporting"
 SEED = 0
 CPU = torch.device("cpu")
 THREADS = (1,)
@@ -117,7 +118,6 @@ def main(
         rounds: Turns of every candidate.
         out: File to write.
     """
-    console = Console()
     with tempfile.TemporaryDirectory() as temporary:
         errors = errors_of_methods(Path(temporary)) if every_method else {}
         report = export_policy(policy, Path(temporary) / "exported")
@@ -137,26 +137,25 @@ def main(
         }
         for threads in THREADS:
             result["threads"][str(threads)] = measure(loaded, folder, threads, rounds)
+    print_result(result)
+    write_result(out, result, command=with_arguments(COMMAND), seeds=[SEED])
+
+
+def print_result(result: dict[str, Any]) -> None:
+    """Print the time of every candidate."""
+    steps = result["sampling_steps"]
     table = Table(
-        title=f"{policy}, one robot, {steps} sampling steps: ms, and times as fast as eager"
+        title=f"{result['policy']}, one robot, {steps} sampling steps: "
+        "ms, and times as fast as eager"
     )
     for column in ("threads", "call", *next(iter(result["threads"].values()))["observe"]):
         table.add_column(column, justify="right")
     for number, rows in result["threads"].items():
         for call, row in rows.items():
-            table.add_row(
-                number,
-                call,
-                *(f"{each['ms']:.1f} ({each['times_as_fast']:.2f})" for each in row.values()),
-            )
-    console.print(table)
-    write_result(
-        out,
-        result,
-        command=" ".join(["python -m benchmarks.exporting", *sys.argv[1:]]),
-        seeds=[SEED],
-    )
+            cells = [f"{each['ms']:.1f} ({each['times_as_fast']:.2f})" for each in row.values()]
+            table.add_row(number, call, *cells)
+    Console().print(table)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, prog=COMMAND)

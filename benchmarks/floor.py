@@ -26,6 +26,7 @@ from benchmarks.performance.training import random_batch
 from chameleon_policy import ChameleonPolicy, preset
 from chameleon_policy.provenance import write_result
 
+COMMAND = "python -m benchmarks.floor"
 SEED = 0
 FRAMES = 4
 """Frames of one episode; all counts are in proportion to it."""
@@ -122,10 +123,8 @@ def main(out: Path | None = None) -> None:
             f"{name}: {row['operations'] / 1e12:.1f} TFLOP, {row['operations_ms']:.0f} ms; "
             f"bytes {row['bytes_ms']:.0f} ms"
         )
-    write_result(
-        out or Path("runs/floor.json"), result, command="python -m benchmarks.floor", seeds=[SEED]
-    )
+    write_result(out or Path("runs/floor.json"), result, command=COMMAND, seeds=[SEED])
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, prog=COMMAND)

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +21,7 @@ import torch
 import tyro
 from torch import Tensor
 
+from benchmarks import with_arguments
 from benchmarks.which_memory import Emptied
 from chameleon_policy import ChameleonPolicy, MemoryState, Observation, SSMConfig, preset
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
@@ -70,7 +69,7 @@ def main(
             f"{row['policy']}, {row['layer']}, limit {row['limit']}: {quantiles}; "
             f"above 64 steps {row['above_64']:.0%}"
         )
-    command = shlex.join([*COMMAND.split(), *sys.argv[1:]])
+    command = with_arguments(COMMAND)
     write_result(
         out,
         {"quantiles": QUANTILES, "rows": rows},

@@ -9,7 +9,6 @@ first step at which held-out accuracy reached 97 %.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -22,11 +21,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from benchmarks import delayed_recall
+from benchmarks import delayed_recall, with_arguments
 from chameleon_policy import ChameleonPolicy
 from chameleon_policy.policy.ssm import SelectiveSSM
 from chameleon_policy.provenance import write_result
 
+COMMAND = "python -m benchmarks.initialisation"
 SOLVED = 0.97
 
 
@@ -131,10 +131,10 @@ def main(
     write_result(
         out or Path("runs/initialisation.json"),
         {"steps": steps, "blank": delayed_recall.BLANK, "first_step_at_97_percent": result},
-        command=" ".join(["python -m benchmarks.initialisation", *sys.argv[1:]]),
+        command=with_arguments(COMMAND),
         seeds=range(seeds),
     )
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, prog=COMMAND)

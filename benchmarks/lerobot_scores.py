@@ -11,14 +11,16 @@ succeeded where. Rows that are in the file already are kept.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import tyro
 
+from benchmarks import with_arguments
 from chameleon_policy.provenance import write_result
 from chameleon_policy.seeds import evaluation_seed
+
+COMMAND = "python -m benchmarks.lerobot_scores"
 
 
 def row(policy: str, lerobot: Path, own: Path, version: str, command: str) -> dict[str, Any]:
@@ -81,9 +83,9 @@ def main(
     before = json.loads(out.read_text())["result"]["rows"] if out.exists() else []
     new = {**row(policy, lerobot, own, version, lerobot_command), "training": training}
     kept = [each for each in before if (each["policy"], each["task"]) != (policy, new["task"])]
-    command = " ".join(["python -m benchmarks.lerobot_scores", *sys.argv[1:]])
+    command = with_arguments(COMMAND)
     write_result(out, {"rows": [*kept, new]}, command=command, seeds=[0])
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, prog=COMMAND)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,14 +24,18 @@ from typing import Any
 
 import tyro
 
+from benchmarks import with_arguments
 from chameleon_policy.camo import TASKS
 from chameleon_policy.provenance import write_result
 from chameleon_policy.seeds import EVALUATION_SEEDS
 
+COMMAND = "python -m benchmarks.robot_loop"
 POLICY, STEPS = "camo-small", 8
 CHAMELEON = (sys.executable, "-m", "chameleon_policy.cli")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 """Server and simulation share few cores: one thread each."""
+ORIGIN = ("command", "hardware", "git_revision", "duration_s")
+"""Provenance that is kept of every run."""
 
 
 @contextmanager
@@ -92,54 +96,52 @@ def main(
     """Play all episodes and write the result.
 
     Args:
-        episodes: Of each task, at each rate.
+        episodes: Episodes of each task, at each rate.
         rates: Ticks per second.
         tasks: Tasks of Camo.
-        folder: For the files of the single runs; what is there is kept.
-        port: Of the server.
-        out: File for the result.
+        folder: Folder for the files of the single runs; finished runs in it are kept.
+        port: Port of the server.
+        out: JSON file to write.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    alone, loops, sources = {}, {}, []
-    for task in tasks:
-        document = run(folder / f"in-process-{task}.json", episodes, "eval", POLICY, "--task", task)
-        alone[task] = scores(document["result"])
-        sources.append(document)
+    in_process = {
+        task: run(folder / f"in-process-{task}.json", episodes, "eval", POLICY, "--task", task)
+        for task in tasks
+    }
     with server(port) as url:
-        for rate in rates:
-
-            def play(task: str, rate: float = rate) -> dict[str, Any]:
-                file = folder / f"loop-{rate:g}-{task}.json"
-                return run(file, episodes, "run", "--server", url, "--task", task, "--rate", rate)
-
-            # Two robots at a time where there is time for it.
-            with ThreadPoolExecutor(2 if rate < 10 else 1) as lanes:
-                documents = list(lanes.map(play, tasks))
-            loops[f"{rate:g}"] = {
-                task: {**scores(document["result"]["scores"]), "loop": document["result"]["loop"]}
-                for task, document in zip(tasks, documents, strict=True)
-            }
-            sources += documents
-    origin = [
-        {name: each[name] for name in ("command", "hardware", "git_revision", "duration_s")}
-        for each in sources
-    ]
+        loops = {f"{rate:g}": play(url, rate, tasks, episodes, folder) for rate in rates}
+    documents = [*in_process.values(), *(each for loop in loops.values() for each in loop.values())]
     result = {
         "policy": POLICY,
         "episodes": episodes,
-        "in_process": alone,
-        "rates": loops,
-        "runs": origin,
+        "in_process": {task: scores(each["result"]) for task, each in in_process.items()},
+        "rates": {
+            rate: {
+                task: {**scores(each["result"]["scores"]), "loop": each["result"]["loop"]}
+                for task, each in loop.items()
+            }
+            for rate, loop in loops.items()
+        },
+        "runs": [{name: each[name] for name in ORIGIN} for each in documents],
     }
     seeds = list(EVALUATION_SEEDS[:episodes])
-    write_result(
-        out,
-        result,
-        command=" ".join(["python -m benchmarks.robot_loop", *sys.argv[1:]]),
-        seeds=seeds,
-    )
+    write_result(out, result, command=with_arguments(COMMAND), seeds=seeds)
     print(f"Written: {out}")
 
 
+def play(
+    url: str, rate: float, tasks: Sequence[str], episodes: int, folder: Path
+) -> dict[str, dict[str, Any]]:
+    """Return the result of the robot loop at one rate, by task."""
+
+    def play_task(task: str) -> dict[str, Any]:
+        file = folder / f"loop-{rate:g}-{task}.json"
+        return run(file, episodes, "run", "--server", url, "--task", task, "--rate", rate)
+
+    # Below 10 Hz there is time for two robots at once.
+    with ThreadPoolExecutor(2 if rate < 10 else 1) as lanes:
+        return dict(zip(tasks, lanes.map(play_task, tasks), strict=True))
+
+
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, prog=COMMAND)

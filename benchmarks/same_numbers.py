@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -34,34 +33,14 @@ def main(revision: tyro.conf.Positional[str], out: Path = Path("runs/same-number
     """Run both, compare, write the result, and fail if a bit differs.
 
     Args:
-        revision: What the working tree is compared with.
+        revision: Revision to compare the working tree with.
         out: JSON file to write.
     """
+    # Imported here, because `compute` runs in this file with the packages of another revision.
+    from benchmarks import with_arguments
     from chameleon_policy.provenance import write_result
 
-    known = subprocess.run(
-        ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"],
-        cwd=ROOT,
-        capture_output=True,
-    )
-    if known.returncode:
-        raise SystemExit(f"git knows no revision {revision!r}; `git log --oneline` lists them")
-    with tempfile.TemporaryDirectory() as folder:
-        other = Path(folder) / "checkout"
-        subprocess.run(
-            ["git", "worktree", "add", "--quiet", "--detach", str(other), revision],
-            cwd=ROOT,
-            check=True,
-        )
-        try:
-            before, after = (
-                _run(tree, Path(folder) / f"{name}.safetensors")
-                for tree, name in ((other, "a"), (ROOT, "b"))
-            )
-        finally:
-            subprocess.run(
-                ["git", "worktree", "remove", "--force", str(other)], cwd=ROOT, check=True
-            )
+    before, after = _tensors_of(revision)
     missing = sorted(before.keys() ^ after.keys())
     different = [
         name for name in before.keys() & after.keys() if not _same(before[name], after[name])
@@ -79,10 +58,30 @@ def main(revision: tyro.conf.Positional[str], out: Path = Path("runs/same-number
         "different": different,
         "missing": missing,
     }
-    write_result(out, result, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=[SEED])
+    write_result(out, result, command=with_arguments(COMMAND), seeds=[SEED])
     if missing or different:
         raise SystemExit(f"{len(missing) + len(different)} tensors differ from {revision}")
     print(f"All are those of {revision}, to the last bit. Written to {out}")
+
+
+def _tensors_of(revision: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Compute the tensors of a revision and of the working tree."""
+    if _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").returncode:
+        raise SystemExit(f"git knows no revision {revision!r}; `git log --oneline` lists them")
+    with tempfile.TemporaryDirectory() as folder:
+        other = Path(folder) / "checkout"
+        _git("worktree", "add", "--quiet", "--detach", str(other), revision).check_returncode()
+        try:
+            return (
+                _run(other, Path(folder) / "before.safetensors"),
+                _run(ROOT, Path(folder) / "after.safetensors"),
+            )
+        finally:
+            _git("worktree", "remove", "--force", str(other)).check_returncode()
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
 def _run(tree: Path, file: Path) -> dict[str, Tensor]:

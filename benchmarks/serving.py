@@ -29,6 +29,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import with_arguments
 from benchmarks.inputs import random_observation
 from benchmarks.serving_client import observation
 from chameleon_client import Client
@@ -37,6 +38,7 @@ from chameleon_policy.baselines import load_policy
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.provenance import write_result
 
+COMMAND = "python -m benchmarks.serving"
 SEED = 0
 STEPS = 8
 CLIENTS = (1, 2, 4, 8, 16)
@@ -104,10 +106,8 @@ def overhead(policy: VisuomotorPolicy, url: str, seconds: float) -> float:
     """Return the milliseconds that the network adds to an `observe`: a median of differences."""
     differences: list[float] = []
     with Client(url, timeout=120) as client:
-        session, arrays = (
-            client.open(seed=SEED),
-            observation(client.metadata, np.random.default_rng(SEED)),
-        )
+        session = client.open(seed=SEED)
+        arrays = observation(client.metadata, np.random.default_rng(SEED))
         seen, state = Observation.single(**arrays), policy.initial_state(1)
         begin = time.perf_counter()
         while (start := time.perf_counter()) < begin + seconds or len(differences) < 5:
@@ -176,8 +176,8 @@ def lerobot(seconds: float, threads: int) -> dict[str, Any] | None:
 
 def _health(url: str) -> dict[str, Any]:
     with urllib.request.urlopen(f"{url.replace('ws://', 'http://')}/healthz", timeout=30) as answer:
-        told: dict[str, Any] = json.load(answer)
-    return told
+        health: dict[str, Any] = json.load(answer)
+    return health
 
 
 def _percentiles(waits: list[dict[str, list[float]]]) -> dict[str, float]:
@@ -201,53 +201,53 @@ def main(
 
     Args:
         device: Where the policy computes, cpu or cuda.
-        seconds: Of each measurement.
+        seconds: Duration of each measurement.
         clients: Numbers of clients.
-        threads: Of the policy on a CPU.
+        threads: Threads of the policy on a CPU.
         out: File to write; runs/serving-<device>.json by default.
     """
     path = out or Path("runs") / f"serving-{device}.json"
     torch.set_num_threads(threads)
-    command = " ".join(
-        ["python -m benchmarks.serving", *([] if device == "cpu" else ["--device", device])]
-    )
+    command = with_arguments(COMMAND)
     result: dict[str, Any] = {
         "seconds": seconds,
         "threads": threads,
         "sampling_steps": STEPS,
         "policies": {},
     }
-    table = Table(title="Ticks per second and waits in ms (median, 99th percentile)")
-    for column in ("policy", "clients", "ticks/s", "observe", "act", "batch"):
-        table.add_column(column)
     for name, policy in policies().items():
         alone = in_process(policy.to(device), seconds)
         with server(policy, device, threads) as url:
             added = overhead(policy, url, seconds)
             served = [with_clients(url, count, seconds) for count in clients]
         result["policies"][name] = {"in_process": alone, "overhead_ms": added, "server": served}
-        for row in ({"clients": "in process", "mean_batch": 1, **alone}, *served):
+        write_result(path, result, command=command, seeds=[SEED])
+    result["lerobot"] = lerobot(seconds, threads)
+    write_result(path, result, command=command, seeds=[SEED])
+    print_result(result)
+    print(f"Written to {path}")
+
+
+def print_result(result: dict[str, Any]) -> None:
+    """Print a table of all policies and numbers of clients, and the cost of the network."""
+    table = Table(title="Ticks per second and waits in ms (median, 99th percentile)")
+    for column in ("policy", "clients", "ticks/s", "observe", "act", "batch"):
+        table.add_column(column)
+    for name, measured in result["policies"].items():
+        alone = {"clients": "in process", "mean_batch": 1, **measured["in_process"]}
+        for row in (alone, *measured["server"]):
             waits = [
                 f"{row[f'{call}_p50_ms']:.1f}, {row[f'{call}_p99_ms']:.1f}"
                 for call in ("observe", "act")
             ]
-            table.add_row(
-                name,
-                str(row["clients"]),
-                f"{row['ticks_per_second']:.0f}",
-                *waits,
-                f"{row['mean_batch']:.1f}",
-            )
-        write_result(path, result, command=command, seeds=[SEED])
-    result["lerobot"] = lerobot(seconds, threads)
-    write_result(path, result, command=command, seeds=[SEED])
+            ticks, batch = f"{row['ticks_per_second']:.0f}", f"{row['mean_batch']:.1f}"
+            table.add_row(name, str(row["clients"]), ticks, *waits, batch)
     Console().print(table)
     for name, measured in result["policies"].items():
         print(f"{name}: the network adds {measured['overhead_ms']:.2f} ms to an observe")
     if result["lerobot"]:
         print(f"LeRobot's server: {json.dumps(result['lerobot'], indent=2)}")
-    print(f"Written to {path}")
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, prog=COMMAND)

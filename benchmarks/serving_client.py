@@ -34,10 +34,8 @@ def observation(metadata: Metadata, rng: np.random.Generator) -> dict[str, Any]:
 def main(url: str, seed: int, seconds: float, warm_up: float, steps: int) -> None:
     """Play one episode: `observe` on every tick, `act` whenever the last chunk is used up."""
     with Client(url, timeout=120) as client:
-        session, seen = (
-            client.open(seed=seed),
-            observation(client.metadata, np.random.default_rng(seed)),
-        )
+        session = client.open(seed=seed)
+        seen = observation(client.metadata, np.random.default_rng(seed))
         executed = client.metadata.executed
         session.observe(**seen)
         session.act(steps=steps)

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +27,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from benchmarks import with_arguments
 from benchmarks.inputs import random_observation
 from chameleon_policy import ChameleonPolicy, EpisodeBatch, ObjectSlots, fuse, kernels, preset
 from chameleon_policy.kernels import euler
@@ -91,7 +90,7 @@ def main(
             write_result(
                 out,
                 {"rows": rows},
-                command=shlex.join([*COMMAND.split(), *sys.argv[1:]]),
+                command=with_arguments(COMMAND),
                 seeds=[SEED],
             )
     print(f"Written to {out}")

@@ -13,14 +13,13 @@ training of its policy.
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import tyro
 
+from benchmarks import with_arguments
 from benchmarks.camo_scores import ROOT
 from chameleon_policy.camo import TASKS
 from chameleon_policy.experiments.reproduce import RATES
@@ -61,9 +60,7 @@ def main(training: tyro.conf.Positional[Path], evaluations: tyro.conf.Positional
     trained = {name: lines[-1][name] for name in ("step", "seconds")}
     result = {"training": json.loads(training.read_text()), "trained": trained, "minutes": minutes}
     drawn = figure(minutes)
-    write_result(
-        RESULT, result, command=shlex.join([*COMMAND.split(), *sys.argv[1:]]), seeds=sorted(seeds)
-    )
+    write_result(RESULT, result, command=with_arguments(COMMAND), seeds=sorted(seeds))
     FIGURE.write_text(drawn)
     for name, tasks in minutes.items():
         rows = (

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import with_arguments
 from benchmarks.timing import compare, measure
 from chameleon_policy import ChameleonPolicy, preset
 from chameleon_policy.camo.recording import Recording
@@ -34,12 +34,13 @@ from chameleon_policy.data.video import decode_video
 from chameleon_policy.provenance import write_result
 from chameleon_policy.recorder import record
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.feeder import Feeder, SubBatches
+from chameleon_policy.train.feeder import Feeder
 from chameleon_policy.train.loop import Trainer
 from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.sampling import episodes_of_step, seed_weights
 from chameleon_policy.train.store import EpisodeStore, features_of
 
+COMMAND = "python -m benchmarks.training"
 SEED = 0
 SIZE = 128
 START = 4
@@ -122,48 +123,53 @@ def waiting(
             arrays, features, policy.statistics, device=device, resident=place == "resident"
         )
         trainer = Trainer(policy, store, config, Path("unused"), accelerator)
-        with Feeder(store, config, accelerator, 0) as feeder:
-            ready = [feeder.next_step() for _ in range(START + steps)]
-
-        def fetching(store: EpisodeStore = store, trainer: Trainer = trainer) -> float:
-            with Feeder(store, config, accelerator, 0) as feeder:
-                for _ in range(START):
-                    trainer._step(feeder.next_step(), 0.0)
-                return measure(
-                    lambda: [trainer._step(feeder.next_step(), 0.0) for _ in range(steps)], device
-                )
-
-        def at_hand(trainer: Trainer = trainer, ready: list[SubBatches] = ready) -> float:
-            for batches in ready[:START]:
-                trainer._step(batches, 0.0)
-            return measure(
-                lambda: [trainer._step(batches, 0.0) for batches in ready[START:]], device
-            )
-
-        def preparing(store: EpisodeStore = store) -> float:
-            batches = [episodes_of_step(SEED, step, batch, store.lengths) for step in range(START)]
-            return measure(lambda: [store.batch(chosen) for chosen in batches], device)
-
-        seconds = compare(
-            {"fetching": fetching, "at hand": at_hand, "preparing": preparing}, rounds=5
-        )
-        steps_measured = range(START, START + steps)
-        chosen = [
-            number
-            for step in steps_measured
-            for number in episodes_of_step(SEED, step, batch, store.lengths)
-        ]
-        frames = sum(store.lengths[number] for number in chosen)
-        rows[place] = {
-            "step_ms": 1e3 * seconds["fetching"] / steps,
-            "frames_per_second": frames / seconds["fetching"],
-            "step_at_hand_ms": 1e3 * seconds["at hand"] / steps,
-            "wait_share": max(0.0, 1 - seconds["at hand"] / seconds["fetching"]),
-            "data_bytes": store.nbytes,
-            "prepare_batch_ms": 1e3 * seconds["preparing"] / START,
-        }
+        rows[place] = step_times(trainer, steps)
         print(json.dumps({place: rows[place]}))
     return {"preset": name, "batch": batch, "device": str(device), "data": rows}
+
+
+def step_times(trainer: Trainer, steps: int) -> dict[str, float]:
+    """Time steps that fetch their batch, steps with batches at hand, and making batches alone."""
+    store, config, device = trainer.store, trainer.config, trainer.accelerator.device
+    with Feeder(store, config, trainer.accelerator, 0) as feeder:
+        ready = [feeder.next_step() for _ in range(START + steps)]
+
+    def fetching() -> float:
+        with Feeder(store, config, trainer.accelerator, 0) as feeder:
+            for _ in range(START):
+                trainer._step(feeder.next_step(), 0.0)
+            return measure(
+                lambda: [trainer._step(feeder.next_step(), 0.0) for _ in range(steps)], device
+            )
+
+    def at_hand() -> float:
+        for batches in ready[:START]:
+            trainer._step(batches, 0.0)
+        return measure(lambda: [trainer._step(batches, 0.0) for batches in ready[START:]], device)
+
+    def episodes_of(first: int, end: int) -> list[list[int]]:
+        return [
+            episodes_of_step(SEED, step, config.batch, store.lengths) for step in range(first, end)
+        ]
+
+    def preparing() -> float:
+        batches = episodes_of(0, START)
+        return measure(lambda: [store.batch(episodes) for episodes in batches], device)
+
+    seconds = compare({"fetching": fetching, "at hand": at_hand, "preparing": preparing}, rounds=5)
+    frames = sum(
+        store.lengths[episode]
+        for episodes in episodes_of(START, START + steps)
+        for episode in episodes
+    )
+    return {
+        "step_ms": 1e3 * seconds["fetching"] / steps,
+        "frames_per_second": frames / seconds["fetching"],
+        "step_at_hand_ms": 1e3 * seconds["at hand"] / steps,
+        "wait_share": max(0.0, 1 - seconds["at hand"] / seconds["fetching"]),
+        "data_bytes": store.nbytes,
+        "prepare_batch_ms": 1e3 * seconds["preparing"] / START,
+    }
 
 
 def main(
@@ -208,10 +214,10 @@ def main(
         )
     Console().print(table)
     result_path = out or Path("runs") / f"training-{device}.json"
-    command = " ".join(["python -m benchmarks.training", *sys.argv[1:]])
+    command = with_arguments(COMMAND)
     write_result(result_path, {"reading": read, "training": step}, command=command, seeds=[SEED])
     print(f"Written to {result_path}")
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, prog=COMMAND)

@@ -12,9 +12,8 @@ hole in its memory.
 
 from __future__ import annotations
 
-import shlex
-import sys
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +22,7 @@ import torch
 import tyro
 from torch import Tensor
 
+from benchmarks import with_arguments
 from chameleon_policy.camo import task_named
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
@@ -89,7 +89,7 @@ def main(
     Args:
         runs: Folders of runs or of saved policies: Chameleon or its ablations.
         out: JSON file to write.
-        task: What they play: tasks with one decision, at which something can be emptied.
+        task: Tasks to play. They have one decision, at which the memory is emptied.
         episodes: Held-out episodes of each.
         steps: Euler steps of a chunk.
         parallel: Episodes at the same time.
@@ -99,57 +99,49 @@ def main(
     if not runs or not task:
         raise ValueError("expected at least one run and one --task")
     seeds = evaluation_seeds(FIRST_SEED, episodes)
+    rollouts = {"steps": steps, "parallel": parallel, "workers": workers}
     rows: list[dict[str, Any]] = []
-    for run in runs:
-        for name in task:
-            policy, settings = load_for_evaluation(run, name, device)
-            if not isinstance(policy, ChameleonPolicy):
-                raise ValueError(
-                    f"{run}: only Chameleon and its ablations have a slow and a fast memory"
-                )
-            for emptied, parts in EMPTIED.items():
-                playing = Emptied(policy, parts)
-                evaluation = evaluate(
-                    playing,
-                    settings,
-                    seeds,
-                    steps=steps,
-                    parallel=parallel,
-                    workers=workers,
-                    at_decision=playing.at_decision,
-                )
-                summary, played = (
-                    evaluation.summary,
-                    [rollout.played for rollout in evaluation.rollouts],
-                )
-                rows.append(
-                    {
-                        "policy": str(run),
-                        "method": policy.method,
-                        "preset": policy.config.preset,
-                        "observation": settings.observation,
-                        "task": name,
-                        "emptied": emptied,
-                        "episodes": episodes,
-                        **summary.as_dict(),
-                        "answers": words(each.z for each in played),
-                        "choices": words(each.score.choice for each in played),
-                    }
-                )
-                print(
-                    f"{run} on {name}, {emptied} emptied: "
-                    f"MSR {interval(summary.msr)}, DSR {interval(summary.dsr)}",
-                    flush=True,
-                )
-                # After every row, so that a study that is cut off leaves what it has.
-                write_result(
-                    out,
-                    {"rows": rows},
-                    command=shlex.join([*COMMAND.split(), *sys.argv[1:]]),
-                    seeds=seeds,
-                )
+    for run, name in itertools.product(runs, task):
+        for row in emptied_rows(run, name, seeds, device, rollouts):
+            rows.append(row)
+            # After every row, so that a study that is cut off leaves what it has.
+            write_result(out, {"rows": rows}, command=with_arguments(COMMAND), seeds=seeds)
     chances = ", ".join(f"{task_named(name)().chance:.2f} ({name})" for name in task)
     print(f"Written: {out}; a guess has DSR {chances}")
+
+
+def emptied_rows(
+    run: Path, task: str, seeds: Sequence[int], device: str, rollouts: dict[str, int]
+) -> Iterator[dict[str, Any]]:
+    """Evaluate a policy with nothing, one memory, and both emptied; yield a row for each.
+
+    `rollouts` are options of `evaluate`.
+    """
+    policy, settings = load_for_evaluation(run, task, device)
+    if not isinstance(policy, ChameleonPolicy):
+        raise ValueError(f"{run}: only Chameleon and its ablations have a slow and a fast memory")
+    for emptied, parts in EMPTIED.items():
+        playing = Emptied(policy, parts)
+        evaluation = evaluate(playing, settings, seeds, at_decision=playing.at_decision, **rollouts)
+        summary = evaluation.summary
+        played = [rollout.played for rollout in evaluation.rollouts]
+        print(
+            f"{run} on {task}, {emptied} emptied: "
+            f"MSR {interval(summary.msr)}, DSR {interval(summary.dsr)}",
+            flush=True,
+        )
+        yield {
+            "policy": str(run),
+            "method": policy.method,
+            "preset": policy.config.preset,
+            "observation": settings.observation,
+            "task": task,
+            "emptied": emptied,
+            "episodes": len(seeds),
+            **summary.as_dict(),
+            "answers": words(each.z for each in played),
+            "choices": words(each.score.choice for each in played),
+        }
 
 
 if __name__ == "__main__":

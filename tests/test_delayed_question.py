@@ -206,7 +206,7 @@ def test_a_training_that_fails_or_has_no_time_left_does_not_end_the_others(
 
 def test_a_training_stops_at_the_deadline(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(delayed_question, "SCORED", 20)
-    monkeypatch.setattr(delayed_question, "LOOK", 1)
+    monkeypatch.setattr(delayed_question, "EVALUATE_EVERY", 1)
     config = TrainingConfig(steps=2, batch=8)
     assert delayed_question.run("chameleon", "question-2", config, "cpu", deadline=0.0) is None
     row = delayed_question.run("chameleon", "question-2", config, "cpu", deadline=math.inf)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,14 @@ from benchmarks.inputs import random_observation
 from benchmarks.performance.peers import reported
 from benchmarks.performance.sizes import EULER_STEPS, SEED, Sizes
 from benchmarks.timing import measure
-from chameleon_policy import ChameleonPolicy, FastControl, kernels, preset
+from chameleon_policy import (
+    ChameleonPolicy,
+    FastControl,
+    MemoryState,
+    Observation,
+    kernels,
+    preset,
+)
 from chameleon_policy.policy.presets import budget_features
 
 MakePeer = Callable[[torch.device], tuple[Any, lerobot_peer.Act]]
@@ -28,8 +36,8 @@ ROBOT_PEERS: dict[str, tuple[MakePeer, int]] = {
     ),
     "lerobot Diffusion, DDPM 100": (lerobot_peer.make_diffusion, 100),
 }
-"""How a LeRobot policy is made, and the passes that a chunk takes: the more, the fewer chunks are
-timed.
+"""Function that makes a LeRobot policy, and the passes of a chunk: with more passes, fewer chunks
+are timed.
 """
 TURNS = 5
 
@@ -48,49 +56,19 @@ def control(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[st
     for observation in seen:
         fast.observe(observation)
         state = policy.observe(observation, state)
-    noise = torch.randn(1, features.horizon, features.action, device=device)
-    exact = policy.act(state, steps=50, source=noise)
     result: dict[str, Any] = {"preset": "paper", "views": 2, "image": 224, "capture_s": capture}
-    result["action_error"] = {
-        str(steps): {
-            "few_steps_to_50": (policy.act(state, steps=steps, source=noise) - exact)
-            .abs()
-            .mean()
-            .item(),
-            "fast_to_eager": (
-                fast.act(steps=steps, source=noise) - policy.act(state, steps=steps, source=noise)
-            )
-            .abs()
-            .mean()
-            .item(),
-        }
-        for steps in EULER_STEPS
-    }
-    position = iter(range(10**9))
+    result["action_error"] = action_errors(policy, fast, state)
     few = max(5, sizes.ticks // 50)
-    result["fast"] = {
-        "observe": ticks(
-            lambda: fast.observe(seen[next(position) % len(seen)]), device, sizes.ticks
-        ),
-        **{
-            f"act_{n}": ticks(
-                partial(fast.act, steps=n),
-                device,
-                sizes.ticks if n < 50 else max(5, sizes.ticks // 2),
-            )
-            for n in (1, 8, 50)
-        },
-    }
+    many = max(5, sizes.ticks // 2)
+    result["fast"] = call_times(
+        fast, seen, device, sizes.ticks, {1: sizes.ticks, 8: sizes.ticks, 50: many}
+    )
     if device.type == "cuda":
         small = FastControl(policy, shared_memory=kernels.LEAST_SHARED_MEMORY)
         small.observe(seen[0])
-        result["small_blocks"] = {
-            "observe": ticks(lambda: small.observe(seen[0]), device, sizes.ticks),
-            **{
-                f"act_{n}": ticks(partial(small.act, steps=n), device, sizes.ticks // 2)
-                for n in (8, 50)
-            },
-        }
+        result["small_blocks"] = call_times(
+            small, seen[:1], device, sizes.ticks, {8: many, 50: many}
+        )
     print(json.dumps(result), flush=True)
     result["eager"] = {
         "observe": ticks(lambda: policy.observe(seen[0], state), device, few),
@@ -105,10 +83,48 @@ def control(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dict[st
     return result
 
 
+def action_errors(
+    policy: ChameleonPolicy, fast: FastControl, state: MemoryState
+) -> dict[str, dict[str, float]]:
+    """Compare chunks of few Euler steps with those of 50, and fast chunks with eager ones."""
+    features = policy.features
+    noise = torch.randn(1, features.horizon, features.action, device=policy.device)
+    exact = policy.act(state, steps=50, source=noise)
+    errors = {}
+    for steps in EULER_STEPS:
+        eager = policy.act(state, steps=steps, source=noise)
+        errors[str(steps)] = {
+            "few_steps_to_50": (eager - exact).abs().mean().item(),
+            "fast_to_eager": (fast.act(steps=steps, source=noise) - eager).abs().mean().item(),
+        }
+    return errors
+
+
+def call_times(
+    control: FastControl,
+    seen: Sequence[Observation],
+    device: torch.device,
+    observations: int,
+    chunks: Mapping[int, int],
+) -> dict[str, dict[str, float]]:
+    """Measure latency of `observe`, and of `act` for each number of Euler steps.
+
+    `chunks` has the number of calls to time for each number of Euler steps.
+    """
+    next_seen = itertools.cycle(seen)
+    return {
+        "observe": ticks(lambda: control.observe(next(next_seen)), device, observations),
+        **{
+            f"act_{steps}": ticks(partial(control.act, steps=steps), device, count)
+            for steps, count in chunks.items()
+        },
+    }
+
+
 def late_in_an_episode(
     policy: ChameleonPolicy,
     fast: FastControl,
-    seen: Sequence[Any],
+    seen: Sequence[Observation],
     sizes: Sizes,
     device: torch.device,
 ) -> dict[str, Any]:

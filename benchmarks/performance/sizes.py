@@ -10,35 +10,53 @@ SEED = 0
 EULER_STEPS = (1, 2, 4, 8, 16, 50)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sizes:
     """Shapes to measure: those of the policy's training on a GPU, small ones on a CPU."""
 
     preset: str
     image: int
+    """Height and width of the training images."""
     episodes: int
     steps: int
+    """Batch of a training step: episodes, and time steps of each."""
     curve_episodes: int
     curve_steps: int
+    """Batch and number of the steps whose losses are compared."""
     ticks: int
+    """Calls of `observe` and `act` that are timed."""
     ssm: tuple[tuple[int, int], ...]
+    """Streams and steps of the state-space layer."""
     lengths: tuple[int, ...]
+    """Time steps of an episode for the memory layers."""
     later: tuple[int, ...]
+    """Control steps after which `observe` is timed again."""
 
 
 GPU = Sizes(
-    "paper",
-    128,
-    64,
-    64,
-    8,
-    200,
-    1000,
-    ((4736, 64), (2176, 64), (2368, 256), (2368, 512)),
-    (32, 128, 512, 2048),
-    (10, 1_000, 100_000),
+    preset="paper",
+    image=128,
+    episodes=64,
+    steps=64,
+    curve_episodes=8,
+    curve_steps=200,
+    ticks=1000,
+    ssm=((4736, 64), (2176, 64), (2368, 256), (2368, 512)),
+    lengths=(32, 128, 512, 2048),
+    later=(10, 1_000, 100_000),
 )
-CPU = Sizes("nano", 64, 2, 16, 2, 5, 20, ((16, 64), (8, 256)), (32, 128), (10, 1_000))
+CPU = Sizes(
+    preset="nano",
+    image=64,
+    episodes=2,
+    steps=16,
+    curve_episodes=2,
+    curve_steps=5,
+    ticks=20,
+    ssm=((16, 64), (8, 256)),
+    lengths=(32, 128),
+    later=(10, 1_000),
+)
 
 
 def camera_features(size: int) -> Features:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -35,47 +35,49 @@ def state_space(sizes: Sizes, device: torch.device, peers: Sequence[str]) -> dic
     for name in peers:
         with reported(name, result["left_out"]):
             layers[name] = ssm_peer(name, ours)
-    autocast = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
     for streams, steps in sizes.ssm:
-        inputs = torch.randn(streams, steps, 512, device=device, requires_grad=True)
-        direction = torch.randn(streams, steps, 512, device=device)
-
-        def run(
-            layer: Callable[[Tensor], Tensor],
-            inputs: Tensor = inputs,
-            direction: Tensor = direction,
-        ) -> None:
-            with autocast:
-                output = layer(inputs)
-            output.backward(direction.to(output.dtype))
-
-        candidates, errors = {}, {}
-        with torch.no_grad(), autocast:
-            expected = fused(inputs[:64], None)[0]
-        for name, layer in layers.items():
-            with reported(f"{name} at {streams} x {steps}", result["left_out"]):
-                with torch.no_grad(), autocast:
-                    errors[name] = ((layer(inputs[:64]) - expected).norm() / expected.norm()).item()
-                run(layer)
-                candidates[name] = partial(run, layer)
-            release(device)
-        seconds = take_turns(candidates, device, rounds=7)
-        best = min(
-            (value for name, value in seconds.items() if name != "ours"), default=float("nan")
-        )
-        result["shapes"][f"{streams} x {steps}"] = {
-            "forward_backward_ms": {name: 1e3 * value for name, value in seconds.items()},
-            "relative_difference_to_ours": errors,
-            "speedup_best_peer": best / seconds["ours"],
-        }
-        print(
-            json.dumps({f"{streams} x {steps}": result["shapes"][f"{streams} x {steps}"]}),
-            flush=True,
-        )
-        del inputs, direction, candidates
+        shape = f"{streams} x {steps}"
+        row = compared(layers, (streams, steps, 512), device, result["left_out"])
+        result["shapes"][shape] = row
+        print(json.dumps({shape: row}), flush=True)
         release(device)
     result["speedup_best_peer"] = min(row["speedup_best_peer"] for row in result["shapes"].values())
     return result
+
+
+def compared(
+    layers: Mapping[str, Callable[[Tensor], Tensor]],
+    shape: tuple[int, int, int],
+    device: torch.device,
+    left_out: dict[str, Any],
+) -> dict[str, Any]:
+    """Time the layers on inputs of one shape (streams, steps, width), and compare their outputs."""
+    autocast = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
+    inputs = torch.randn(shape, device=device, requires_grad=True)
+    direction = torch.randn(shape, device=device)
+
+    def run(layer: Callable[[Tensor], Tensor]) -> None:
+        with autocast:
+            output = layer(inputs)
+        output.backward(direction.to(output.dtype))
+
+    candidates, errors = {}, {}
+    with torch.no_grad(), autocast:
+        expected = layers["ours"](inputs[:64])
+    for name, layer in layers.items():
+        with reported(f"{name} at {shape[0]} x {shape[1]}", left_out):
+            with torch.no_grad(), autocast:
+                errors[name] = ((layer(inputs[:64]) - expected).norm() / expected.norm()).item()
+            run(layer)
+            candidates[name] = partial(run, layer)
+        release(device)
+    seconds = take_turns(candidates, device, rounds=7)
+    best = min((value for name, value in seconds.items() if name != "ours"), default=float("nan"))
+    return {
+        "forward_backward_ms": {name: 1e3 * value for name, value in seconds.items()},
+        "relative_difference_to_ours": errors,
+        "speedup_best_peer": best / seconds["ours"],
+    }
 
 
 def ssm_peer(name: str, ours: SelectiveSSM) -> Callable[[Tensor], Tensor]:
