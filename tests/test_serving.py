@@ -24,9 +24,9 @@ from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.serve import ServerSettings, running_server
 from chameleon_policy.serve.engine import Engine
 from chameleon_policy.serve.memories import Memories
-from chameleon_policy.serve.requests import Act
+from chameleon_policy.serve.requests import Act, Observe, Open, Request
 from chameleon_policy.serve.server import Server
-from chameleon_policy.serve.sessions import PendingRequest, Session
+from chameleon_policy.serve.sessions import PendingRequest, Reply, Session
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_policy, nano
 from serving_examples import (
     assert_close,
@@ -38,6 +38,10 @@ from serving_examples import (
 )
 
 ANY_PORT = ServerSettings(port=0)
+
+
+def ignore(reply: Reply) -> None:
+    """Do nothing with a reply."""
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,7 @@ def test_one_client_gets_the_actions_of_the_policy_in_process(method: str) -> No
             )
 
 
-def test_pictures_and_instructions() -> None:
+def test_images_and_instructions() -> None:
     policy = make_policy(IMAGE_FEATURES).eval()
     ticks = episode(IMAGE_FEATURES, 3, seed=5)
     texts = {"": torch.zeros(6), "wipe the plate": torch.linspace(-1, 1, 6)}
@@ -81,11 +85,11 @@ def test_pictures_and_instructions() -> None:
             client.metadata.views == {"third": (64, 96), "wrist": (64, 64)}
             and client.metadata.language
         )
-        told = over_the_network(client.open(seed=1, instruction="wipe the plate"), ticks)
-        untold = over_the_network(client.open(seed=1), ticks)
-    assert_same(told, in_process(policy, ticks, 1, instruction=texts["wipe the plate"]))
-    assert_same(untold, in_process(policy, ticks, 1, instruction=texts[""]))
-    assert np.abs(told[-1] - untold[-1]).max() > 1e-4
+        instructed = over_the_network(client.open(seed=1, instruction="wipe the plate"), ticks)
+        plain = over_the_network(client.open(seed=1), ticks)
+    assert_same(instructed, in_process(policy, ticks, 1, instruction=texts["wipe the plate"]))
+    assert_same(plain, in_process(policy, ticks, 1, instruction=texts[""]))
+    assert np.abs(instructed[-1] - plain[-1]).max() > 1e-4
 
 
 def test_the_shipped_policy() -> None:
@@ -105,12 +109,12 @@ def test_sixteen_clients_with_interleaved_episodes_never_share_memory(policy, ur
         episode(STATE_FEATURES, length, seed=number) for number, length in enumerate(lengths)
     ]
     alone = [in_process(policy, ticks, seed) for seed, ticks in enumerate(episodes)]
-    together = threading.Barrier(16)
+    together = threading.Barrier(16, timeout=60)
 
     def play(number: int) -> list[list[np.ndarray]]:
         with Client(url, timeout=60) as client:
             together.wait()
-            # Twice on one connection, the second time in a slot that somebody else may have had.
+            # Twice on one connection, the second time in a slot that another session may have used.
             return [over_the_network(client.open(seed=number), episodes[number]) for _ in range(2)]
 
     before = health(url)
@@ -120,7 +124,7 @@ def test_sixteen_clients_with_interleaved_episodes_never_share_memory(policy, ur
     for number in range(16):
         for chunks in played[number]:
             assert_close(chunks, alone[number])
-    # The comparison can tell episodes apart, and batches were really shared.
+    # The comparison can tell episodes apart, and there were batches of several sessions.
     for number in range(1, 16):
         assert np.abs(alone[number][1] - alone[0][1]).max() > 1e-2
     assert after["ticks"] - before["ticks"] == 2 * sum(lengths)
@@ -155,7 +159,7 @@ def test_threads_may_share_a_client(policy, client) -> None:
             assert_close(chunks, in_process(policy, episodes[number], number))
 
 
-def test_without_a_seed_the_server_draws_one_and_tells(policy, client) -> None:
+def test_without_a_seed_the_server_draws_one_and_reports_it(policy, client) -> None:
     ticks = episode(STATE_FEATURES, 3, seed=0)
     one, other = client.open(), client.open()
     assert one.seed != other.seed
@@ -165,7 +169,7 @@ def test_without_a_seed_the_server_draws_one_and_tells(policy, client) -> None:
 # Memories
 
 
-def test_a_slot_is_empty_when_somebody_else_gets_it(policy) -> None:
+def test_a_slot_is_empty_when_another_session_gets_it(policy) -> None:
     memories = Memories(policy, most=3)
     slots = [memories.take() for _ in range(3)]
     assert slots == [0, 1, 2] and len(memories) == 3
@@ -181,7 +185,7 @@ def test_a_slot_is_empty_when_somebody_else_gets_it(policy) -> None:
         assert (tensor[0] == 7).all() and (tensor[2] == 7).all(), name
 
 
-def test_growing_keeps_what_was_remembered(policy) -> None:
+def test_growing_keeps_the_memories(policy) -> None:
     memories = Memories(policy, most=5)
     for slot in range(5):
         assert memories.take() == slot
@@ -196,41 +200,42 @@ def test_growing_keeps_what_was_remembered(policy) -> None:
         memories.take()
 
 
-# Who is waited for
+# The engine waits for clients that come back at once
 
 
-def test_who_comes_back_at_once_is_waited_for_and_nobody_else(policy) -> None:
+def test_the_engine_waits_only_for_clients_that_come_back_at_once(policy) -> None:
     engine = Engine(policy, max_sessions=2)
     quick, late = Session("quick"), Session("late")
-    job = PendingRequest(Act(request=0, session=""), lambda reply: None)
+    job = PendingRequest(Act(request=0, session=""), ignore)
     engine._answered, engine._finished, engine._patience = [quick, late], time.perf_counter(), 30.0
     quick.pause = 0.001
     engine.submit(late, job)
-    assert late.pause == math.inf  # it was never answered before
+    assert late.pause == math.inf  # it has never been answered
     threading.Timer(0.2, engine.submit, (quick, job)).start()
     assert [session for session, _ in engine._next_round()] == [late, quick]
-    quick.pause = math.inf  # as a robot with a pace of its own: nobody would come in this test
+    quick.pause = math.inf  # like a robot with a control rate: waiting would never end in this test
     engine.submit(late, job)
     assert [session for session, _ in engine._next_round()] == [late]
 
 
-def test_the_pause_of_a_session_is_measured() -> None:
+def test_the_pause_of_a_session_is_measured(monkeypatch) -> None:
+    monkeypatch.setattr(time, "perf_counter", lambda: 100.0)
     session = Session("any")
     session.note_return()
     assert session.pause == math.inf
-    session.answered_at = time.perf_counter() - 8
+    session.answered_at = 92.0
     session.note_return()
-    assert session.pause == pytest.approx(8, abs=1)
-    session.answered_at = time.perf_counter()
+    assert session.pause == 8
+    session.answered_at = 100.0
     session.note_return()
-    assert session.pause == pytest.approx(4, abs=1)
+    assert session.pause == 4
 
 
-# What is refused
+# Refused requests
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             {"proprioception": np.full(5, np.nan, np.float32)},
@@ -247,20 +252,20 @@ def test_the_pause_of_a_session_is_measured() -> None:
     ],
 )
 def test_a_bad_observation_changes_nothing(
-    policy, client, change: dict[str, Any], said: str
+    policy, client, change: dict[str, Any], message: str
 ) -> None:
     ticks = episode(STATE_FEATURES, 4, seed=1)
     session = client.open(seed=4)
     chunks = over_the_network(session, ticks[:2])
-    with pytest.raises(ServerError, match=said) as refused:
+    with pytest.raises(ServerError, match=message) as refused:
         session.observe(**{**ticks[2], **change})
     assert refused.value.code == "bad-observation"
     assert session.observe(**ticks[2]) == 3
     assert_same([*chunks, session.act(steps=3)], in_process(policy, ticks[:3], 4))
 
 
-def test_nobody_else_fails_with_a_bad_observation_or_a_bad_chunk(policy, url, client) -> None:
-    """All requests come at the same moment, so that most share batches."""
+def test_bad_requests_fail_without_the_others_in_their_batch(policy, url, client) -> None:
+    """All requests come at the same moment, so that most of them share batches."""
     ticks = episode(STATE_FEATURES, 6, seed=1)
     good, bad = [client.open(seed=seed) for seed in range(3)], client.open(seed=99)
     chunks: list[list[Any]] = [[] for _ in good]
@@ -285,40 +290,41 @@ def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) 
     ticks = episode(STATE_FEATURES, 1, seed=1)
     expected, act, sizes = in_process(policy, ticks, 5), policy.act, []
 
-    def choking(state, **options):
+    def failing(state, **options):
         sizes.append(len(state))
         if state.working.abs().max() > 1e30:
             raise RuntimeError("poisoned")
         return act(state, **options)
 
-    def poisoned(batch, memory, advance=policy.advance):
+    def poisoning(batch, memory, advance=policy.advance):
         after = advance(batch, memory)
         after.working[batch.proprioception[:, 0, 0] > 99] = 1e38
         return after
 
-    with (
-        running_server(policy, ANY_PORT) as url,
-        Client(url) as client,
-        monkeypatch.context() as patch,
-    ):
-        patch.setattr(policy, "act", choking)
-        patch.setattr(policy, "advance", poisoned)
-        good, bad = client.open(seed=5), client.open(seed=5)
-        good.observe(**ticks[0])
-        bad.observe(**{**ticks[0], "proprioception": np.full(5, 100, np.float32)})
-        for _ in range(20):  # until the two meet in one batch
-            first, second = bad.act_soon(steps=3), good.act_soon(steps=3)
-            assert first.exception(20).code == "failed" and "poisoned" not in str(first.exception())
-            chunk = second.result(20)
-            if 2 in sizes:
-                break
-            good = client.open(seed=5)
-            good.observe(**ticks[0])
-        assert 2 in sizes and "one by one" in caplog.text
-        assert_close([chunk], expected)
+    monkeypatch.setattr(policy, "act", failing)
+    monkeypatch.setattr(policy, "advance", poisoning)
+    engine, good, bad = Engine(policy, max_sessions=2), Session("good"), Session("bad")
+
+    def play(kind: type[Request], good_fields: dict, bad_fields: dict) -> list[Any]:
+        """Carry out a request of each session in one round; return both replies."""
+        taken = [
+            (session, PendingRequest(kind(request=0, session=session.name, **fields), ignore))
+            for session, fields in ((good, good_fields), (bad, bad_fields))
+        ]
+        replies = {id(pending): reply for pending, reply in engine._round(taken)}
+        return [replies[id(pending)] for _, pending in taken]
+
+    poison = {**ticks[0], "proprioception": np.full(5, 100, np.float32)}
+    with torch.inference_mode():
+        play(Open, {"seed": 5}, {"seed": 5})
+        play(Observe, {"tick": 0, "observation": ticks[0]}, {"tick": 0, "observation": poison})
+        chunk, refused = play(Act, {"steps": 3}, {"steps": 3})
+    assert sizes == [2, 1, 1] and "one by one" in caplog.text
+    assert refused["code"] == "failed" and "poisoned" not in refused["message"]
+    assert_close([chunk["actions"]], expected)
 
 
-def test_pictures_of_two_kinds_do_not_spoil_each_other() -> None:
+def test_images_of_two_types_are_never_joined() -> None:
     """In one tensor with float images, uint8 images would become floats from 0 to 255."""
     policy = make_policy(IMAGE_FEATURES).eval()
     ticks = episode(IMAGE_FEATURES, 2, seed=5)
@@ -357,7 +363,7 @@ def test_ticks_are_observed_once_and_in_order(policy, client) -> None:
     assert_same([session.act(steps=3)], in_process(policy, ticks, 4, at=[2]))
 
 
-def test_after_a_refusal_in_advance_the_next_observation_fits_again(client) -> None:
+def test_after_a_refused_observation_the_next_one_has_its_number(client) -> None:
     ticks = episode(STATE_FEATURES, 4, seed=1)
     session = client.open(seed=4)
     broken = {**ticks[0], "proprioception": np.zeros(3)}
@@ -372,7 +378,7 @@ def test_after_a_refusal_in_advance_the_next_observation_fits_again(client) -> N
 
 
 @pytest.mark.parametrize(
-    ("request_", "code", "said"),
+    ("request_", "code", "message"),
     [
         (
             {"kind": "reset"},
@@ -437,15 +443,15 @@ def test_after_a_refusal_in_advance_the_next_observation_fits_again(client) -> N
     ],
 )
 def test_wrong_requests_are_answered(
-    client, request_: dict[str, Any], code: str, said: str
+    client, request_: dict[str, Any], code: str, message: str
 ) -> None:
     client.wait(client.request({"kind": "open", "session": "mine", "seed": 1}))
-    with pytest.raises(ServerError, match=re.escape(said)) as refused:
+    with pytest.raises(ServerError, match=re.escape(message)) as refused:
         client.wait(client.request(request_))
     assert refused.value.code == code
 
 
-def test_nobody_reaches_into_a_session_of_another_connection(policy, url, client) -> None:
+def test_a_connection_cannot_reach_sessions_of_another(policy, url, client) -> None:
     ticks = episode(STATE_FEATURES, 3, seed=1)
     mine = client.open(seed=1)
     mine.observe(**ticks[0])
@@ -465,7 +471,7 @@ def test_nobody_reaches_into_a_session_of_another_connection(policy, url, client
     assert_same([mine.act(steps=3)], in_process(policy, ticks, 1, at=[2]))
 
 
-def test_a_network_that_is_stuck_does_not_hold_up_whoever_does_not_wait() -> None:
+def test_calls_that_do_not_wait_return_while_the_network_is_stuck() -> None:
     """With a server that never reads, images pile up, calls return at once, and closing works."""
     policy = make_policy(IMAGE_FEATURES).eval()
     greeting, over = (
@@ -485,8 +491,9 @@ def test_a_network_that_is_stuck_does_not_hold_up_whoever_does_not_wait() -> Non
     ):
         stack.callback(over.set)
         threading.Thread(target=listener.serve_forever, daemon=True).start()
-        client = Client(f"ws://127.0.0.1:{listener.socket.getsockname()[1]}", timeout=2)
+        client = Client(f"ws://127.0.0.1:{listener.socket.getsockname()[1]}", timeout=20)
         session = client.open()
+        client.timeout = 1.0
         pictures = {
             view.name: np.zeros((2000, 1000, 3), np.uint8) for view in policy.features.views
         }

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from chameleon_client.errors import ConnectionLost, ServerError, Timeout
 from chameleon_client.metadata import Metadata
@@ -63,33 +63,7 @@ class Client:
         self._requests, self._episodes = itertools.count(), itertools.count()
         self._outgoing: queue.Queue[bytes | None] = queue.Queue(MAX_UNSENT)
         self._stack = ExitStack()
-        try:
-            self._socket = self._stack.enter_context(
-                connect(
-                    url,
-                    additional_headers={}
-                    if token is None
-                    else {"Authorization": f"Bearer {token}"},
-                    # compressing images takes longer than sending them over a local network
-                    compression=None,
-                    proxy=None,
-                    open_timeout=timeout,
-                    close_timeout=min(timeout, 2.0),
-                    max_size=MAX_REPLY,
-                )
-            )
-        except InvalidURI as error:
-            raise ConnectionLost(
-                f"{url}: expected an address such as ws://127.0.0.1:8765"
-            ) from error
-        except InvalidStatus as error:
-            raise ConnectionLost(
-                f"{url}: {error.response.body.decode(errors='replace').strip() or error}"
-            ) from error
-        except (OSError, InvalidHandshake) as error:
-            raise ConnectionLost(
-                f"{url}: {error}; is the server running (`chameleon serve RUN`)?"
-            ) from error
+        self._socket = _connect(self._stack, url, token, timeout)
         try:
             self.metadata = Metadata.of(self._decode(self._socket.recv(timeout)))
         except BaseException as error:
@@ -194,7 +168,7 @@ class Client:
         with self._lock:
             pending = self._waiting.pop(reply.get("request", -1), None)
         if pending is None:
-            return  # a reply to no request of ours
+            return  # nobody waits for this reply
         result: Any = None
         failure: Exception | None = None
         try:
@@ -239,3 +213,30 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _connect(stack: ExitStack, url: str, token: str | None, timeout: float) -> ClientConnection:
+    """Return an open websocket that `stack` closes, or raise a ConnectionLost."""
+    try:
+        return stack.enter_context(
+            connect(
+                url,
+                additional_headers={} if token is None else {"Authorization": f"Bearer {token}"},
+                # compressing images takes longer than sending them over a local network
+                compression=None,
+                proxy=None,
+                open_timeout=timeout,
+                close_timeout=min(timeout, 2.0),
+                max_size=MAX_REPLY,
+            )
+        )
+    except InvalidURI as error:
+        raise ConnectionLost(f"{url}: expected an address such as ws://127.0.0.1:8765") from error
+    except InvalidStatus as error:
+        raise ConnectionLost(
+            f"{url}: {error.response.body.decode(errors='replace').strip() or error}"
+        ) from error
+    except (OSError, InvalidHandshake) as error:
+        raise ConnectionLost(
+            f"{url}: {error}; is the server running (`chameleon serve RUN`)?"
+        ) from error

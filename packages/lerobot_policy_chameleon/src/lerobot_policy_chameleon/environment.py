@@ -47,6 +47,7 @@ class CamoEnvConfig(EnvConfig):
     features_map: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # here, because it needs MuJoCo: policies are used without the extra `camo`, too
         from lerobot_policy_chameleon.camo_env import slots_of, task_of
 
         self.task = task_of(self.task)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 
 from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy import Range, Statistics
@@ -43,8 +44,6 @@ def from_plain(plain: Plain) -> Statistics:
 
 def from_frames(root: Path, features: Features) -> Statistics:
     """Return the statistics that `chameleon train` computes, from all frames on disk."""
-    import pyarrow.parquet as pq
-
     keys = [STATE, ACTION, *([OBJECTS] if features.objects else [])]
     parts: dict[str, list[Array]] = {key: [] for key in keys}
     for path in sorted((root / "data").rglob("*.parquet")):
