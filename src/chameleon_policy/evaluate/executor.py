@@ -2,7 +2,7 @@
 
 An executor says when a chunk is due, takes it in, and returns actions one by one. A policy plans
 chunks and knows nothing of how they are carried out. Actions are NumPy arrays or tensors of any
-shape.
+shape. On a robot, where chunks arrive late, `robot.plan` takes the place of an executor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 
 class ChunkedPolicy(Protocol):
-    """What a policy says of the way in which its chunks are carried out."""
+    """A policy that says how its chunks should be carried out."""
 
     @property
     def executed(self) -> int:
@@ -41,11 +41,11 @@ class Executor:
         return not self._queue
 
     def add(self, chunk: Iterable[Any]) -> None:
-        """Take in a chunk (H ...) whose first action is meant for the coming control step."""
+        """Add a chunk (H ...) whose first action is meant for the coming control step."""
         self._queue = deque([*chunk][: self._executed])
 
     def next_action(self) -> Any:
-        """Return the action of the coming control step; an error where a chunk is due."""
+        """Return the action of the coming control step; IndexError if a chunk is due."""
         return self._queue.popleft()
 
     def clear(self) -> None:
@@ -74,7 +74,7 @@ class TemporalEnsemble(Executor):
         return not self._chunks or self._step - self._chunks[-1][0] >= self._executed
 
     def add(self, chunk: Iterable[Any]) -> None:
-        """Take in a chunk (H ...) whose first action is meant for the coming control step."""
+        """Add a chunk (H ...) whose first action is meant for the coming control step."""
         self._chunks.append((self._step, [*chunk]))
 
     def next_action(self) -> Any:

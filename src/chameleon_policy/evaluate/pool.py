@@ -21,7 +21,7 @@ class Tick:
 
     observation: dict[str, Any]
     decision: bool
-    """Whether a decision is due: a chunk planned before it is dropped."""
+    """Whether a decision is due: chunks planned before it are dropped."""
     played: EpisodeResult | None
     """Result of a finished episode."""
 
@@ -43,7 +43,7 @@ class EnvPool:
             )
         settings.make_env().close()  # a wrong dial is refused here, with its own message
         self.slots, self._settings = slots, settings
-        self._here = _Environments(settings)
+        self._local = _Environments(settings)
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         context = multiprocessing.get_context("spawn")  # an OpenGL context does not survive a fork
@@ -69,7 +69,7 @@ class EnvPool:
     def advance(self, order: Order) -> dict[int, Tick]:
         """Begin episodes and take control steps; return the tick of every slot in the order."""
         if not self._pipes:
-            return self._here.advance(order)
+            return self._local.advance(order)
         shares: list[dict[int, Begin | np.ndarray]] = [{} for _ in self._pipes]
         for slot, entry in order.items():
             shares[slot % len(shares)][slot] = entry
@@ -91,7 +91,7 @@ class EnvPool:
 
     def close(self) -> None:
         """End the processes and free the environments."""
-        self._here.close()
+        self._local.close()
         for pipe in self._pipes:
             pipe.close()  # the worker reads the end of its pipe and exits
         for process in self._processes:
@@ -121,7 +121,7 @@ class _Environments:
 
 
 def environment_tick(env: Environment, entry: Begin | np.ndarray) -> Tick:
-    """Begin an episode, or take a control step."""
+    """Begin an episode or take a control step; return what the environment shows then."""
     if isinstance(entry, np.ndarray):
         observation, _, terminated, truncated, info = env.step(entry)
         over = terminated or truncated

@@ -75,8 +75,8 @@ def roll_out(
 ) -> list[Rollout]:
     """Play one episode for every seed and return the rollouts in the order of the seeds.
 
-    The executor of a slot is cleared when its environment says that a decision is due: the actions
-    from then on must come from what the policy knows then.
+    The executor of a slot is cleared when its environment says that a decision is due: no
+    action planned before the decision may be carried out after it.
 
     Args:
         policy: The policy to evaluate.
@@ -226,7 +226,7 @@ class _Batch:
 def _stack(
     observations: Sequence[dict[str, Any]], instruction: Tensor | None, device: torch.device
 ) -> Observation:
-    """Return observations of Camo environments as one batch."""
+    """Return observations of environments as one batch on a device."""
 
     def stack(arrays: list[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.stack(arrays)).to(device)

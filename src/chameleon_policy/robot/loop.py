@@ -3,7 +3,8 @@
 A tick: observe, send the observation, take in a chunk that has arrived, request one if it is due,
 move. No step waits for the server: while a chunk is computed, the robot goes on with the one
 before, and the new one is blended in at the present tick. With `patience` a tick waits that long
-for a chunk that is due; with enough patience the actions are those of an evaluation in one process.
+for a chunk that is due. With enough patience and without blending, the actions are those of a
+rollout, except that rollouts drop chunks at decisions and average the chunks of ACT.
 
 The robot is stopped when the connection is lost, when the memory falls behind by more than
 `timeout`, when actions are not finite numbers, on request, and when the robot itself fails.
@@ -121,7 +122,7 @@ def play(
     report = EpisodeReport()
     loop = _Loop(robot, session, settings, limits, clock.period, report, keep_observations)
     try:
-        with _no_collection():
+        with _no_garbage_collection():
             while not robot.over and (
                 settings.ticks is None or len(report.actions) < settings.ticks
             ):
@@ -154,7 +155,7 @@ def _stop_after(robot: Robot, error: BaseException) -> None:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _no_garbage_collection() -> Iterator[None]:
     """Disable Python's garbage collector, which may interrupt a tick for many milliseconds."""
     enabled = gc.isenabled()
     gc.collect()
@@ -168,11 +169,15 @@ def _no_collection() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _RequestedChunk:
+    """A chunk that has not been added to the plan yet, and the tick at which it was requested."""
+
     tick: int
     chunk: Future[Any]
 
 
 class _Loop:
+    """The state of a running episode; `tick` carries out one tick."""
+
     def __init__(
         self,
         robot: Robot,
@@ -209,10 +214,10 @@ class _Loop:
         self.ticks += 1
         self._unconfirmed.append((now, future))
         future.add_done_callback(_timer(self._timings.observe, now))
-        self._take_in(tick)
+        self._add_chunk(tick)
         if self._requested is None and self._plan.due(tick):
             self._request(tick, now)
-            self._take_in(tick)
+            self._add_chunk(tick)
         self._move(tick)
 
     def wait_for_memory(self) -> None:
@@ -222,7 +227,7 @@ class _Loop:
             self._check_memory(time.perf_counter())
 
     def _check_memory(self, now: float) -> None:
-        """Take in the server's replies, in order; an error or a long silence stops the robot."""
+        """Read the server's replies, in order; an error or a long silence stops the robot."""
         while self._unconfirmed and self._unconfirmed[0][1].done():
             _, future = self._unconfirmed.popleft()
             self.remembered = _from_server(future.result)
@@ -237,8 +242,8 @@ class _Loop:
         self._plan.note_request(tick)
         wait([chunk], min(self._settings.patience, self._settings.timeout))
 
-    def _take_in(self, tick: int) -> None:
-        """Add a chunk to the plan if it has arrived."""
+    def _add_chunk(self, tick: int) -> None:
+        """Add the requested chunk to the plan if it has arrived."""
         if self._requested is not None and self._requested.chunk.done():
             chunk = _from_server(self._requested.chunk.result)
             self._plan.add(chunk, self._requested.tick, tick)

@@ -13,6 +13,7 @@ class Plan:
     A chunk that was requested at tick t holds the actions of t, t + 1, ...; actions whose tick has
     passed are skipped. Where both a new chunk and the old ones have an action, the first `blend`
     actions go over from the old to the new in equal steps, so that the arm does not jerk.
+    A policy's temporal ensemble (ACT) is not used: it needs every chunk at the tick of its request.
     """
 
     def __init__(self, *, executed: int, blend: int) -> None:

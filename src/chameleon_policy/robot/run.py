@@ -15,9 +15,7 @@ from chameleon_policy.camo.settings import CamoSettings, observation_for
 from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.console import progress_bar
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation
-from chameleon_policy.evaluate.loading import spaces_of
 from chameleon_policy.evaluate.rollouts import Rollout
-from chameleon_policy.policy import Features, ObjectSlots, View
 from chameleon_policy.robot.camo_sim import CamoSim
 from chameleon_policy.robot.latency import Timings, summarise_timings
 from chameleon_policy.robot.lerobot_robot import LeRobotRobot
@@ -25,6 +23,7 @@ from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.loop import LoopOptions, LoopSettings, play
 from chameleon_policy.robot.recording import RobotRecording
 from chameleon_policy.robot.robot import Robot
+from chameleon_policy.suite import Spaces
 from chameleon_policy.train.stopping import StopRequest
 
 CAMO_SIM, LEROBOT = "camo-sim", "lerobot:"
@@ -66,24 +65,14 @@ class RobotRun:
         return {"stopped": self.stopped, "loop": summarise_timings(self.timings), **scores}
 
 
-def features_of_server(metadata: Metadata) -> Features:
-    """Return the features of the served policy, without language."""
-    return Features(
-        proprioception=metadata.proprioception,
-        action=metadata.action,
-        horizon=metadata.horizon,
-        views=tuple(
-            View(name=name, height=size[0], width=size[1]) for name, size in metadata.views.items()
-        ),
-        objects=None
-        if metadata.objects is None
-        else ObjectSlots(count=metadata.objects[0], size=metadata.objects[1]),
-    )
-
-
 def camo_settings(metadata: Metadata, task: str, **dials: Any) -> CamoSettings:
     """Return the environment that the served policy was trained for, or raise a ValueError."""
-    spaces = spaces_of(features_of_server(metadata))
+    spaces = Spaces(
+        proprioception=metadata.proprioception,
+        action=metadata.action,
+        views=metadata.views,
+        objects=metadata.objects,
+    )
     settings = CamoSettings(task=task, **observation_for(spaces, task), **dials)
     if settings.kind != "policy":
         raise ValueError(
@@ -256,7 +245,7 @@ def run_episodes(
 
 
 def _warm_up(robot: Robot, client: Client, settings: LoopSettings) -> None:
-    """Compute twice in a session of its own, because the first computation takes longest."""
+    """Compute twice in an extra session, because the first computation takes longest."""
     with client.open(seed=0, instruction=_instruction(robot, client)) as session:
         for _ in range(2):
             session.observe(**robot.observe().arrays())
