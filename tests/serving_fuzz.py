@@ -22,7 +22,7 @@ Fuzz = Callable[[random.Random, dict[str, Any]], bytes]
 
 
 def raw(url: str, **options: Any) -> ClientConnection:
-    """Return a websocket without our client."""
+    """Return an open websocket, which does not check what it sends."""
     return connect(url, compression=None, close_timeout=5, **options).__enter__()
 
 
@@ -137,7 +137,7 @@ def wrong_session(rng: random.Random, valid: dict[str, Any]) -> bytes:
 
 
 def wrong_observation(rng: random.Random, valid: dict[str, Any]) -> bytes:
-    """Arrays, but none that this policy can see."""
+    """Return an observation whose arrays do not fit the policy."""
     name = rng.choice(["proprioception", "objects"])
     good = valid["observation"][name]
     bad = rng.choice(
@@ -164,7 +164,7 @@ def wrong_tick(rng: random.Random, valid: dict[str, Any]) -> bytes:
 
 
 def replayed(rng: random.Random, valid: dict[str, Any]) -> bytes:
-    # that of `open`, or of the first observation
+    # the number of `open`, or of the first observation
     return encode({**valid, "request": rng.randrange(2)})
 
 
@@ -196,11 +196,11 @@ ANSWERED = (
     replayed,
 )
 EITHER = (bits_flipped,)
-"""Most flips are noticed; one in a number of an observation makes another observation."""
+"""Most flips make a message malformed; one in a number of an observation does not."""
 
 
 class Fuzzer:
-    """One bad client, which comes back each time it is thrown out."""
+    """A bad client that connects again whenever it is disconnected."""
 
     def __init__(self, url: str, seed: int) -> None:
         self.url, self.rng = url, random.Random(seed)
@@ -208,7 +208,7 @@ class Fuzzer:
         self._socket: ClientConnection | None = None
 
     def send(self, fuzz: Fuzz) -> None:
-        """One message, and what became of it."""
+        """Send a malformed message and check the reaction of the server."""
         socket = self._connected()
         self._request += 1
         valid = {
@@ -235,7 +235,7 @@ class Fuzzer:
             )
         else:
             assert fuzz in EITHER, (fuzz.__name__, data[:80], reply)
-            self.leave()  # this episode is another one now
+            self.leave()  # the episode differs from now on
         self.outcomes[f"{fuzz.__name__}: {reply.get('code', 'accepted')}"] += 1
         if fuzz in EITHER:
             self.leave()  # the number of the request may have been flipped to a high one
@@ -270,6 +270,7 @@ class Fuzzer:
 
 
 def fuzz(url: str, messages: int, seed: int) -> Fuzzer:
+    """Send random malformed messages, of each kind at least one; return the client."""
     fuzzer = Fuzzer(url, seed)
     kinds = (*CLOSES, *ANSWERED, *ANSWERED, *EITHER)
     for _ in range(messages):

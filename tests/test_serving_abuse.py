@@ -1,4 +1,4 @@
-"""Whatever a client does, it loses its own sessions only, and does not disturb other robots."""
+"""A client that misbehaves loses its own sessions only, and does not disturb other robots."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_ten_thousand_malformed_messages(policy, url) -> None:
     eventually(lambda: health(url)["sessions"] == health(url)["connections"] == 0)
 
 
-def test_what_is_no_websocket_at_all(policy, url) -> None:
+def test_bytes_that_are_no_websocket(policy, url) -> None:
     """Bytes on the port, handshakes that stop, frames against the protocol."""
     rng = random.Random(2)
     host, _, port = url.removeprefix("ws://").partition(":")
@@ -77,7 +77,7 @@ def test_what_is_no_websocket_at_all(policy, url) -> None:
     half_open = []
     with robots(policy, url):
         for number in range(60):
-            knock = socket.create_connection((host, int(port)))
+            connection = socket.create_connection((host, int(port)))
             frame = rng.choice([unmasked, reserved, endless, text, lost, rng.randbytes(300)])
             whole = handshake + frame
             sent = [
@@ -88,16 +88,16 @@ def test_what_is_no_websocket_at_all(policy, url) -> None:
                 b"GET " * 9999,
             ]
             with suppress(ConnectionError):
-                knock.sendall(sent[number % len(sent)])
+                connection.sendall(sent[number % len(sent)])
             if number % 7:
-                # gone without goodbye
-                knock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                knock.close()
+                # without a closing handshake
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
             else:
-                half_open.append(knock)
+                half_open.append(connection)
         assert health(url)["status"] == "ok"
-    for knock in half_open:
-        knock.close()
+    for connection in half_open:
+        connection.close()
     eventually(lambda: health(url)["sessions"] == health(url)["connections"] == 0)
 
 
@@ -106,7 +106,7 @@ def test_a_hundred_megabytes_are_refused_while_they_arrive(policy, tmp_path: Pat
         with Client(server.url) as client:
             client.open()
             before = server.memory()
-            server.forget_peak()
+            server.reset_peak()
             data = bytes(100_000_000)
             # in one piece, and in many
             for message in (data, (data[:50_000] for _ in range(2000))):
@@ -121,7 +121,7 @@ def test_a_hundred_megabytes_are_refused_while_they_arrive(policy, tmp_path: Pat
         assert health(server.url)["status"] == "ok"
 
 
-def test_who_disconnects_in_the_middle_loses_only_its_own(policy, url) -> None:
+def test_a_client_that_disconnects_loses_only_its_own_sessions(policy, url) -> None:
     with robots(policy, url, count=3):
         for number in range(30):
             client = Client(url)
@@ -140,7 +140,7 @@ def test_who_disconnects_in_the_middle_loses_only_its_own(policy, url) -> None:
     eventually(lambda: health(url)["sessions"] == health(url)["connections"] == 0)
 
 
-def test_who_asks_without_end_and_never_listens_is_dropped(policy) -> None:
+def test_a_client_that_never_reads_is_dropped(policy) -> None:
     settings = ServerSettings(port=0, send_seconds=0.5, close_seconds=0.2)
     with running_server(policy, settings) as url, robots(policy, url):
         host, _, port = url.removeprefix("ws://").partition(":")
@@ -154,7 +154,7 @@ def test_who_asks_without_end_and_never_listens_is_dropped(policy) -> None:
         eventually(lambda: health(url)["connections"] == 1)  # the robot's
 
 
-def test_who_asks_for_much_at_once_waits_for_itself(policy, url) -> None:
+def test_a_client_with_many_requests_waits_for_its_own(policy, url) -> None:
     """A client with too many waiting requests is not read from; all are answered in the end."""
     with robots(policy, url), Client(url, timeout=60) as greedy:
         sessions = [greedy.open(seed=1) for _ in range(3)]
@@ -166,7 +166,7 @@ def test_who_asks_for_much_at_once_waits_for_itself(policy, url) -> None:
 
 
 def misbehave(url: str, seed: int, enough: threading.Event, done: Counter[str]) -> None:
-    """One bad client after another."""
+    """Run one bad client after another until `enough` is set."""
     rng = random.Random(seed)
     forgotten: list[Client] = []
 
@@ -186,7 +186,7 @@ def misbehave(url: str, seed: int, enough: threading.Event, done: Counter[str]) 
         forgotten.append(Client(url))
         forgotten[-1].open().observe(**SEEN)
         if len(forgotten) > 3:
-            forgotten.pop(0).close()  # long since thrown out
+            forgotten.pop(0).close()  # the server has closed it long before
 
     def too_much() -> None:
         bad = raw(url)
@@ -195,25 +195,23 @@ def misbehave(url: str, seed: int, enough: threading.Event, done: Counter[str]) 
             bad.recv(20)
         bad.close()
 
-    deeds = (garbage, disconnects, never_closes, too_much)
+    kinds = (garbage, disconnects, never_closes, too_much)
     while not enough.is_set():
-        deed = rng.choice(deeds)
+        client = rng.choice(kinds)
         try:
-            deed()
-            done[deed.__name__] += 1
-        except (
-            ServerError,
-            ConnectionLost,
-        ) as error:  # no session or connection left for the likes of them
+            client()
+            done[client.__name__] += 1
+        except (ServerError, ConnectionLost) as error:
+            # good and bad clients have all sessions or connections
             assert "in use" in str(error), error
-            done["turned away"] += 1
+            done["refused"] += 1
         enough.wait(0.05)
-    for client in forgotten:
-        client.close()
+    for connection in forgotten:
+        connection.close()
 
 
 @pytest.mark.slow
-def test_memory_stays_flat_for_as_long_as_it_serves(policy, tmp_path: Path) -> None:
+def test_memory_and_open_files_do_not_grow(policy, tmp_path: Path) -> None:
     """The server's memory and files do not grow during CHAMELEON_SOAK_SECONDS (default: 600)."""
     enough, done = threading.Event(), Counter[str]()
     with server_process(policy, tmp_path, idle_seconds=2.0, close_seconds=0.5) as server:
@@ -229,7 +227,8 @@ def test_memory_stays_flat_for_as_long_as_it_serves(policy, tmp_path: Path) -> N
             enough.set()
             bad.join()
         eventually(lambda: health(server.url)["sessions"] == health(server.url)["connections"] == 0)
-        eventually(lambda: server.files() <= files + 2)  # the question itself is a connection
+        # asking for the health is a connection, too
+        eventually(lambda: server.files() <= files + 2)
         served = health(server.url)
     fifth = len(samples) // 5
     early, late = statistics.median(samples[fifth : 2 * fifth]), statistics.median(samples[-fifth:])

@@ -1,8 +1,9 @@
-"""What travels between robot and server: exact both ways, and nothing malformed gets through."""
+"""Messages between robot and server: exact both ways, and malformed ones are refused."""
 
 from __future__ import annotations
 
 import math
+import pickle
 import struct
 import subprocess
 import sys
@@ -28,7 +29,7 @@ def array(payload: bytes) -> bytes:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 2), (2, 1, 3, 1)], ids=str)
-def test_arrays_arrive_as_they_left(dtype: np.dtype, shape: tuple[int, ...]) -> None:
+def test_arrays_arrive_unchanged(dtype: np.dtype, shape: tuple[int, ...]) -> None:
     sent = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
     back = decode(encode({"a": sent}), LIMIT)["a"]
     assert back.dtype == dtype and back.shape == shape and back.tobytes() == sent.tobytes()
@@ -73,7 +74,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=6))
-def test_plain_values_arrive_as_they_left(message: dict[str, Any]) -> None:
+def test_plain_values_arrive_unchanged(message: dict[str, Any]) -> None:
     assert decode(encode(message), 100_000) == message
 
 
@@ -97,7 +98,7 @@ HEADER = struct.pack("<BBxx", 10, 1)
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "none"),
         (b"\xc1", "none"),
@@ -133,8 +134,8 @@ HEADER = struct.pack("<BBxx", 10, 1)
         (b"\0" * (LIMIT + 1), "at most 10000 bytes, got 10001"),
     ],
 )
-def test_what_is_malformed_is_a_wire_error(data: bytes, said: str) -> None:
-    with pytest.raises(WireError, match=said):
+def test_malformed_bytes_are_a_wire_error(data: bytes, message: str) -> None:
+    with pytest.raises(WireError, match=message):
         decode(data, LIMIT)
 
 
@@ -143,14 +144,12 @@ def test_what_is_malformed_is_a_wire_error(data: bytes, said: str) -> None:
     [np.array([object()]), np.array(["text"]), np.array([1j]), np.zeros((1,) * 9), {1}, 2**64],
     ids=["objects", "texts", "complex", "nine dimensions", "a set", "too large"],
 )
-def test_what_cannot_be_sent_says_so(value: Any) -> None:
+def test_values_that_cannot_be_sent_are_refused(value: Any) -> None:
     with pytest.raises(WireError, match="cannot be sent"):
         encode({"a": value})
 
 
 def test_no_pickle_is_read(tmp_path: Any) -> None:
-    import pickle
-
     trap = tmp_path / "trap"
 
     class Trap:
@@ -163,7 +162,7 @@ def test_no_pickle_is_read(tmp_path: Any) -> None:
     assert not trap.exists()
 
 
-def test_a_server_of_another_protocol_is_named() -> None:
+def test_metadata_of_another_protocol_are_refused() -> None:
     with pytest.raises(ValueError, match="metadata of protocol 2, got 'metadata' of protocol 1"):
         Metadata.of({"kind": "metadata", "protocol": 1})
     with pytest.raises(ValueError, match=r"lack policy, method"):
