@@ -21,11 +21,11 @@ from examples import STATE_FEATURES, make_observation, nano
 
 def with_another(state: MemoryState, other: MemoryState, part: str) -> MemoryState:
     """Return the memory with one part of every layer from another one."""
-    layers = zip(state.layers, other.layers, strict=True)
-    return replace(
-        state,
-        layers=tuple(replace(mine, **{part: getattr(theirs, part)}) for mine, theirs in layers),
+    layers = tuple(
+        replace(layer, **{part: getattr(source, part)})
+        for layer, source in zip(state.layers, other.layers, strict=True)
     )
+    return replace(state, layers=layers)
 
 
 @pytest.mark.parametrize("kind", [ChameleonPolicy, *KINDS.values()])
@@ -58,8 +58,6 @@ def test_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brief_working_state, "DATA", tmp_path / "data")
     row = train_and_score("brief-similarity", 1, [FIRST_SEED], tmp_path)
     assert (row["method"], row["steps"], row["episodes"]) == ("brief-similarity", 1, 1)
-    assert (
-        row["msr"]["count"] == 1
-        and len(row["answers"].split(" ")) == len(row["choices"].split(" ")) == 1
-    )
+    assert row["msr"]["count"] == 1
+    assert len(row["answers"].split(" ")) == len(row["choices"].split(" ")) == 1
     assert (tmp_path / "brief-similarity-1steps" / "policy" / "config.json").exists()

@@ -20,7 +20,7 @@ from benchmarks.delayed_question import (
     score,
     train,
 )
-from chameleon_policy.policy import MemoryState
+from chameleon_policy.policy import MemoryState, Observation
 from chameleon_policy.train.config import TrainingConfig
 
 LIT_UP = 0.5
@@ -120,14 +120,12 @@ def test_an_emptied_part_is_gone_when_the_question_comes(monkeypatch: pytest.Mon
     policy = make_policy("chameleon", toy, 0)
     states: list[tuple[int, MemoryState]] = []
     advance = policy.advance
-    monkeypatch.setattr(
-        policy,
-        "advance",
-        lambda seen, state: (
-            states.append((seen.proprioception.shape[1], state)),
-            advance(seen, state),
-        )[1],
-    )
+
+    def noted(seen: Observation, state: MemoryState) -> MemoryState:
+        states.append((seen.proprioception.shape[1], state))
+        return advance(seen, state)
+
+    monkeypatch.setattr(policy, "advance", noted)
     for emptied in (None, "traces", "working"):
         states.clear()
         score(policy, toy, 2, torch.Generator().manual_seed(0), emptied)
@@ -149,7 +147,7 @@ def test_undirected_recall_asks_a_constant() -> None:
         assert torch.equal(first, second) == same
 
 
-def test_rows_that_are_there_are_kept(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_rows_of_the_file_are_kept(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     out = tmp_path / "rows.json"
     row = {
         "method": "lstm",
@@ -210,12 +208,8 @@ def test_a_training_stops_at_the_deadline(monkeypatch: pytest.MonkeyPatch, capsy
     config = TrainingConfig(steps=2, batch=8)
     assert delayed_question.run("chameleon", "question-2", config, "cpu", deadline=0.0) is None
     row = delayed_question.run("chameleon", "question-2", config, "cpu", deadline=math.inf)
-    assert (
-        row is not None
-        and row["precision"] == "float32"
-        and [look["step"] for look in row["looks"]] == [1, 2]
-    )
-    assert set(row["emptied"]) == {"traces", "working"} and set(row["emptied"]["traces"]) == set(
-        row["scores"]
-    )
+    assert row is not None and row["precision"] == "float32"
+    assert [look["step"] for look in row["looks"]] == [1, 2]
+    assert set(row["emptied"]) == {"traces", "working"}
+    assert set(row["emptied"]["traces"]) == set(row["scores"])
     assert "question-2 chameleon seed 0 step 1" in capsys.readouterr().out

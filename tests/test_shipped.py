@@ -57,11 +57,8 @@ def test_folder_of_the_same_name_takes_precedence(
 
 
 def document(demonstrations: int, right: int) -> dict:
-    rates = {
-        "msr": vars(Rate.of(10, 10)),
-        "dsr": vars(Rate.of(right, 10)),
-        "sr": vars(Rate.of(right, 10)),
-    }
+    all_right, some_right = vars(Rate.of(10, 10)), vars(Rate.of(right, 10))
+    rates = {"msr": all_right, "dsr": some_right, "sr": some_right}
     probes = {probe_metric(task.instruction): right / 10 for task in TASKS.values()}
     result = {
         "demonstrations": demonstrations,
@@ -100,12 +97,9 @@ def test_publishing_writes_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     (run / "scores.json").write_text(json.dumps(document(600, 9)))
     for name in ("config.json", "normalizer.json", "model.safetensors"):
         (run / "policy" / name).write_text(name)
-    for name, value in (
-        ("PUBLISHED", tmp_path / "published.json"),
-        ("FOLDER", target),
-        ("ROOT", tmp_path),
-    ):
-        monkeypatch.setattr(camo_scores, name, value)
+    monkeypatch.setattr(camo_scores, "PUBLISHED", tmp_path / "published.json")
+    monkeypatch.setattr(camo_scores, "FOLDER", target)
+    monkeypatch.setattr(camo_scores, "ROOT", tmp_path)
     (tmp_path / "docs/images").mkdir(parents=True)
     camo_scores.main((run,))
     assert json.loads((tmp_path / "published.json").read_text())["result"]["tracks"] == {}
@@ -141,9 +135,8 @@ def test_committed_curves_are_drawn_from_the_committed_scores() -> None:
 
 def test_policies_are_evaluated_in_float32() -> None:
     policy, settings = load_for_evaluation("camo-small", "shell-game", "cpu")
-    assert {weight.dtype for weight in policy.parameters()} == {
-        torch.float32
-    } and settings.image_size == 128  # type: ignore[attr-defined]
+    assert {weight.dtype for weight in policy.parameters()} == {torch.float32}
+    assert settings.image_size == 128
 
 
 @pytest.mark.slow
@@ -159,10 +152,8 @@ def test_training_can_start_from_the_shipped_policy(tmp_path: Path) -> None:
     data = record(Recording(task="clean-plate", episodes=1), tmp_path / "data")
     config = RunConfig(data=(data,), start_from="camo-small", training=TrainingConfig(steps=1))
     episodes = open_episodes(data)
-    policy, shipped = (
-        build_policy(config, episodes, load_episodes(episodes)),
-        ChameleonPolicy.from_pretrained("camo-small"),
-    )
+    policy = build_policy(config, episodes, load_episodes(episodes))
+    shipped = ChameleonPolicy.from_pretrained("camo-small")
     assert policy.statistics == shipped.statistics
     weights = dict(policy.named_parameters())
     for name, weight in shipped.named_parameters():

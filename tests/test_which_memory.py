@@ -67,11 +67,11 @@ def test_every_part_is_emptied_when_the_robot_may_act(
     env = CamoEnv("clean-plate", observation="state")
     env.reset(seed=FIRST_SEED)
     wait_until_decision(env)
-    # so many looks, and none yet at t_d
+    # `decisions` counts the observations before each decision, as the memory does.
     assert decisions == [(parts, env.decisions) for parts in EMPTIED.values()]
 
 
-def test_something_must_be_asked(tmp_path: Path) -> None:
+def test_a_task_is_required(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one run and one --task"):
         which_memory.main((tmp_path,), tmp_path / "out.json", ())
 

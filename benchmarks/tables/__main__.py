@@ -7,22 +7,26 @@ import tyro
 from benchmarks.tables import memory, model, scores, speed
 from benchmarks.tables.layout import Table, write
 
-SHIPPED_CARD = "src/chameleon_policy/pretrained/camo-small/README.md"
-CAMO_SMALL = ("camo-chameleon.json",)
+# Result files
 BENCH = ("camo-table.json",)
-SPEED, SPEEDS = ("performance-h200.json",), ("performance-cpu.json", "performance-h200.json")
-QUESTIONS = ("delayed-question.json", "delayed-question-h200.json")
-PROBES = ("probes.json", "probes-nano.json")
-SIZES = ("parameters.json",)
-BASELINES, PERFORMANCE = ("docs/baselines.md",), ("docs/performance.md",)
-ARCHITECTURE, PROBES_PAGE = ("docs/architecture.md",), ("docs/probes.md",)
-SCORES = ("docs/scores.md",)
-EMPTIED = ("which-memory-small.json", "which-memory-nano.json")
 BUSY = ("robot-loop-busy.json", "robot-loop-busy-again.json")
-SERVING, TRAINING = (
-    tuple(f"{name}-{machine}.json" for machine in ("cpu", "h200"))
-    for name in ("serving", "training")
-)
+CAMO_SMALL = ("camo-chameleon.json",)
+EMPTIED = ("which-memory-small.json", "which-memory-nano.json")
+PROBES = ("probes.json", "probes-nano.json")
+QUESTIONS = ("delayed-question.json", "delayed-question-h200.json")
+SERVING = ("serving-cpu.json", "serving-h200.json")
+SIZES = ("parameters.json",)
+SPEED = ("performance-h200.json",)
+SPEEDS = ("performance-cpu.json", "performance-h200.json")
+TRAINING = ("training-cpu.json", "training-h200.json")
+
+# Pages
+ARCHITECTURE = ("docs/architecture.md",)
+BASELINES = ("docs/baselines.md",)
+PERFORMANCE = ("docs/performance.md",)
+PROBES_PAGE = ("docs/probes.md",)
+SCORES = ("docs/scores.md",)
+SHIPPED_CARD = "src/chameleon_policy/pretrained/camo-small/README.md"
 
 TABLES = {
     "camo-small": Table(scores.camo_small, CAMO_SMALL, ("README.md",)),

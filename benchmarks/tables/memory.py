@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.tables.layout import Result, Rows, markdown, rate_cell
+from chameleon_policy.probes.prospectiveness import ready
 from chameleon_policy.rates import Rate, percent
 from chameleon_policy.report import paper
 from chameleon_policy.report.paper import NAMES
 
-FOR_EVER = 1_000_000
-"""Control steps."""
+LONGEST = 1_000_000
+"""Largest half-life that is written out, in control steps."""
 METHODS = (
     "lstm",
     "vanilla-mamba",
@@ -52,8 +53,8 @@ def half_lives(result: Result) -> str:
 
 
 def _steps(value: float) -> str:
-    if value > FOR_EVER:
-        return f"> {FOR_EVER:,}"
+    if value > LONGEST:
+        return f"> {LONGEST:,}"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -192,8 +193,6 @@ def addressability(*results: Result) -> str:
 
 def prospectiveness(*results: Result) -> str:
     """List the step from which on the next choice can be read, and the accuracy at the decision."""
-    from chameleon_policy.probes.prospectiveness import ready
-
     rows = []
     for (policy, task), finding in _findings(*results).items():
         found = finding["prospectiveness"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.tables.layout import Result, Rows, markdown
+from chameleon_policy.policy.budget import PAPER_MILLIONS
 
 PRESETS = ("paper", "small", "nano")
 BUDGET_ROWS = {
@@ -26,8 +27,6 @@ STATE_SHAPES = {
 
 def budget(sizes: Result) -> str:
     """Compare the parameter budget with the paper's."""
-    from chameleon_policy.policy.budget import PAPER_MILLIONS
-
     rows = []
     for key, label in BUDGET_ROWS.items():
         cells = [label, f"{sizes['paper'][key]:,}", f"{PAPER_MILLIONS[key]:.1f}M"]

@@ -8,11 +8,23 @@ from typing import Any
 
 from benchmarks.tables.layout import Result, Rows, markdown, rate_cell, rate_cells
 from chameleon_policy.rates import percent
+from chameleon_policy.report.comparison.methods import comparisons
 from chameleon_policy.report.paper import PAPER_TASKS, TABLE_1
 
 RATES = ("msr", "dsr", "sr")
 SCORES = "MSR % [95 %] | DSR % [95 %] | SR % [95 %]"
 TASKS = ("clean-plate", "shell-game", "seasonings")
+REMEMBER = (
+    "Transformer, 64 frames",
+    "LSTM",
+    "Chameleon",
+    "similarity retrieval",
+    "vanilla Mamba",
+    "w/o control index",
+    "w/o Control-JEPA",
+    "w/o lasting working state",
+)
+"""Methods in the table of single choices: those that remember."""
 
 
 def tracks(result: Result) -> list[Result]:
@@ -121,8 +133,6 @@ def experts(result: Result) -> str:
 
 def _comparison(bench: Iterable[Result]) -> Iterable[tuple[dict[str, Any], bool]]:
     """Yield the cells of every method by column, and whether the method is Chameleon."""
-    from chameleon_policy.report.comparison.methods import comparisons
-
     table = comparisons(bench)[0]
     for lines in table.sections.values():
         for line in lines:
@@ -130,7 +140,7 @@ def _comparison(bench: Iterable[Result]) -> Iterable[tuple[dict[str, Any], bool]
 
 
 def methods(bench: list[Result]) -> str:
-    """List every method's mean scores without intervals, beside the paper's."""
+    """List every method's mean scores without intervals, next to the paper's."""
     rows: Rows = []
     for cells, emphasised in _comparison(bench):
         name = f"**{cells['Method']}**" if emphasised else str(cells["Method"])
@@ -161,8 +171,6 @@ def comparison(bench: list[Result]) -> str:
 
 def choices(bench: list[Result]) -> str:
     """List, choice by choice, how the methods that remember do in seasonings."""
-    from chameleon_policy.report.comparison.methods import comparisons
-
     table = comparisons(bench)[1]
     rows = [
         [str(cell) for cell in line.cells]
@@ -172,18 +180,6 @@ def choices(bench: list[Result]) -> str:
     ]
     heading = "first | second, after it | third, after both | wrong episodes: only the order"
     return markdown(f"method | {heading}", rows)
-
-
-REMEMBER = (
-    "Transformer, 64 frames",
-    "LSTM",
-    "Chameleon",
-    "similarity retrieval",
-    "vanilla Mamba",
-    "w/o control index",
-    "w/o Control-JEPA",
-    "w/o lasting working state",
-)
 
 
 def lerobot(result: Result) -> str:
