@@ -45,7 +45,7 @@ def pictures(key: str, index: int, size: tuple[int, int] = SIZE) -> np.ndarray:
 
 
 def smooth_pictures(index: int, size: tuple[int, int]) -> np.ndarray:
-    """Pictures that survive video compression: a ramp, brighter from step to step."""
+    """Return pictures that survive video compression: a ramp, brighter from step to step."""
     rows, columns = np.mgrid[0 : size[0], 0 : size[1]]
     ramp = 40 + 60 * rows / size[0] + 60 * columns / size[1]
     steps = [ramp + 8 * step + 10 * index for step in range(LENGTHS[index])]

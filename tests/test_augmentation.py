@@ -24,8 +24,7 @@ from chameleon_policy.train.feeder import Feeder
 from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.sampling import appearance_generator, pace_generator
 from chameleon_policy.train.store import EpisodeStore
-from test_timeline import FEATURES
-from training_data import make_episodes
+from training_data import FEATURES, make_episodes
 
 MIRROR = Mirror((1.0, -1.0, 1.0), (1.0, -1.0))
 
@@ -58,7 +57,7 @@ def test_colours_are_multiplied_and_stay_within_a_byte() -> None:
 
 
 def test_pictures_are_warped_around_their_centre() -> None:
-    """A picture of its own coordinates shows at p those of warp p."""
+    """Warp a picture of its own coordinates: the point p shows the coordinates warp p."""
     coordinates = torch.arange(16) * 10
     rows, columns = torch.meshgrid(coordinates, coordinates, indexing="ij")
     picture = torch.stack([columns, rows, torch.full_like(rows, 7)], dim=-1).to(torch.uint8)
@@ -68,8 +67,8 @@ def test_pictures_are_warped_around_their_centre() -> None:
     assert shown.dtype == torch.uint8 and shown.is_contiguous()
     assert torch.equal(shown[0], images[0]) and torch.equal(shown[1, 0], shown[1, 2])
     centred = torch.stack([columns, rows], dim=-1) - 75.0
-    wanted = (centred @ torch.tensor(warp).T + 75.0).clamp(0, 150)
-    torch.testing.assert_close(shown[1, 1, ..., :2].float(), wanted, rtol=0, atol=0.51)
+    expected = (centred @ torch.tensor(warp).T + 75.0).clamp(0, 150)
+    torch.testing.assert_close(shown[1, 1, ..., :2].float(), expected, rtol=0, atol=0.51)
     assert shown[..., 2].eq(7).all()
     assert warp_images(images, [((1.0, 0.0), (0.0, 1.0))] * 2) is images
 
@@ -110,7 +109,7 @@ def test_the_feeder_draws_anew_for_every_step_and_keeps_it_for_all_windows(
 
 
 def test_the_batch_shows_the_drawn_appearance() -> None:
-    """From the feeder to the batch: warped first, then mirrored."""
+    """Compare batches of the feeder with pictures that are warped first and then mirrored."""
     rng = np.random.default_rng(0)
     features = dataclasses.replace(FEATURES, views=(View(name="third", height=16, width=16),))
     (plain,) = make_episodes([12])

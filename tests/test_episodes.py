@@ -12,15 +12,8 @@ import numpy as np
 import pytest
 import zarr
 
-from chameleon_policy.data import (
-    Keys,
-    open_episodes,
-)
-from episode_files import (
-    refused,
-    write_hdf5,
-    write_zarr,
-)
+from chameleon_policy.data import Keys, open_episodes
+from episode_files import refused, write_hdf5, write_zarr
 
 
 def test_keys_that_do_not_exist(lerobot: Path, tmp_path: Path) -> None:
@@ -91,7 +84,7 @@ def test_unknown_formats(tmp_path: Path) -> None:
         ("lerobot", "'av'", "pip install 'chameleon-policy[camo]'"),
     ],
 )
-def test_nobody_needs_what_other_formats_need(
+def test_a_format_needs_only_its_own_packages(
     name: str, missing: str, advice: str | None, lerobot: Path, tmp_path: Path
 ) -> None:
     write_hdf5(tmp_path / "a.hdf5")

@@ -11,11 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from chameleon_policy.data import (
-    Keys,
-    load_episodes,
-    open_episodes,
-)
+from chameleon_policy.data import Keys, load_episodes, open_episodes
 from episode_files import (
     LENGTHS,
     ROBOT,
@@ -114,12 +110,8 @@ def test_lengths_that_do_not_agree(tmp_path: Path) -> None:
     )
 
 
-def empty_hdf5(root: Path) -> Path:
-    with h5py.File(root / "empty.hdf5", "w") as file:
-        file.create_group("data")
-    return root / "empty.hdf5"
-
-
 def test_an_empty_dataset(tmp_path: Path) -> None:
-    path = empty_hdf5(tmp_path)
+    path = tmp_path / "empty.hdf5"
+    with h5py.File(path, "w") as file:
+        file.create_group("data")
     refused(path, f"{re.escape(str(path))} holds no episodes")

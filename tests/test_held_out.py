@@ -1,4 +1,4 @@
-"""Evaluation on held-out demonstrations, told answers, joined datasets and recipes."""
+"""Evaluation on held-out demonstrations, shown answers, joined datasets and recipes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from chameleon_policy.camo.variants import AnswerShownEnv
 from chameleon_policy.cli import main
 from chameleon_policy.data import load_episodes, open_datasets, open_episodes
 from chameleon_policy.evaluate.loading import load_for_evaluation
+from chameleon_policy.exit_codes import REFUSED
 from chameleon_policy.policy.presets import nano
 from chameleon_policy.recorder import record
 from chameleon_policy.train.config import RunConfig, TrainingConfig
@@ -28,7 +29,8 @@ from chameleon_policy.train.held_out import _by_task, probe, probe_metric, watch
 from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.recipes import RECIPES
 from chameleon_policy.train.store import Decisions, EpisodeStore, features_of
-from training_data import lines, make_episodes, write_hdf5
+from command_line import chameleon_here, plain
+from training_data import lines, make_episodes, write_demonstrations
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +49,13 @@ def stores_and_policy(
     recordings: list[Path], **objective: int
 ) -> tuple[list[EpisodeStore], ChameleonPolicy]:
     """Return a store for each recording, and a policy that fits."""
-    arrays = [load_episodes(open_episodes(path)) for path in recordings]
-    features, statistics = (
-        features_of(open_episodes(recordings[0]), horizon=4),
-        statistics_of(arrays[0]),
-    )
+    datasets = [load_episodes(open_episodes(path)) for path in recordings]
+    features = features_of(open_episodes(recordings[0]), horizon=4)
+    statistics = statistics_of(datasets[0])
     torch.manual_seed(0)
-    policy = ChameleonPolicy(
-        replace(nano(), objective=ObjectiveConfig(**objective)), features, statistics
-    ).eval()  # type: ignore[arg-type]
-    return [EpisodeStore(each, features, statistics) for each in arrays], policy
+    config = replace(nano(), objective=ObjectiveConfig(**objective))  # type: ignore[arg-type]
+    policy = ChameleonPolicy(config, features, statistics).eval()
+    return [EpisodeStore(episodes, features, statistics) for episodes in datasets], policy
 
 
 def write_answers(policy: ChameleonPolicy, decisions: list[Decisions]) -> list[int]:
@@ -99,7 +98,7 @@ class TestProbe:
         assert metrics["held_out_probe"] == 1.0 and len(seen) == 9
         assert set(metrics) == {"held_out_action", "held_out_decision_loss", "held_out_probe"}
         for store in stores:
-            store.decisions = [Decisions(each.instruction, (), ()) for each in store.decisions]
+            store.decisions = [Decisions(known.instruction, (), ()) for known in store.decisions]
         assert "held_out_probe" not in watch_held_out(*stores, nullcontext)(policy)
 
     def test_every_task_has_its_own_probe(self, recordings: list[Path]) -> None:
@@ -108,36 +107,28 @@ class TestProbe:
         stores, policy = stores_and_policy(recordings)
         for store in stores:
             store.decisions = [
-                replace(each, instruction=str(n % 2)) for n, each in enumerate(store.decisions)
+                replace(decisions, instruction=str(number % 2))
+                for number, decisions in enumerate(store.decisions)
             ]
-        turned = [
-            replace(each, answers=(2 - each.answers[0],)) if each.instruction == "1" else each
+        first, second = (
+            [
+                decisions
+                for store in stores
+                for decisions in store.decisions
+                if decisions.instruction == task
+            ]
             for task in "01"
-            for store in stores
-            for each in store.decisions
-            if each.instruction == task
-        ]
-        write_answers(policy, turned)
-        metrics = watch_held_out(*stores, nullcontext)(policy)
-        assert [
-            metrics[name] for name in ("held_out_probe", probe_metric("0"), probe_metric("1"))
-        ] == [
-            1.0,
-            1.0,
-            1.0,
-        ]
-        misled = [
-            replace(each, answers=(0,)) if each.instruction == "1" else each for each in turned
-        ]
-        write_answers(policy, misled)  # nothing of the second task
-        metrics = watch_held_out(*stores, nullcontext)(policy)
-        assert (
-            metrics[probe_metric("0")]
-            == 1.0
-            > metrics[probe_metric("1")]
-            < metrics["held_out_probe"]
-            < 1.0
         )
+        turned = [replace(episode, answers=(2 - episode.answers[0],)) for episode in second]
+        write_answers(policy, first + turned)
+        metrics = watch_held_out(*stores, nullcontext)(policy)
+        for name in ("held_out_probe", probe_metric("0"), probe_metric("1")):
+            assert metrics[name] == 1.0
+        # nothing of the second task's answers
+        write_answers(policy, first + [replace(episode, answers=(0,)) for episode in second])
+        metrics = watch_held_out(*stores, nullcontext)(policy)
+        assert metrics[probe_metric("0")] == 1.0
+        assert metrics[probe_metric("1")] < metrics["held_out_probe"] < 1.0
 
     def test_a_probe_is_fitted_to_all_of_a_large_store(
         self, recordings: list[Path], monkeypatch
@@ -158,28 +149,24 @@ class TestProbe:
 
     def test_working_states_are_those_of_control(self, recordings: list[Path]) -> None:
         arrays = load_episodes(open_episodes(recordings[1]))
-        features, statistics = (
-            features_of(open_episodes(recordings[1]), horizon=4),
-            statistics_of(arrays),
-        )
+        features = features_of(open_episodes(recordings[1]), horizon=4)
+        statistics = statistics_of(arrays)
         torch.manual_seed(0)
         policy = ChameleonPolicy(nano(), features, statistics).eval()
         batch = EpisodeStore(arrays, features, statistics).batch([0])
         states, memory = policy.working_states(batch.observation), policy.initial_state(1)
         for step in range(5):
-            memory = policy.observe(
-                batch.observation.map(lambda tensor, step=step: tensor[:, step]), memory
-            )
+            memory = policy.observe(batch.observation.at(step), memory)
             torch.testing.assert_close(states[:, step], memory.working, rtol=1e-4, atol=1e-4)
 
 
-class TestTold:
+class TestAnswerShown:
     def test_the_answer_of_the_decision_that_is_due(self) -> None:
         expected = {0: [0, 0, 1], 1: [0, 0, 1], 2: [1, 0, 0], 3: [0, 1, 0]}
         for decisions, numbers in expected.items():
             assert answer_due((2, 0, 1), decisions).tolist() == numbers
 
-    def test_environment_and_recording_tell_the_same(self, recordings: list[Path]) -> None:
+    def test_environment_and_recording_show_the_same(self, recordings: list[Path]) -> None:
         episodes = AnswerShownEpisodes(open_episodes(recordings[0]))
         assert episodes.state_size == 13
         plain, more = open_episodes(recordings[0]).read(2), episodes.read(2)
@@ -197,31 +184,28 @@ class TestTold:
         )
         assert info["z"] == plain.answers[0]
 
-    def test_seasonings_are_told_one_at_a_time(self) -> None:
+    def test_seasonings_are_shown_one_at_a_time(self) -> None:
         env = AnswerShownEnv("seasonings", observation="state", retention_steps=3)
         env.reset(seed=3, options={"z": (2, 0, 1)})
         assert wait_until_decision(env)["proprioception"][10:].tolist() == [0, 0, 1]
         env.decisions.append(env.step_index)  # as if the first shaker had been put back
         assert env.step(WAIT)[0]["proprioception"][10:].tolist() == [1, 0, 0]
 
-    def test_it_is_no_way_to_cheat(self, tmp_path: Path) -> None:
+    def test_it_cannot_be_used_by_accident(self, tmp_path: Path) -> None:
         assert CamoEnv("clean-plate", observation="state").reset(seed=1)[0][
             "proprioception"
         ].shape == (10,)
-        path = write_hdf5(tmp_path / "demos.hdf5", make_episodes([5, 6]))
+        path = write_demonstrations(tmp_path / "demos.hdf5", make_episodes([5, 6]))
         with pytest.raises(ValueError, match="no recording of Camo: there are no answers to tell"):
             AnswerShownEpisodes(open_episodes(path))
 
-    def test_another_pace_needs_decisions(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        path = write_hdf5(tmp_path / "demos.hdf5", make_episodes([5, 6]))
-        words = f"chameleon train {path} --out {tmp_path / 'run'} --preset nano --device cpu"
-        options = ["--steps", "1", "--batch", "2", "--uneven-pace", "0.2"]
-        monkeypatch.setattr("sys.argv", [*words.split(), *options])
-        with pytest.raises(SystemExit):
-            main()
-        assert "do not say where one is" in capsys.readouterr().err
+    def test_another_pace_needs_decisions(self, tmp_path: Path) -> None:
+        path = write_demonstrations(tmp_path / "demos.hdf5", make_episodes([5, 6]))
+        options = ["--preset", "nano", "--device", "cpu", "--steps", 1, "--batch", 2]
+        options += ["--uneven-pace", 0.2]
+        training = chameleon_here("train", path, "--out", tmp_path / "run", *options)
+        assert training.returncode == REFUSED
+        assert "do not say where one is" in plain(training.stderr)
 
 
 class TestJoined:
@@ -245,7 +229,8 @@ class TestJoined:
         ):
             open_datasets([recordings[0], other])
         files = [
-            write_hdf5(tmp_path / f"{size}.hdf5", make_episodes([5], state=size)) for size in (3, 4)
+            write_demonstrations(tmp_path / f"{size}.hdf5", make_episodes([5], state=size))
+            for size in (3, 4)
         ]
         with pytest.raises(ValueError, match="state of 4, actions of 2"):
             open_datasets(files)
@@ -304,79 +289,24 @@ class TestRecipe:
             configured("--steps", "3", "--minutes", "2")
         assert "--steps or as --minutes" in capsys.readouterr().err
 
-    def test_from_the_command_line(
-        self,
-        recordings: list[Path],
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        run = tmp_path / "run"
-        options = [
-            "--preset",
-            "nano",
-            "--batch",
-            "2",
-            "--steps",
-            "2",
-            "--device",
-            "cpu",
-            "--workers",
-            "1",
-            "--tell-answer",
-        ]
-        options += [
-            "--no-mirror",
-            "--warp",
-            "0",
-            "--held-out",
-            str(recordings[1]),
-            "--watch-times",
-            "1",
-            "--watch-episodes",
-            "0",
-            "--log-steps",
-            "1",
-        ]
-        arguments = [
-            "train",
-            *[str(recordings[0])] * 2,
-            "--out",
-            str(run),
-            "--recipe",
-            "camo",
-            *options,
-        ]
-        monkeypatch.setattr("sys.argv", ["chameleon", *arguments])
-        main()
-        assert "All 2 steps were plain (--plain-steps 2000)" in capsys.readouterr().err
-        training = json.loads((run / "run.json").read_text())["training"]
-        assert training["batch"] == 2 and training["minutes"] is None
-        assert training["optimizer"] == "muon" and training["beta2"] == 0.99
+    def test_from_the_command_line(self, recordings: list[Path], tmp_path: Path) -> None:
+        run, (trained, held_out) = tmp_path / "run", recordings
+        options = ["--preset", "nano", "--device", "cpu", "--batch", 2, "--steps", 2]
+        options += ["--workers", 1, "--log-steps", 1, "--tell-answer", "--no-mirror", "--warp", 0]
+        options += ["--watch-times", 1, "--watch-episodes", 0]
+        options += ["--recipe", "camo", "--held-out", held_out, "--out", run]
+        training = chameleon_here("train", trained, trained, *options)
+        assert "All 2 steps were plain (--plain-steps 2000)" in training.stderr
+        settings = json.loads((run / "run.json").read_text())["training"]
+        assert settings["batch"] == 2 and settings["minutes"] is None
+        assert settings["optimizer"] == "muon" and settings["beta2"] == 0.99
         evaluation = lines(run)[-1]
-        assert (
-            0 <= evaluation["held_out_probe"] <= 1
-            and evaluation["held_out_action"] > 0
-            and "train_msr" not in evaluation
-        )
-        policy, settings = load_for_evaluation(run, "clean-plate", "cpu")
-        assert settings.kind == "told" and policy.features.proprioception == 13
-        monkeypatch.setattr(
-            "sys.argv",
-            [
-                "chameleon",
-                "eval",
-                str(run),
-                "--task",
-                "clean-plate",
-                "--episodes",
-                "1",
-                "--steps",
-                "1",
-            ],
-        )
-        main()
-        assert "and told the answer" in " ".join(capsys.readouterr().out.split())
+        assert 0 <= evaluation["held_out_probe"] <= 1 and evaluation["held_out_action"] > 0
+        assert "train_msr" not in evaluation
+        policy, environment = load_for_evaluation(run, "clean-plate", "cpu")
+        assert environment.kind == "told" and policy.features.proprioception == 13
+        options = ["--task", "clean-plate", "--episodes", "1", "--steps", "1"]
+        assert "and told the answer" in plain(chameleon_here("eval", run, *options).stdout)
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -397,32 +327,13 @@ class TestRecipe:
         ],
     )
     def test_mistakes(
-        self,
-        recordings: list[Path],
-        tmp_path: Path,
-        options: list[str],
-        message: str,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        self, recordings: list[Path], tmp_path: Path, options: list[str], message: str
     ) -> None:
-        options = [str(recordings[0]) if option == "DATA" else option for option in options]
-        arguments = [
-            "train",
-            str(recordings[0]),
-            "--out",
-            str(tmp_path / "run"),
-            "--preset",
-            "nano",
-            "--steps",
-            "1",
-        ]
-        monkeypatch.setattr(
-            "sys.argv",
-            ["chameleon", *arguments, "--watch-episodes", "0", "--device", "cpu", *options],
-        )
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert stopped.value.code == 2
-        assert message in " ".join(capsys.readouterr().err.split())
+        data, run = recordings[0], tmp_path / "run"
+        options = [str(data) if option == "DATA" else option for option in options]
+        budget = ["--preset", "nano", "--device", "cpu", "--steps", "1", "--watch-episodes", "0"]
+        training = chameleon_here("train", data, "--out", run, *budget, *options)
+        assert training.returncode == REFUSED
+        assert message in plain(training.stderr)
         # so that the corrected command can use the same folder
-        assert not (tmp_path / "run/run.json").exists()
+        assert not (run / "run.json").exists()

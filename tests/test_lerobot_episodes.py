@@ -20,11 +20,7 @@ import pytest
 from PIL import Image
 
 from chameleon_policy.camo.recording import Recording
-from chameleon_policy.data import (
-    Keys,
-    load_episodes,
-    open_episodes,
-)
+from chameleon_policy.data import Keys, load_episodes, open_episodes
 from chameleon_policy.recorder import record
 from episode_files import (
     LENGTHS,
@@ -213,7 +209,7 @@ VECTORS = {
 
 
 def with_image_columns(root: Path) -> Path:
-    """Pictures of odd sizes lie in the data table.
+    """Write a dataset whose pictures, of odd sizes, lie in the data table.
 
     Two of the views have the same last name, and one has its channels first.
     """
@@ -278,9 +274,9 @@ def test_pictures_in_the_data_table(tmp_path: Path) -> None:
     [("libx264", {"bf": "3", "g": "250"}), ("libsvtav1", {"g": "2", "preset": "10", "crf": "18"})],
 )
 def test_videos_of_others(codec: str, options: dict[str, str], tmp_path: Path) -> None:
-    """Episodes lie one after the other in one video, with B-frames or in AV1.
+    """Read episodes that lie one after the other in one video, with B-frames or in AV1.
 
-    The videos of a second view were not copied.
+    The videos of a second view are missing.
     """
     if codec not in av.codecs_available:
         pytest.skip(f"this av has no {codec} to write with")
@@ -356,8 +352,8 @@ def test_not_finite_in_lerobot(key: str, value: float, tmp_path: Path) -> None:
     )
 
 
-def empty_lerobot(root: Path) -> Path:
-    (root / "meta").mkdir()
+def test_an_empty_dataset(tmp_path: Path) -> None:
+    (tmp_path / "meta").mkdir()
     features = {key: feature | {"dtype": "float32"} for key, feature in VECTORS.items()}
     info = {
         "codebase_version": "v3.0",
@@ -367,10 +363,5 @@ def empty_lerobot(root: Path) -> Path:
         "data_path": "",
         "features": features,
     }
-    (root / "meta/info.json").write_text(json.dumps(info))
-    return root
-
-
-def test_an_empty_dataset(tmp_path: Path) -> None:
-    path = empty_lerobot(tmp_path)
-    refused(path, f"{re.escape(str(path))} holds no episodes")
+    (tmp_path / "meta/info.json").write_text(json.dumps(info))
+    refused(tmp_path, f"{re.escape(str(tmp_path))} holds no episodes")

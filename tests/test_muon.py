@@ -84,10 +84,10 @@ def test_every_parameter_has_one_optimizer() -> None:
         optimizers = make_optimizers(policy, TrainingConfig(steps=1, optimizer=name))
         assert [type(optimizer).__name__ for optimizer in optimizers] == kinds
         owned = [
-            id(each)
+            id(parameter)
             for optimizer in optimizers
             for group in optimizer.param_groups
-            for each in group["params"]
+            for parameter in group["params"]
         ]
         assert len(owned) == len(set(owned))
         assert set(owned) == trained

@@ -105,6 +105,13 @@ def test_demonstrations_are_recorded_and_a_training_is_watched(tmp_path: Path) -
     assert set(scores) == {"train_sr"}
 
 
+def test_an_unfinished_recording_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy/recording.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match="recording is incomplete"):
+        open_episodes(tmp_path)
+
+
 def test_the_commands_take_it(tmp_path: Path, monkeypatch, capsys) -> None:
     toy_policy().save_pretrained(tmp_path / "policy")
     command = f"chameleon eval {tmp_path / 'policy'} --task toy/lit --episodes 2 --workers 0"

@@ -7,7 +7,6 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from chameleon_policy import Features, ObjectSlots
 from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.train.config import TrainingConfig
 from chameleon_policy.train.feeder import Feeder
@@ -20,10 +19,9 @@ from chameleon_policy.train.sampling import (
     varied_timeline,
 )
 from chameleon_policy.train.store import EpisodeStore
-from training_data import make_episodes
+from training_data import FEATURES, make_episodes
 
 LENGTH, DECISIONS = 40, (25, 33)
-FEATURES = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
 
 
 def drawn(uneven: float, longer: int, count: int = 300):
@@ -104,9 +102,8 @@ def test_the_feeder_draws_anew_for_every_step() -> None:
     store = EpisodeStore([episode], FEATURES, statistics_of([episode]))
 
     def shown(step: int, **options: float) -> torch.Tensor:
-        feeder = Feeder(
-            store, TrainingConfig(steps=99, batch=1, **options), Accelerator(cpu=True), step
-        )  # type: ignore[arg-type]
+        config = TrainingConfig(steps=99, batch=1, **options)  # type: ignore[arg-type]
+        feeder = Feeder(store, config, Accelerator(cpu=True), step)
         return feeder.next_step()[0][0].batch.actions[0]
 
     waits = {len(shown(step, longer_retention=5)) for step in range(40)}

@@ -61,7 +61,7 @@ def test_they_stand_in_the_order_of_their_minutes(
         "2 min, MSR DSR SR: clean-plate 50 [24, 76] 50 [24, 76] 50 [24, 76]; shell-game"
     )
     chart = ElementTree.fromstring((evaluations.parent / "FIGURE").read_text())
-    texts = {"".join(each.itertext()) for each in chart.iter("{http://www.w3.org/2000/svg}text")}
+    texts = {"".join(text.itertext()) for text in chart.iter("{http://www.w3.org/2000/svg}text")}
     assert texts >= {*TASKS, "2", "10.5", "minutes of training on a shared GPU"}
 
 

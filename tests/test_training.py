@@ -1,4 +1,4 @@
-"""The parts of training, each compared with an independent implementation."""
+"""Parts of training, compared with independent implementations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from rich.console import Console
 from torch import Tensor, nn
 
-from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots
+from chameleon_policy import ChameleonPolicy, EpisodeBatch, Features, ObjectSlots, View
 from chameleon_policy.baselines import METHODS, NoMemoryPolicy, load_policy
 from chameleon_policy.data import EpisodeArrays
 from chameleon_policy.policy.checks import check_batch
@@ -36,10 +36,9 @@ from chameleon_policy.train.sampling import (
 )
 from chameleon_policy.train.store import EpisodeStore, padded_length
 from examples import STATE_FEATURES, make_batch, make_policy, nano
-from training_data import make_episodes
+from training_data import FEATURES, make_episodes
 
 LENGTHS = [5, 9, 3, 7]
-FEATURES = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
 
 
 def make_store(episodes: list[EpisodeArrays] | None = None) -> EpisodeStore:
@@ -47,7 +46,7 @@ def make_store(episodes: list[EpisodeArrays] | None = None) -> EpisodeStore:
     return EpisodeStore(episodes, FEATURES, statistics_of(episodes))
 
 
-class Recorder(nn.Module):
+class RecordingPolicy(nn.Module):
     """A stand-in for a policy that records its batches.
 
     Its loss is the mean of all actions it saw, and its state counts the time steps.
@@ -140,8 +139,6 @@ class TestStore:
         assert statistics.proprioception.low == tuple(states.min(axis=0).astype(float).tolist())
 
     def test_pictures_stay_uint8(self) -> None:
-        from chameleon_policy import View
-
         rng = np.random.default_rng(0)
         frames = rng.integers(0, 256, (6, 32, 48, 3), dtype=np.uint8)
         zeros = np.zeros((6, 2), np.float32)
@@ -380,7 +377,7 @@ class TestPrefetching:
 
 class TestLoop:
     def test_windows_carry_state_and_augmentation(self, tmp_path) -> None:
-        method = Recorder()
+        method = RecordingPolicy()
         trainer(method, tmp_path, steps=1, batch=4, window=4).train([], Console(quiet=True))
         first, second, third = method.calls
         assert [call["batch"].valid.shape[1] for call in method.calls] == [4, 4, 1]
@@ -393,10 +390,10 @@ class TestLoop:
         assert third["augmentation"].item() in second["augmentation"].tolist()
 
     def test_windows_count_by_their_frames(self, tmp_path) -> None:
-        """The gradient of the mean over all frames, however they are cut."""
+        """Compare the gradients of whole episodes and of windows: both of the mean over frames."""
         gradients = []
         for window in (None, 2):
-            method = Recorder()
+            method = RecordingPolicy()
             whole = trainer(
                 method, tmp_path / str(window), steps=1, batch=4, window=window, weight_decay=0.0
             )
@@ -406,7 +403,7 @@ class TestLoop:
         torch.testing.assert_close(*gradients)
 
     def test_windows_have_the_loss_of_whole_episodes(self, tmp_path) -> None:
-        """The weighted action loss of the windows is that of the whole episodes."""
+        """Compare the weighted action loss of the windows with that of the whole episodes."""
         torch.manual_seed(0)
         features = replace(FEATURES, horizon=1)  # so that every time step has one chunk position
         # Such a power makes the flow time 0, so that chunks are pure noise, which is zero below:
@@ -432,7 +429,9 @@ class TestLoop:
 
     def test_not_a_number_stops_with_the_episodes(self, tmp_path) -> None:
         with pytest.raises(DivergedError, match=r"loss is nan at step 2") as error:
-            trainer(Recorder(poison_at=2), tmp_path, log_steps=2).train([], Console(quiet=True))
+            trainer(RecordingPolicy(poison_at=2), tmp_path, log_steps=2).train(
+                [], Console(quiet=True)
+            )
         assert str(episodes_of_step(0, 2, 2, LENGTHS)) in str(error.value)
 
     def test_a_method_without_memory_cannot_be_windowed(self, tmp_path) -> None:
@@ -516,15 +515,8 @@ def test_lengths_of_batches_are_few_and_never_too_short() -> None:
     lengths = {time: padded_length(time, 8) for time in range(1, 600)}
     assert all(time <= length < time + max(8, time / 8) for time, length in lengths.items())
     assert len({length for time, length in lengths.items() if 48 <= time <= 256}) <= 20
-    assert [padded_length(time, 8) for time in (1, 8, 9, 121, 128, 129, 257)] == [
-        8,
-        8,
-        16,
-        128,
-        128,
-        144,
-        288,
-    ]
+    padded = {1: 8, 8: 8, 9: 16, 121: 128, 128: 128, 129: 144, 257: 288}
+    assert {time: padded_length(time, 8) for time in padded} == padded
     assert [padded_length(time, 1) for time in (1, 77, 500)] == [1, 77, 500]
 
 

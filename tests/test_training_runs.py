@@ -20,37 +20,22 @@ from chameleon_policy.exit_codes import ALREADY_TRAINED, REFUSED
 from chameleon_policy.train.config import RunConfig, TrainingConfig
 from chameleon_policy.train.training import _differences, _write_settings, build_policy
 from command_line import chameleon_here, plain
-from training_data import chameleon, lines, losses, make_episodes, write_hdf5
+from training_data import chameleon, lines, losses, make_episodes, write_demonstrations
 
 STEPS = 21
-OPTIONS = (
-    "--preset",
-    "nano",
-    "--device",
-    "cpu",
-    "--steps",
-    STEPS,
-    "--batch",
-    4,
-    "--horizon",
-    4,
-    "--log-steps",
-    1,
-    "--checkpoint-steps",
-    3,
-    "--learning-rate",
-    "1e-3",
-    "--warmup-steps",
-    5,
-    "--optimizer",
-    "muon",
+NEW_POLICY = ("--preset", "nano", "--horizon", 4)
+TRAINING = (
+    *("--device", "cpu", "--steps", STEPS, "--batch", 4),
+    *("--log-steps", 1, "--checkpoint-steps", 3),
+    *("--learning-rate", 1e-3, "--warmup-steps", 5, "--optimizer", "muon"),
 )
-"""With both optimizers at work: Muon for matrices, AdamW for the rest."""
+"""Options with both optimizers at work: Muon for matrices, AdamW for the rest."""
+OPTIONS = (*NEW_POLICY, *TRAINING)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hdf5(
+    return write_demonstrations(
         tmp_path_factory.mktemp("data") / "demos.hdf5", make_episodes([9, 14, 6, 11, 7, 12])
     )
 
@@ -90,7 +75,7 @@ def uninterrupted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weights(run: Path) -> dict[str, bytes]:
-    """To the last bit."""
+    """Return the weights of a run's policy to the last bit."""
     return {
         name: weight.numpy().tobytes()
         for name, weight in load_policy(run / "policy").state_dict().items()
@@ -168,20 +153,11 @@ def test_a_truncated_checkpoint_is_passed_over(
 
 
 def test_two_processes_are_one_with_the_doubled_batch(data: Path, tmp_path: Path) -> None:
-    """Two processes handle half of the batch each; one process handles both halves in turn."""
+    """Compare two processes with half of the batch each with one that computes both in turn."""
     launcher = (
-        "-m",
-        "accelerate.commands.launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-        "-m",
+        *("-m", "accelerate.commands.launch", "--multi_gpu"),
+        *("--num_processes", "2", "--num_machines", "1"),
+        *("--mixed_precision", "no", "--dynamo_backend", "no", "-m"),
     )
     few = (*OPTIONS, "--steps", 12)
     process = chameleon("train", data, "--out", tmp_path / "two", *few, launcher=launcher)
@@ -248,7 +224,7 @@ def test_refusals(data: Path, uninterrupted: Path, tmp_path: Path, capsys, monke
     assert "--start-from decides" in refused(
         "--steps", 5, "--horizon", 4, "--start-from", uninterrupted
     )
-    other = write_hdf5(tmp_path / "other.hdf5", make_episodes([5, 5], action=3))
+    other = write_demonstrations(tmp_path / "other.hdf5", make_episodes([5, 5], action=3))
     wrong = refused("--steps", 5, "--device", "cpu", "--start-from", uninterrupted, source=other)
     assert "numbers of an action: 2 in" in wrong
     assert "3 in the data" in wrong
@@ -294,32 +270,14 @@ def test_decision_loss_survives_parts_and_windows(data: Path, tmp_path: Path) ->
 
 
 def test_start_from_a_saved_policy(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    options = [option for option in OPTIONS if option not in ("--preset", "nano", "--horizon")]
-    options.remove(4)  # the horizon; the batch of 4 comes before it
-    options += ["--batch", 4, "--start-from", uninterrupted]
-    train_here(data, "--out", tmp_path / "tuned", *options)
+    train_here(data, "--out", tmp_path / "tuned", *TRAINING, "--start-from", uninterrupted)
     assert lines(tmp_path / "tuned")[0]["loss"] < lines(uninterrupted)[0]["loss"]
 
 
 def test_a_budget_in_minutes(data: Path, tmp_path: Path) -> None:
-    train_here(
-        data,
-        "--out",
-        tmp_path / "run",
-        *OPTIONS[:4],
-        "--minutes",
-        0.05,
-        "--batch",
-        4,
-        "--horizon",
-        4,
-        "--log-steps",
-        1,
-        "--warmup-steps",
-        1,
-        "--log",
-        "tensorboard",
-    )
+    options = ["--device", "cpu", "--minutes", 0.05, "--batch", 4, "--warmup-steps", 1]
+    options += ["--log-steps", 1, "--log", "tensorboard"]
+    train_here(data, "--out", tmp_path / "run", *NEW_POLICY, *options)
     rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < 0.2 * rates[0]

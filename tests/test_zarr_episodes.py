@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from chameleon_policy.data import (
-    Keys,
-    load_episodes,
-    open_episodes,
-)
+from chameleon_policy.data import Keys, load_episodes, open_episodes
 from episode_files import (
     BLOSC_3,
     LENGTHS,
@@ -131,14 +127,9 @@ def test_lengths_that_do_not_agree(tmp_path: Path) -> None:
     refused(path, r"short.zarr, data/state: expected 14 time steps, .*got 13")
 
 
-def empty_zarr(root: Path) -> Path:
-    path = write_zarr(root / "empty.zarr", 2)
+def test_an_empty_dataset(tmp_path: Path) -> None:
+    path = write_zarr(tmp_path / "empty.zarr", 2)
     zarr.open_group(path, mode="a")["meta"].create_array(
         "episode_ends", shape=(0,), dtype="i8", overwrite=True
     )
-    return path
-
-
-def test_an_empty_dataset(tmp_path: Path) -> None:
-    path = empty_zarr(tmp_path)
     refused(path, f"{re.escape(str(path))} holds no episodes")

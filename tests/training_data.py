@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 
+from chameleon_policy import Features, ObjectSlots
 from chameleon_policy.data import EpisodeArrays
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-"""Environment of subprocesses, which share two cores."""
+FEATURES = Features(objects=ObjectSlots(count=2, size=4), proprioception=3, action=2, horizon=4)
+"""Features of the episodes of `make_episodes`."""
 
 
 def make_episodes(
@@ -33,7 +33,7 @@ def make_episodes(
     ]
 
 
-def write_hdf5(path: Path, episodes: list[EpisodeArrays]) -> Path:
+def write_demonstrations(path: Path, episodes: list[EpisodeArrays]) -> Path:
     """Write episodes to a robomimic file."""
     import h5py
 
@@ -48,11 +48,9 @@ def write_hdf5(path: Path, episodes: list[EpisodeArrays]) -> Path:
 
 
 def chameleon(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    """Start the command line."""
+    """Start `chameleon` in a process of its own."""
     command = [sys.executable, *(launcher or ("-m",)), "chameleon_policy.cli", *map(str, arguments)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def lines(run: Path) -> list[dict[str, float]]:

@@ -44,7 +44,7 @@ class EpisodeScore(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why it was not, in a few words; `success` where it was."""
+        """Why the task was not solved, in a few words; `success` if it was."""
 
 
 class ScoreSummary(Protocol):
@@ -245,7 +245,8 @@ class SuccessScore:
     """Score of an episode in a task without a decision to remember."""
 
     success: bool
-    reason: str = ""
+    reason: str
+    """As in `EpisodeScore`."""
 
 
 @dataclass(frozen=True)

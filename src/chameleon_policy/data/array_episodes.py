@@ -32,7 +32,7 @@ STATE_CONVENTIONS = (
 OBJECTS = "object"
 
 
-class Stored(Protocol):
+class StoredArray(Protocol):
     """An array on disk, of one episode or of all episodes one after the other."""
 
     @property
@@ -44,7 +44,9 @@ class Stored(Protocol):
         """Type of the numbers."""
 
 
-def choose_layout(source: Path, arrays: Mapping[str, Stored], keys: Keys, action: str) -> Layout:
+def choose_layout(
+    source: Path, arrays: Mapping[str, StoredArray], keys: Keys, action: str
+) -> Layout:
     """Choose the array of each quantity: by the user's keys, otherwise by convention.
 
     Args:
@@ -94,7 +96,7 @@ def choose_layout(source: Path, arrays: Mapping[str, Stored], keys: Keys, action
     )
 
 
-def _holds_pictures(array: Stored) -> bool:
+def _holds_pictures(array: StoredArray) -> bool:
     colour = len(array.shape) == 4 and array.shape[3] == 3
     return colour and (array.dtype == np.uint8 or array.dtype.kind == "f")
 

@@ -47,11 +47,7 @@ def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
         from chameleon_policy.data.zarr_episodes import ZarrEpisodes
 
         return ZarrEpisodes(path, keys)
-    # A recording without meta/info.json is unfinished; the LeRobot reader says how to continue it.
-    if any(
-        (path / name).exists()
-        for name in ("meta/info.json", "meta/episodes", "camo/recording.json")
-    ):
+    if _is_lerobot(path):
         for module in ("pyarrow", "av", "PIL"):
             import_extra(module, "camo")
         from chameleon_policy.data.lerobot_episodes import LeRobotEpisodes
@@ -67,6 +63,15 @@ def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
     else:
         found = f"a file that ends in {path.suffix!r}"
     raise ValueError(f"{path}: expected {FORMATS}; found {found}. Give the path of one dataset")
+
+
+def _is_lerobot(path: Path) -> bool:
+    """Return whether a folder is a LeRobot dataset, complete or not.
+
+    A suite's recording without meta/info.json is unfinished; the reader says how to continue it.
+    """
+    marks = ("meta/info.json", "meta/episodes", "*/recording.json")
+    return path.is_dir() and any(any(path.glob(mark)) for mark in marks)
 
 
 def _is_zarr(path: Path) -> bool:

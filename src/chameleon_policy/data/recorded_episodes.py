@@ -87,29 +87,37 @@ def write_part(
     if unfinished.exists():  # an earlier process was killed while it wrote this episode
         shutil.rmtree(unfinished)
     unfinished.mkdir(parents=True)
-
-    arrays = {f"vector/{key}": vectors[key] for key in schema.vectors}
-    sampled = {}
-    for view in schema.views:
-        encode_video(unfinished / f"{view}.mp4", frames[view], schema.rate)
-        arrays[f"histogram/{view}"], sampled[view] = image_histogram(frames[view])
-    with (unfinished / "arrays.npz").open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub mistakes them for allow_pickle
     facts = {
         "length": length,
         "instruction": instruction,
-        "sampled_frames": sampled,
+        "sampled_frames": _write_arrays(unfinished, schema, frames, vectors),
         "schema": schema.to_json(),
     }
     (unfinished / "part.json").write_text(
         json.dumps(facts, indent=2, ensure_ascii=False), encoding="utf-8"
     )
-
     # without this, a power cut could leave a folder with its final name and empty files
     for path in unfinished.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
     unfinished.rename(final)
+
+
+def _write_arrays(
+    folder: Path,
+    schema: Schema,
+    frames: Mapping[str, np.ndarray],
+    vectors: Mapping[str, np.ndarray],
+) -> dict[str, int]:
+    """Write the videos and arrays.npz; return the number of sampled frames of each view."""
+    arrays = {f"vector/{key}": vectors[key] for key in schema.vectors}
+    sampled = {}
+    for view in schema.views:
+        encode_video(folder / f"{view}.mp4", frames[view], schema.rate)
+        arrays[f"histogram/{view}"], sampled[view] = image_histogram(frames[view])
+    with (folder / "arrays.npz").open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub mistakes them for allow_pickle
+    return sampled
 
 
 def read_part(parts: Path, index: int, schema: Schema) -> RecordedEpisode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -53,31 +53,32 @@ def join_videos(paths: Sequence[Path], out: Path, rate: Fraction) -> None:
     # An MP4's clock ticks an integer number of times per second: `numerator` times, and a frame
     # lasts `denominator` ticks.
     tick, ticks_per_frame = Fraction(1, rate.numerator), rate.denominator
-    number = 0
     with av.open(str(out), "w", format="mp4", options={"movflags": "faststart"}) as container:
-        target: Any = None
-        headers = b""
-        for path in paths:
-            with av.open(str(path)) as source:
-                stream = source.streams.video[0]
-                if target is None:
-                    target = container.add_stream_from_template(stream)
-                    target.time_base = tick
-                    headers = stream.codec_context.extradata or b""
-                elif stream.codec_context.extradata != headers:
-                    raise ValueError(
-                        f"{path} was encoded with other settings than {paths[0]} (another version "
-                        "of av or x264?), so they cannot be joined without loss; delete the "
-                        f"folder {path.parent} and record that episode again"
-                    )
-                for packet in source.demux(stream):
-                    if packet.size == 0:  # the demuxer's end mark
-                        continue
-                    packet.stream, packet.time_base = target, tick
-                    packet.pts = packet.dts = number * ticks_per_frame
-                    packet.duration = ticks_per_frame
-                    container.mux(packet)
-                    number += 1
+        with av.open(str(paths[0])) as source:
+            target: Any = container.add_stream_from_template(source.streams.video[0])
+            target.time_base = tick
+            headers = source.streams.video[0].codec_context.extradata or b""
+        for number, packet in enumerate(_packets(paths, headers)):
+            packet.stream, packet.time_base = target, tick
+            packet.pts = packet.dts = number * ticks_per_frame
+            packet.duration = ticks_per_frame
+            container.mux(packet)
+
+
+def _packets(paths: Sequence[Path], headers: bytes) -> Iterator[Any]:
+    """Yield the packets of all videos, which must have equal headers."""
+    for path in paths:
+        with av.open(str(path)) as source:
+            stream = source.streams.video[0]
+            if (stream.codec_context.extradata or b"") != headers:
+                raise ValueError(
+                    f"{path} was encoded with other settings than {paths[0]} (another version of "
+                    "av or x264?), so they cannot be joined without loss; delete the folder "
+                    f"{path.parent} and record that episode again"
+                )
+            for packet in source.demux(stream):
+                if packet.size:  # the demuxer ends with an empty one
+                    yield packet
 
 
 def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndarray:
@@ -86,34 +87,7 @@ def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndar
     converter = VideoReformatter()
     try:
         with av.open(str(path)) as container:
-            if not container.streams.video:
-                raise ValueError(
-                    f"{path} is damaged: it holds no video; record or copy the dataset again"
-                )
-            stream = container.streams.video[0]
-            assert stream.time_base is not None
-            # one thread, since several threads read episodes at the same time
-            stream.codec_context.thread_count = 1
-            container.seek(round(first / rate / stream.time_base), stream=stream, backward=True)
-            for frame in container.decode(stream):
-                if frame.pts is None:
-                    raise ValueError(
-                        f"{path}: a frame has no time stamp; expected frame n at n / "
-                        f"{float(rate):g} seconds"
-                    )
-                number = round(frame.pts * stream.time_base * rate)
-                if number < first:
-                    continue
-                if number != first + done:
-                    raise ValueError(
-                        f"{path}: expected frame {first + done}, got frame {number}; the video is "
-                        "damaged"
-                    )
-                # the decoder fills in missing parts of a file that was cut short
-                if frame.is_corrupt:
-                    raise ValueError(
-                        f"{path}: frame {number} is damaged; record or copy the dataset again"
-                    )
+            for frame in _frames_from(container, path, rate, first):
                 if done == 0:
                     frames = np.empty((length, frame.height, frame.width, 3), np.uint8)
                 frames[done] = converter.reformat(frame, format="rgb24", **ONE_THREAD).to_ndarray()
@@ -128,6 +102,35 @@ def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndar
         f"{path}: expected {length} frames from frame {first} on, got {done}; the file is cut "
         "short: record again"
     )
+
+
+def _frames_from(container: Any, path: Path, rate: Fraction, first: int) -> Iterator[av.VideoFrame]:
+    """Yield the frames of a video from number `first` on, and check that none is missing."""
+    if not container.streams.video:
+        raise ValueError(f"{path} is damaged: it holds no video; record or copy the dataset again")
+    stream = container.streams.video[0]
+    # one thread, since several threads read episodes at the same time
+    stream.codec_context.thread_count = 1
+    container.seek(round(first / rate / stream.time_base), stream=stream, backward=True)
+    expected = first
+    for frame in container.decode(stream):
+        if frame.pts is None:
+            raise ValueError(
+                f"{path}: a frame has no time stamp; expected frame n at n / {float(rate):g} "
+                "seconds"
+            )
+        number = round(frame.pts * stream.time_base * rate)
+        if number < first:
+            continue
+        if number != expected:
+            raise ValueError(
+                f"{path}: expected frame {expected}, got frame {number}; the video is damaged"
+            )
+        # the decoder fills in missing parts of a file that was cut short
+        if frame.is_corrupt:
+            raise ValueError(f"{path}: frame {number} is damaged; record or copy the dataset again")
+        yield frame
+        expected += 1
 
 
 def video_info(path: Path, fps: float) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Augmentation of episodes: mirroring, tinting and warping, on the device of the policy.
 
-Few demonstrations can be told apart by the tint of their table or the millimetres between their
-objects, and are then memorised, each with its answer. An appearance is drawn once per episode and
-applied to all of its frames.
+The tint of a table or millimetres between objects tell the demonstrations of a small dataset apart,
+and a policy memorises the answer of each one. An appearance is drawn once per episode and applied
+to all of its frames.
 """
 
 from __future__ import annotations

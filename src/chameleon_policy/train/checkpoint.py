@@ -100,7 +100,7 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        # newer checkpoints are damaged: the run was resumed from an older one
+        # checkpoints of later steps are damaged, since the run was resumed from an earlier one
         newer = [other for other in self._newest_first() if other > path]
         for old in [
             *newer,
@@ -156,10 +156,10 @@ def _apply(
     optimizers: Sequence[Optimizer],
 ) -> None:
     try:
-        policy.load_state_dict(dict(_below("weights/", tensors)), strict=True)
+        policy.load_state_dict(dict(_with_prefix("weights/", tensors)), strict=True)
     except RuntimeError as error:
         raise ValueError(f"{path} belongs to another policy: {error}") from error
-    for name, value in _below("ema/", tensors):
+    for name, value in _with_prefix("ema/", tensors):
         ema[name].copy_(value)
     owners = {
         id(parameter): optimizer
@@ -177,7 +177,8 @@ def _apply(
             owners[id(parameter)].state[parameter] = state
 
 
-def _below(prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Return the tensors whose names begin with a prefix, by the rest of their names."""
     return (
         (name.removeprefix(prefix), tensor)
         for name, tensor in tensors.items()

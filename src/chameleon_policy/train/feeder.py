@@ -33,8 +33,7 @@ from chameleon_policy.train.sampling import (
 from chameleon_policy.train.store import EpisodeStore
 
 PREFETCHED = 3
-"""Steps that are prepared while the GPU is busy, if the episodes do not fit on it; their batches,
-uint8, wait there."""
+"""Steps whose batches are copied to the GPU ahead of time, if the episodes do not fit on it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +88,7 @@ class Feeder:
             self._stream = torch.cuda.Stream(self._store.device)
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
             for step in range(self._step, self._step + PREFETCHED):
-                self._prefetched.append(self._thread.submit(self._copied, step, self._stream))
+                self._prefetched.append(self._thread.submit(self._prefetch, step, self._stream))
         self.restart_clock()
         return self
 
@@ -108,9 +107,9 @@ class Feeder:
         if self._thread is None:
             sub_batches = self._sub_batches(self._step)
         else:
-            sub_batches = _received(*self._prefetched.popleft().result())
+            sub_batches = _receive(*self._prefetched.popleft().result())
             ahead = self._step + PREFETCHED
-            self._prefetched.append(self._thread.submit(self._copied, ahead, self._stream))
+            self._prefetched.append(self._thread.submit(self._prefetch, ahead, self._stream))
         episodes = sampled_episodes(self._store, self._config, self._step)
         self._frames += sum(self._store.lengths[episode] for episode in episodes)
         self._step += 1
@@ -136,7 +135,9 @@ class Feeder:
         """Exclude the time since the last call of `throughput` from its metrics."""
         self._frames, self._waited, self._since = 0, 0.0, time.perf_counter()
 
-    def _copied(self, step: int, stream: torch.cuda.Stream) -> tuple[SubBatches, torch.cuda.Event]:
+    def _prefetch(
+        self, step: int, stream: torch.cuda.Stream
+    ) -> tuple[SubBatches, torch.cuda.Event]:
         """Prepare a step's sub-batches on a stream, with an event that marks their arrival."""
         with torch.cuda.stream(stream):
             return self._sub_batches(step), stream.record_event()
@@ -189,7 +190,7 @@ class Feeder:
             yield EpisodeWindow(batch, survivors, valid / frames, first + stride >= longest)
 
 
-def _received(sub_batches: SubBatches, arrival: torch.cuda.Event) -> SubBatches:
+def _receive(sub_batches: SubBatches, arrival: torch.cuda.Event) -> SubBatches:
     """Return sub-batches that were copied on another stream, for use on the current one."""
     stream = torch.cuda.current_stream()
     stream.wait_event(arrival)

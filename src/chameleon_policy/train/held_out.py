@@ -1,6 +1,6 @@
 """Evaluation on held-out demonstrations: the losses of a policy, and whether it remembers.
 
-A probe answers the second question without a simulator. A linear classifier reads the answer of
+A probe answers the second question without a simulator: a linear classifier reads the answer of
 every decision from the working state h at that moment; it is fitted to demonstrations that are
 trained on and scored on the held-out ones. At chance, the memory holds nothing that the action head
 could act on.
@@ -35,7 +35,7 @@ are demonstrations."""
 class LinearProbe:
     """The linear classifier softmax(W (x - mean) / spread + b).
 
-    An action head could read whatever it reads.
+    Whatever it can read, an action head could read too.
     """
 
     mean: Tensor
@@ -87,8 +87,8 @@ def watch_held_out(
     Losses are weighted by the emphasis of the training. Every task, told apart by its instruction,
     has a probe of its own, and with several tasks also a metric of its own.
     """
-    known, asked = _by_task(trained), _by_task(held_out)
-    probed = [task for task in asked if task in known]
+    fitted, tested = _by_task(trained), _by_task(held_out)
+    probed = [task for task in tested if task in fitted]
 
     @torch.no_grad()
     def watch(policy: VisuomotorPolicy) -> Mapping[str, float]:
@@ -96,8 +96,8 @@ def watch_held_out(
             metrics = _losses(policy, held_out, emphasis)
             right = {
                 task: probe(
-                    *_decision_states(policy, trained, known[task]),
-                    *_decision_states(policy, held_out, asked[task]),
+                    *_decision_states(policy, trained, fitted[task]),
+                    *_decision_states(policy, held_out, tested[task]),
                 ).float()
                 for task in probed
             }
@@ -115,17 +115,20 @@ def probe_metric(instruction: str) -> str:
     return f"held_out_probe/{instruction}"
 
 
-def probe(known: Tensor, answers: Tensor, asked: Tensor, right: Tensor) -> Tensor:
-    """Fit a linear classifier to `known` (M D) and test it on `asked` (N D).
+def probe(rows: Tensor, answers: Tensor, test_rows: Tensor, test_answers: Tensor) -> Tensor:
+    """Fit a linear classifier to `rows` (M D) and test it on `test_rows` (N D).
 
-    Returns a mask (N) of the rows whose answer it predicts rightly.
+    Returns a mask (N) of the test rows whose answer it predicts correctly.
     """
-    classes = int(max(answers.max(), right.max())) + 1
-    return LinearProbe.fit(known, answers, classes).predict(asked) == right
+    classes = int(max(answers.max(), test_answers.max())) + 1
+    return LinearProbe.fit(rows, answers, classes).predict(test_rows) == test_answers
 
 
 def _by_task(store: EpisodeStore) -> dict[str, list[int]]:
-    """Return episodes with answers by instruction, at most LARGEST_FIT, spread over the store."""
+    """Return the episodes with answers of every instruction.
+
+    These are at most LARGEST_FIT each, spread evenly over the store.
+    """
     found: dict[str, list[int]] = {}
     for episode, decisions in enumerate(store.decisions):
         if decisions.answers:
@@ -155,18 +158,18 @@ def _decision_states(
 ) -> tuple[Tensor, Tensor]:
     """Return h at every decision of some episodes (N D), and the answers (N).
 
-    Methods without an h have there the input of their heads, up to all tokens of two frames: more
-    dimensions to read from.
+    For methods without an h it is the input of their action head, which may have more dimensions:
+    up to all tokens of two frames.
     """
     decisions = [store.decisions[episode] for episode in episodes]
     batches = _batches(policy, store, episodes)
     working = [states for batch in batches for states in policy.working_states(batch.observation)]
     rows = [
-        states[list(asked.steps)].flatten(1).float()
-        for states, asked in zip(working, decisions, strict=True)
+        states[list(episode.steps)].flatten(1).float()
+        for states, episode in zip(working, decisions, strict=True)
     ]
     answers = torch.tensor(
-        [answer for asked in decisions for answer in asked.answers], device=policy.device
+        [answer for episode in decisions for answer in episode.answers], device=policy.device
     )
     return torch.cat(rows), answers
 

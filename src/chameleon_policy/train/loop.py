@@ -61,13 +61,7 @@ class Trainer:
             mirror: How to mirror the robot's state and actions; needed for `config.mirror`.
             watches: Evaluations during training, `config.watch_times` times.
         """
-        parts = accelerator.num_processes * config.accumulate
-        if config.batch % parts:
-            raise ValueError(
-                f"--batch {config.batch} cannot be divided into {parts} equal parts "
-                f"({accelerator.num_processes} processes x --accumulate {config.accumulate}); "
-                f"choose a multiple of {parts}"
-            )
+        _check_sub_batches(config, accelerator.num_processes)
         windowed = config.window is not None and config.window < max(store.lengths)
         if windowed and not policy.carries_memory:
             raise ValueError(
@@ -254,7 +248,7 @@ class Trainer:
             for row, name in enumerate(names):
                 finite = counts[row, column] == self.accelerator.num_processes
                 if name in ("loss", "gradient_norm") and not finite:
-                    self._refuse_to_go_on(name, float(values[row, column]), step)
+                    self._raise_diverged(name, float(values[row, column]), step)
         metrics = dict(zip(names, (sums.sum(1) / counts.sum(1)).tolist(), strict=True))
         metrics["learning_rate"] = self.optimizers[0].param_groups[0]["lr"]
         metrics |= feeder.throughput(len(steps)) | {"seconds": self.progress.seconds}
@@ -262,7 +256,7 @@ class Trainer:
             sink.write(self.progress.step, metrics)
         return metrics
 
-    def _refuse_to_go_on(self, name: str, value: float, step: int) -> None:
+    def _raise_diverged(self, name: str, value: float, step: int) -> None:
         episodes = sampled_episodes(self.store, self.config, step)
         raise DivergedError(
             f"the {name.replace('_', ' ')} is {value} at step {step}; the batch was made of the "
@@ -292,6 +286,17 @@ class Trainer:
                 sink.write(self.progress.step, metrics)
             display.print(f"step {self.progress.step}: {shown}")
         return time.perf_counter() - started
+
+
+def _check_sub_batches(config: TrainingConfig, processes: int) -> None:
+    """Raise a ValueError unless the batch can be divided into equal sub-batches."""
+    count = processes * config.accumulate
+    if config.batch % count:
+        raise ValueError(
+            f"--batch {config.batch} cannot be divided into {count} equal parts "
+            f"({processes} processes x --accumulate {config.accumulate}); "
+            f"choose a multiple of {count}"
+        )
 
 
 def _mean(name: str, values: Tensor) -> Tensor:

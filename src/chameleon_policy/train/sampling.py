@@ -79,8 +79,8 @@ def episodes_of_step(
 
     Training passes over the dataset again and again, each time in another order. Runs of `GROUPED`
     batches are sorted by length, since batches of similar episodes need less padding, and the
-    batches then come in random order. Episodes that do not fill a batch are left out of a pass,
-    others each time. A dataset smaller than a batch is repeated within it.
+    batches then come in random order. The last episodes of a pass, too few for a batch, are left
+    out; they are others in every pass. A dataset smaller than a batch is repeated within it.
 
     Args:
         seed: Seed of the training.
@@ -113,7 +113,7 @@ class Timeline:
     steps: Steps
     """(T,) time step of the episode that is shown."""
     kind_steps: Steps
-    """(T,) time step of the episode whose kind (moving, resting, deciding) counts."""
+    """(T,) time step of the episode that says whether the robot moves, rests or decides."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -135,10 +135,10 @@ def varied_timeline(
 ) -> Timeline:
     """Draw a timeline whose pace before the first decision differs from the recorded one.
 
-    A robot only waits then, so that its observations may pass at any pace: leaving out some time
-    steps and repeating others makes a new episode with the same answer. Few demonstrations are
-    otherwise memorised. Observations and actions move together, and nothing changes from the
-    decision on.
+    Until then the robot only waits, so its observations may pass at any pace: leaving out some time
+    steps and repeating others makes a new episode with the same answer. Without such variation, a
+    policy memorises a small dataset. Observations and actions stay together, and nothing changes
+    from the decision on.
 
     Each time step before the first decision is left out with the probability `uneven_pace` and
     shown twice with the same probability. The last one, in which the hands have left, is shown up
@@ -161,7 +161,7 @@ def step_kinds(
 ) -> npt.NDArray[np.int8]:
     """Return the kind of every time step (T): the robot moves, rests, or is about to decide.
 
-    The action loss of the deciding steps is the part that needs memory. A Camo recording says where
+    At deciding steps the right action needs memory. A Camo recording says where
     its decisions are. In other data a robot decides where it rests and sets off within the horizon.
     Only absolute actions (poses, joint positions) show this: for velocities or deltas these kinds,
     and `decision_loss` with them, mean little.

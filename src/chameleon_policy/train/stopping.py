@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 class StopRequest:
-    """The first such signal since the context was entered; a second one acts as usual."""
+    """The first of these signals since the context was entered; a second one acts as usual."""
 
     def __init__(self) -> None:
         self.signal: int | None = None

@@ -152,16 +152,7 @@ class EpisodeStore:
         span = np.subtract(statistics.action.high, statistics.action.low)
         kinds = [step_kinds(episode, features.horizon, span) for episode in episodes]
         self.any_deciding = any((kind == DECIDING).any() for kind in kinds)
-        observation = Observation(
-            proprioception=_joined([episode.state for episode in episodes]),
-            images={
-                view.name: _joined([episode.images[view.name] for episode in episodes])
-                for view in features.views
-            },
-            objects=None
-            if features.objects is None
-            else _joined([episode.objects for episode in episodes if episode.objects is not None]),
-        )
+        observation = _joined_observations(episodes, features)
         actions, kind = _joined([episode.actions for episode in episodes]), _joined(kinds)
         fields = [observation.proprioception, *observation.images.values(), actions, kind]
         fields += [] if observation.objects is None else [observation.objects]
@@ -213,32 +204,20 @@ class EpisodeStore:
             else episode
             for episode in episodes
         ]
-        episode = torch.tensor([timeline.episode for timeline in timelines])
         left = torch.tensor([len(timeline) for timeline in timelines]) - first
         assert int(left.min()) > 0, "an episode of the batch ends before the window begins"
         time = int(left.max()) if window is None else min(window, int(left.max()))
         time = padded_length(time, self.multiple)
         positions = np.arange(time + self.features.horizon - 1)
-        # after an episode's end, its last step is repeated
-        clipped = [np.minimum(first + positions, len(timeline) - 1) for timeline in timelines]
-
-        def rows(steps: list[Steps]) -> Tensor:
-            return send(
-                self._first[episode][:, None] + torch.from_numpy(np.stack(steps)), self._home
-            )
-
-        shown = rows([t.steps[at] for t, at in zip(timelines, clipped, strict=True)])
-        kind_rows = rows([t.kind_steps[at] for t, at in zip(timelines, clipped, strict=True)])
+        rows, kind_rows = self._rows(timelines, first + positions)
         actions_valid = send(torch.from_numpy(positions) < left[:, None], self._home)
         valid, kind = actions_valid[:, :time], self._take(self._kind, kind_rows[:, :time])
         batch = EpisodeBatch(
             observation=replace(
-                self._observation.map(lambda field: self._take(field, shown[:, :time])),
-                instruction=None
-                if self._instructions is None
-                else self._take(self._instructions, send(episode, self._home)),
+                self._observation.map(lambda field: self._take(field, rows[:, :time])),
+                instruction=self._instructions_of(timelines),
             ),
-            actions=self._take(self._actions, shown),
+            actions=self._take(self._actions, rows),
             valid=valid,
             actions_valid=actions_valid,
             emphasis=None
@@ -248,6 +227,27 @@ class EpisodeStore:
         )
         return batch if self.resident else batch.pin_memory()
 
+    def _rows(self, timelines: Sequence[Timeline], positions: Steps) -> tuple[Tensor, Tensor]:
+        """Return the rows of the fields at positions in timelines, and those of the kinds.
+
+        After a timeline's end, its last step is repeated.
+        """
+        starts = self._first[[timeline.episode for timeline in timelines]][:, None]
+        clipped = [np.minimum(positions, len(timeline) - 1) for timeline in timelines]
+        pairs = list(zip(timelines, clipped, strict=True))
+        steps = np.stack([timeline.steps[at] for timeline, at in pairs])
+        kind_steps = np.stack([timeline.kind_steps[at] for timeline, at in pairs])
+        return (
+            send(starts + torch.from_numpy(steps), self._home),
+            send(starts + torch.from_numpy(kind_steps), self._home),
+        )
+
+    def _instructions_of(self, timelines: Sequence[Timeline]) -> Tensor | None:
+        if self._instructions is None:
+            return None
+        episodes = torch.tensor([timeline.episode for timeline in timelines])
+        return self._take(self._instructions, send(episodes, self._home))
+
     def _take(self, field: Tensor, rows: Tensor) -> Tensor:
         """Return field[rows], copied row by row; in page-locked memory if it has to be sent."""
         shape = (rows.numel(), *field.shape[1:])
@@ -256,6 +256,20 @@ class EpisodeStore:
         )
         torch.index_select(field, 0, rows.flatten(), out=taken)
         return taken.view(*rows.shape, *field.shape[1:])
+
+
+def _joined_observations(episodes: Sequence[EpisodeArrays], features: Features) -> Observation:
+    """Return the observations of all episodes, one after the other, without instructions."""
+    return Observation(
+        proprioception=_joined([episode.state for episode in episodes]),
+        images={
+            view.name: _joined([episode.images[view.name] for episode in episodes])
+            for view in features.views
+        },
+        objects=None
+        if features.objects is None
+        else _joined([episode.objects for episode in episodes if episode.objects is not None]),
+    )
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Tensor:

@@ -41,8 +41,8 @@ NOT_COMPARED = ("git_revision", "training.fused")
 """Settings that may differ when a run is resumed."""
 
 WatchMaker = Callable[[VisuomotorPolicy], Watch]
-"""Prepares the evaluation of a policy in closed loop; refuses a policy that does not fit before the
-first step."""
+"""Prepares the evaluation of a policy in closed loop; refuses, before the first step, a policy that
+does not fit."""
 
 
 class AlreadyTrainedError(FileExistsError):
@@ -90,17 +90,8 @@ def train(
         if first:
             # whatever can be refused has been: from here on the folder belongs to this run
             _write_settings(out, settings)
-        progress = trainer.restore()
-        if trainer.share_of_budget >= 1:
-            if first:
-                trainer.export()  # a kill may have come between the last checkpoint and the policy
-            raise AlreadyTrainedError(
-                f"{out} is trained: its budget is spent. Evaluate it with `chameleon eval {out}`, "
-                "or choose another --out"
-            )
-        if progress.step and first:
-            console.print(f"Going on with {out} at step {progress.step}.", highlight=False)
-        sinks = open_sinks(out, loggers, settings, progress) if first else []
+        _resume(trainer, console)
+        sinks = open_sinks(out, loggers, settings, trainer.progress) if first else []
         try:
             stopped_by = trainer.train(sinks, console)
         finally:
@@ -109,6 +100,21 @@ def train(
         if first and stopped_by is None:
             _report_plain_training(config.training, trainer.progress.step, console)
         return stopped_by
+
+
+def _resume(trainer: Trainer, console: Console) -> None:
+    """Restore the newest checkpoint, or raise AlreadyTrainedError if the budget is spent."""
+    first, out = trainer.accelerator.is_main_process, trainer.run
+    progress = trainer.restore()
+    if trainer.share_of_budget >= 1:
+        if first:
+            trainer.export()  # a kill may have come between the last checkpoint and the policy
+        raise AlreadyTrainedError(
+            f"{out} is trained: its budget is spent. Evaluate it with `chameleon eval {out}`, "
+            "or choose another --out"
+        )
+    if progress.step and first:
+        console.print(f"Going on with {out} at step {progress.step}.", highlight=False)
 
 
 def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
@@ -121,7 +127,11 @@ def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
 
 
 def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
-    """Open datasets; only here and in `_mirror` does training know the benchmark."""
+    """Open datasets, with the answer shown if the run asks for it.
+
+    Here, in `_mirror` and in `_check_augmentation`, Camo is imported only if a setting needs it:
+    other data are trained on without the benchmark's packages.
+    """
     episodes = open_datasets(paths, config.keys)
     if config.tell_answer:
         from chameleon_policy.camo.dataset_variants import AnswerShownEpisodes
@@ -329,7 +339,8 @@ def _report_plain_training(config: TrainingConfig, steps: int, console: Console)
     if steps <= config.plain_steps and (config.varies_pace or config.varies_appearance):
         console.print(
             f"All {steps} steps were plain (--plain-steps {config.plain_steps}): no episode was "
-            "shown at another pace, in the mirror, tinted or warped. Train longer, or give fewer.",
+            "shown at another pace, mirrored, tinted or warped. Train longer, or lower "
+            "--plain-steps.",
             highlight=False,
             soft_wrap=True,
         )
