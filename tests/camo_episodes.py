@@ -17,7 +17,7 @@ WAIT = pose_to_action(DECISION_POSE, 1.0)
 
 
 def wait_until_decision(env: CamoEnv) -> dict[str, Any]:
-    """Hold still until t_d; returns the observation there."""
+    """Hold still until t_d; return the observation there."""
     observation: dict[str, Any] = {}
     while not env.decisions:
         observation, *_ = env.step(WAIT)
@@ -27,7 +27,7 @@ def wait_until_decision(env: CamoEnv) -> dict[str, Any]:
 def play(
     env: CamoEnv, actions: Iterator[np.ndarray]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Step until the episode is over; returns all observations and the last info."""
+    """Step until the episode is over; return all observations and the last info."""
     observations, over, info = [], False, {}
     while not over:
         observation, _, terminated, truncated, info = env.step(next(actions))

@@ -1,4 +1,4 @@
-"""A toy robot for tests of the loop, and sessions that compute in this process."""
+"""A toy robot for tests of the loop, sessions in this process, and a pool without decisions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ToyRobot:
 
 
 class LateSession:
-    """A session whose chunk number n is n, n, ... and arrives after `delay` further ticks."""
+    """A session whose chunk number n consists of n and arrives `delay` ticks after its request."""
 
     def __init__(self, delay: int, horizon: int = 8) -> None:
         self.delay, self.horizon = delay, horizon

@@ -160,7 +160,7 @@ def server_process(
 
 
 class Robot(threading.Thread):
-    """A correct client that plays episodes, at least one, until it is stopped; checks all chunks."""
+    """A correct client that plays episodes, at least one, until it is stopped, and checks them."""
 
     def __init__(self, policy: VisuomotorPolicy, url: str, seed: int, length: int = 12) -> None:
         super().__init__(name=f"robot-{seed}", daemon=True)

@@ -65,7 +65,7 @@ def test_an_oracle_succeeds_in_99_of_100(task: str) -> None:
     )
 
 
-def test_perfect_hands_without_memory_are_at_chance() -> None:
+def test_an_expert_without_memory_is_at_chance() -> None:
     settings = CamoSettings(task="shell-game", observation="state", kind="guess")
     summary = evaluate(OraclePolicy(), settings, evaluation_seeds(FIRST_SEED, 36)).summary
     assert summary.msr.value == 1.0
@@ -73,7 +73,7 @@ def test_perfect_hands_without_memory_are_at_chance() -> None:
     assert summary.dsr.high < 0.7
 
 
-def test_same_seed_same_result_whatever_the_processes() -> None:
+def test_the_number_of_processes_does_not_change_results() -> None:
     policy, seeds = clean_plate_policy(), evaluation_seeds(FIRST_SEED, 3)
     runs = [
         evaluate(policy, CLEAN_PLATE, seeds, steps=3, parallel=2, workers=workers)
@@ -89,15 +89,15 @@ def test_same_seed_same_result_whatever_the_processes() -> None:
     assert not np.array_equal(others.rollouts[0].actions[:5], runs[0].rollouts[0].actions[:5])
 
 
-class Listener(OraclePolicy):
-    """Policy that counts its observations and notes when a chunk is asked for."""
+class CountingPolicy(OraclePolicy):
+    """Policy that counts its observations and notes when a chunk is requested."""
 
     features = Features(
         objects=ObjectSlots(count=1, size=1), proprioception=10, action=10, horizon=8
     )
 
     def __init__(self) -> None:
-        self.planned_at: list[list[int]] = []
+        self.planned_at: list[int] = []
         self.ticks = 0
 
     def observe(self, observation, state):
@@ -105,27 +105,27 @@ class Listener(OraclePolicy):
         return super().observe(observation, state)
 
     def act(self, state, *, steps=None, source=None):
-        self.planned_at.append([self.ticks])
+        self.planned_at.append(self.ticks)
         return state.action.unsqueeze(1).expand(-1, 8, -1)
 
 
 def test_memory_ticks_every_step_and_chunks_end_at_decisions() -> None:
     """Observe once per control step, and plan every fourth one and at the decision."""
-    listener = Listener()
+    policy = CountingPolicy()
     with EnvPool(CLEAN_PLATE, 1, 0) as pool:
-        (rollout,) = roll_out(listener, pool, [FIRST_SEED], executed=4)
+        (rollout,) = roll_out(policy, pool, [FIRST_SEED], executed=4)
         env = CLEAN_PLATE.make_env()
         env.reset(seed=FIRST_SEED)
     # before the first action, and after every one
-    assert listener.ticks == rollout.played.length + 1
-    planned = [tick - 1 for (tick,) in listener.planned_at]
+    assert policy.ticks == rollout.played.length + 1
+    planned = [tick - 1 for tick in policy.planned_at]
     before = [t for t in planned if t < env.decision_step]
     after = [t for t in planned if t >= env.decision_step]
     assert before == list(range(0, env.decision_step, 4))
     assert after == list(range(env.decision_step, rollout.played.length, 4))
 
 
-class Counter(OraclePolicy):
+class StillPolicy(OraclePolicy):
     """Policy that holds still, counts steps in its memory, and notes memory and noise of plans."""
 
     features = Features(
@@ -144,14 +144,14 @@ class Counter(OraclePolicy):
 
 
 def test_an_episode_begins_with_fresh_memory_and_its_own_noise() -> None:
-    """Play three episodes one after the other in one slot: each is as if it were alone."""
+    """Three episodes one after the other in one slot are like three episodes alone."""
     seeds = evaluation_seeds(FIRST_SEED, 3)
     alone = []
     for seed in seeds:
-        policy = Counter()
+        policy = StillPolicy()
         evaluate(policy, CLEAN_PLATE, [seed], parallel=1, workers=0)
         alone += policy.plans
-    together = Counter()
+    together = StillPolicy()
     evaluate(together, CLEAN_PLATE, seeds, parallel=1, workers=0)
     assert together.plans == alone
     assert len({noise for _, noise in alone}) == len(alone)
@@ -197,7 +197,7 @@ def test_a_replay_is_the_episode(tmp_path: Path) -> None:
     assert path.stat().st_size > 1000
 
 
-def test_training_is_watched_on_its_own_seeds(tmp_path: Path) -> None:
+def test_training_seeds_are_watched_during_training(tmp_path: Path) -> None:
     recording = Recording(
         task="clean-plate", episodes=3, observation="state", retention_steps=(3, 4)
     )
@@ -206,7 +206,7 @@ def test_training_is_watched_on_its_own_seeds(tmp_path: Path) -> None:
     metrics = watch_training_seeds([tmp_path / "data"], 2, 0, policy)(policy)
     assert set(metrics) == {"train_msr", "train_dsr", "train_sr"}
     both = watch_training_seeds([tmp_path / "data"] * 2, 1, 0, policy)(policy)
-    # twice the same one
+    # the same recording twice
     assert len(both) == 3 and all(name.endswith(f"_{tmp_path / 'data'}") for name in both)
     record(replace(recording, seed=1, episodes=1), tmp_path / "more")
     both = watch_training_seeds([tmp_path / "data", tmp_path / "more"], 1, 0, policy)(policy)
@@ -306,5 +306,5 @@ def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("right", "shown"), [(0, 0), (1, 1), (57, 29), (184, 92), (185, 93), (187, 94), (200, 100)]
 )
-def test_halves_of_a_per_cent_are_rounded_up(right: int, shown: int) -> None:
+def test_half_per_cents_are_rounded_up(right: int, shown: int) -> None:
     assert percent(right / 200) == shown

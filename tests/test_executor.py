@@ -88,6 +88,7 @@ def test_policies_choose_their_executor() -> None:
 
 
 def act_policy() -> ACTPolicy:
+    """Return an untrained ACT whose actions stay near the table."""
     torch.manual_seed(0)
     low, high = (0.3, -0.3, 0.1, *[-1.0] * 6, 0.0), (0.6, 0.3, 0.4, *[1.0] * 7)
     features = Features(
@@ -97,7 +98,7 @@ def act_policy() -> ACTPolicy:
 
 
 def test_a_rollout_of_act_is_its_ensemble_cleared_at_the_decision() -> None:
-    """The same episode with a table of all chunks over time, and the environment by hand."""
+    """Compare with a table of all chunks over time, in an environment stepped by hand."""
     policy, settings = act_policy(), CamoSettings(task="clean-plate", observation="state")
     with EnvPool(settings, 1, 0) as pool:
         (rollout,) = roll_out(policy, pool, [evaluation_seed(0)])
@@ -119,18 +120,18 @@ def test_a_rollout_of_act_is_its_ensemble_cleared_at_the_decision() -> None:
         assert len(env.decisions) == 1
 
 
-def test_probes_hear_of_decisions_before_they_are_observed() -> None:
-    policy, heard = act_policy(), []
+def test_at_decision_is_called_before_the_decision_is_observed() -> None:
+    policy, calls = act_policy(), []
 
     def note(state: MemoryState, slots: list[int]) -> MemoryState:
-        heard.append((slots, state.steps.tolist()))
+        calls.append((slots, state.steps.tolist()))
         return dataclasses.replace(state, steps=state.steps + 1000)
 
     settings = CamoSettings(task="clean-plate", observation="state")
     with EnvPool(settings, 1, 0) as pool:
         roll_out(policy, pool, [evaluation_seed(0), evaluation_seed(1)], at_decision=note)
-    assert len(heard) == 2
-    for seed, (slots, steps) in enumerate(heard):
+    assert len(calls) == 2
+    for seed, (slots, steps) in enumerate(calls):
         with settings.make_env() as env:
             env.reset(seed=evaluation_seed(seed))
             wait_until_decision(env)

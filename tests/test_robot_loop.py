@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chameleon_policy.camo.settings import CamoSettings
@@ -31,6 +31,8 @@ FAST = LoopSettings(rate=1000, executed=4, blend=0)
 
 
 class FakeTime:
+    """A clock that advances only by `sleep` and by hand."""
+
     def __init__(self) -> None:
         self.now = 100.0
 
@@ -44,7 +46,7 @@ class FakeTime:
 # The clock
 
 
-def test_ticks_come_at_their_times_and_late_ones_are_not_made_up_for() -> None:
+def test_ticks_come_at_their_times_and_missed_ones_are_not_repeated() -> None:
     time = FakeTime()
     clock = Clock(10, now=time, sleep=time.sleep)
     began = []
@@ -59,7 +61,7 @@ def test_ticks_come_at_their_times_and_late_ones_are_not_made_up_for() -> None:
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan"), 5000])
-def test_a_rate_is_a_rate(rate: float) -> None:
+def test_a_wrong_rate_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="--rate must be"):
         Clock(rate)
 
@@ -67,7 +69,7 @@ def test_a_rate_is_a_rate(rate: float) -> None:
 # The plan
 
 
-def test_a_late_chunk_goes_on_where_the_robot_has_got_to() -> None:
+def test_actions_of_a_late_chunk_that_have_passed_are_skipped() -> None:
     plan = Plan(executed=2, blend=0)
     plan.add(np.arange(10.0).reshape(5, 2), requested=3, now=5)
     assert plan.at(4) is None and plan.at(8) is None
@@ -82,7 +84,7 @@ def test_a_new_chunk_takes_over_in_equal_steps() -> None:
     assert plan.at(4)[1] == 4  # type: ignore[index]
 
 
-def test_a_chunk_is_asked_for_when_enough_of_the_last_one_is_carried_out() -> None:
+def test_a_chunk_is_due_after_the_executed_actions() -> None:
     plan = Plan(executed=3, blend=0)
     assert plan.due(0)
     plan.note_request(0)
@@ -94,6 +96,7 @@ def test_a_chunk_is_asked_for_when_enough_of_the_last_one_is_carried_out() -> No
 NUMBERS = st.floats(-10, 10, width=32)
 
 
+@settings(deadline=None)
 @given(
     action=NUMBERS,
     before=NUMBERS,
@@ -101,7 +104,7 @@ NUMBERS = st.floats(-10, 10, width=32)
     high=st.floats(0, 5),
     speed=st.floats(0.1, 5),
 )
-def test_what_is_sent_is_never_too_fast_and_never_further_outside(
+def test_sent_actions_are_never_too_fast_and_never_further_outside(
     action: float, before: float, low: float, high: float, speed: float
 ) -> None:
     limits = Limits(low=(low,), high=(high,), per_second=(speed,))
@@ -115,7 +118,7 @@ def test_what_is_sent_is_never_too_fast_and_never_further_outside(
     assert changed == (abs(expected - action) > 1e-6) or abs(expected - action) < 1e-5
 
 
-def test_limits_come_from_a_file_and_wrong_ones_are_refused(tmp_path: Path) -> None:
+def test_limits_are_read_from_a_file_and_wrong_ones_are_refused(tmp_path: Path) -> None:
     path, names, default = tmp_path / "limits.json", ("x", "y"), Limits.none(2)
     path.write_text(json.dumps({"y": {"low": 0, "high": 1, "per_second": 0.5}}))
     read = Limits.read(path, names, default)
@@ -144,7 +147,7 @@ def test_the_memory_gets_every_tick_however_late_chunks_are(delay: int) -> None:
     assert len(session.ticks) == len(robot.sent) == 40 and episode.timings.missed_memory == 0
     assert session.asked[:2] == ([0, 4] if delay < 4 else [0, delay])
     numbers = [int(action[0]) for action in robot.sent]
-    # Chunk n holds the number n from the tick on at which it came.
+    # Chunk n consists of the number n and counts from the tick at which it arrived.
     expected = [
         max((n for n, asked in enumerate(session.asked) if asked + delay <= tick), default=0)
         for tick in range(40)
@@ -158,7 +161,7 @@ def test_the_memory_gets_every_tick_however_late_chunks_are(delay: int) -> None:
     ) == (delay == 6)
 
 
-def test_a_chunk_that_never_comes_leaves_the_robot_where_it_is() -> None:
+def test_without_a_new_chunk_the_robot_holds_still() -> None:
     robot, session = ToyRobot(30), LateSession(0)
     first = session.act_soon
     session.act_soon = lambda steps=None: first(steps=steps) if len(session.asked) < 1 else Future()  # type: ignore[method-assign]
@@ -167,7 +170,7 @@ def test_a_chunk_that_never_comes_leaves_the_robot_where_it_is() -> None:
     assert len({tuple(action) for action in robot.sent}) == 1
 
 
-def test_with_patience_the_loop_does_what_an_evaluation_does() -> None:
+def test_with_patience_the_actions_are_those_of_a_rollout() -> None:
     """The same actions as a rollout in one process, to the last bit, with the same seed and noise.
 
     Robots know of no decisions: in the rollout, too, chunks are carried out over them.
@@ -219,7 +222,7 @@ def test_a_silent_server_stops_the_robot() -> None:
     assert len(robot.sent) < 100
 
 
-def test_numbers_that_are_none_stop_the_robot() -> None:
+def test_actions_that_are_not_finite_stop_the_robot() -> None:
     robot, session = ToyRobot(10), LateSession(0)
     session.act_soon = lambda steps=None: done(np.full((8, 2), np.nan, np.float32))  # type: ignore[method-assign]
     episode = play(robot, session, FAST, Limits.none(2))
@@ -228,7 +231,7 @@ def test_numbers_that_are_none_stop_the_robot() -> None:
     )
 
 
-def test_an_error_of_the_robot_stops_it_and_what_was_done_is_kept() -> None:
+def test_an_error_of_the_robot_stops_it_and_the_episode_is_kept() -> None:
     robot = ToyRobot(10)
     seen = robot.observe
     robot.observe = lambda: seen() if len(robot.sent) < 3 else 1 / 0  # type: ignore[method-assign, assignment, return-value]
@@ -244,7 +247,7 @@ def test_an_error_of_the_robot_stops_it_and_what_was_done_is_kept() -> None:
     assert "could not be stopped" in episode.error.__notes__[0]  # type: ignore[union-attr]
 
 
-def test_whoever_wants_it_stopped_is_heard_between_two_ticks() -> None:
+def test_the_robot_is_stopped_on_request_between_two_ticks() -> None:
     robot = ToyRobot(100)
     episode = play(
         robot, LateSession(0), FAST, Limits.none(2), interrupted=lambda: len(robot.sent) == 6
@@ -252,7 +255,7 @@ def test_whoever_wants_it_stopped_is_heard_between_two_ticks() -> None:
     assert robot.stopped == 1 and episode.stopped == "interrupted" and len(episode.actions) == 6
 
 
-def test_pictures_are_kept_only_for_a_recording() -> None:
+def test_observations_are_kept_only_for_a_recording() -> None:
     episode = play(ToyRobot(20), LateSession(0), FAST, Limits.none(2), keep_observations=False)
     assert (
         not episode.observations
@@ -275,12 +278,12 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
         LoopSettings(**{"rate": 10, "executed": 4, **wrong})
 
 
-# What remains of it
+# Recordings and reports
 
 
-def test_what_the_robot_did_is_a_dataset(tmp_path: Path) -> None:
+def test_episodes_are_recorded_as_a_dataset(tmp_path: Path) -> None:
     robot = ToyRobot(12)
-    recording = RobotRecording(tmp_path / "did", robot, 10)
+    recording = RobotRecording(tmp_path / "data", robot, 10)
     episodes = []
     for length in (12, 7):
         robot.length = length
@@ -288,7 +291,7 @@ def test_what_the_robot_did_is_a_dataset(tmp_path: Path) -> None:
         episodes.append(play(robot, LateSession(1), FAST, Limits.none(2)))
         recording.add(episodes[-1])
     assert recording.finish() == 2
-    dataset = RecordedDataset(tmp_path / "did")
+    dataset = RecordedDataset(tmp_path / "data")
     assert dataset.schema.fps == 10 and dataset.schema.vectors["action"] == ("x", "y")
     for index, episode in enumerate(episodes):
         np.testing.assert_array_equal(dataset.vectors(index)["action"], np.stack(episode.actions))
@@ -297,10 +300,10 @@ def test_what_the_robot_did_is_a_dataset(tmp_path: Path) -> None:
         shown = dataset.frames(index, "front").mean(axis=(1, 2, 3))
         assert np.abs(shown - np.arange(len(shown))).max() < 3
     with pytest.raises(FileExistsError, match="choose another --record"):
-        RobotRecording(tmp_path / "did", robot, 10)
+        RobotRecording(tmp_path / "data", robot, 10)
 
 
-def test_the_report_counts_and_orders(tmp_path: Path) -> None:
+def test_the_report_counts_ticks_and_orders_percentiles() -> None:
     episodes = [
         play(
             ToyRobot(20),
@@ -320,7 +323,7 @@ def test_the_report_counts_and_orders(tmp_path: Path) -> None:
 
 
 class FakeArm:
-    """What LeRobot calls a robot: names to numbers, and pictures."""
+    """A robot with the interface of LeRobot: named numbers and images."""
 
     name = "fake_arm"
     observation_features: ClassVar = {
@@ -371,7 +374,7 @@ def test_a_robot_of_lerobot_moves_and_stops_where_it_is() -> None:
     arm.get_observation = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
     arm.place = {}
     with pytest.raises(ZeroDivisionError):
-        robot.stop()  # a camera is gone: the arm is told to hold still all the same
+        robot.stop()  # a camera fails: the arm must hold still all the same
     assert arm.place == {"a.pos": 5, "b.pos": 6}
     robot.close()
     assert not arm.connected

@@ -1,4 +1,4 @@
-"""`chameleon run` with a server: it acts like an evaluation, and ends well after errors."""
+"""`chameleon run` with a server: it acts like an evaluation, and errors end it properly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def url(policy: ChameleonPolicy) -> Iterator[str]:
         yield address
 
 
-def test_with_patience_it_does_what_an_evaluation_does(policy: ChameleonPolicy, url: str) -> None:
+def test_with_patience_the_actions_are_those_of_rollouts(policy: ChameleonPolicy, url: str) -> None:
     """Two episodes have the actions, to the last bit, and the scores of rollouts without a server.
 
     Robots know of no decisions: in the rollouts, too, chunks are carried out over them.
@@ -57,16 +57,17 @@ def test_with_patience_it_does_what_an_evaluation_does(policy: ChameleonPolicy, 
     with Client(url) as client:
         assert camo_settings(client.metadata, "clean-plate") == SETTINGS
         robot = CamoSim(SETTINGS, SEED)
-        done = run_episodes(robot, client, loop, Limits.none(10), episodes=2, first_seed=SEED)
+        run = run_episodes(robot, client, loop, Limits.none(10), episodes=2, first_seed=SEED)
         robot.close()
-    assert done.stopped is None and done.evaluation is not None
-    for mine, theirs in zip(done.evaluation.rollouts, expected, strict=True):
-        np.testing.assert_array_equal(mine.actions, theirs.actions)
-        assert mine.played == theirs.played
-    assert [timings.missed_memory for timings in done.timings] == [0, 0]
+    assert run.stopped is None and run.evaluation is not None
+    for rollout, other in zip(run.evaluation.rollouts, expected, strict=True):
+        np.testing.assert_array_equal(rollout.actions, other.actions)
+        assert rollout.played == other.played
+    assert [timings.missed_memory for timings in run.timings] == [0, 0]
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    """Run `chameleon run` in this process and return its exit status."""
     monkeypatch.setattr(sys, "argv", ["chameleon", "run", *map(str, words)])
     try:
         main()
@@ -78,7 +79,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 def test_the_command_plays_records_and_reports(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, scores = tmp_path / "did", tmp_path / "run.json"
+    out, scores = tmp_path / "data", tmp_path / "run.json"
     words = ("--server", url, "--task", "clean-plate", "--rate", 200, "--steps", 1, "--timeout", 60)
     assert (
         command(monkeypatch, *words, "--record", out, "--json", scores, "--first-seed", SEED) == 0
@@ -136,7 +137,7 @@ def test_the_command_plays_records_and_reports(
         ),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_wrong_options_are_reported(
     words: tuple[str, ...],
     message: str,
     url: str,
@@ -147,7 +148,7 @@ def test_what_is_wrong_is_said(
     assert message in capsys.readouterr().err
 
 
-def test_nobody_there_is_said(
+def test_a_missing_server_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(monkeypatch, "--server", "ws://127.0.0.1:9", "--task", "clean-plate") == 2
@@ -156,7 +157,7 @@ def test_nobody_there_is_said(
     assert "expected an address such as ws://127.0.0.1:8765" in capsys.readouterr().err
 
 
-def test_ctrl_c_stops_the_robot_and_what_was_done_is_kept(
+def test_ctrl_c_stops_the_robot_and_keeps_the_recording(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     step, ticks = CamoSim.send, []
@@ -182,12 +183,12 @@ def test_ctrl_c_stops_the_robot_and_what_was_done_is_kept(
         "--episodes",
         3,
     )
-    assert command(monkeypatch, *words, "--record", tmp_path / "did") == 130
+    assert command(monkeypatch, *words, "--record", tmp_path / "data") == 130
     assert "the robot was stopped after 7 ticks: interrupted" in capsys.readouterr().err
-    assert len(RecordedDataset(tmp_path / "did").vectors(0)["action"]) == 7
+    assert len(RecordedDataset(tmp_path / "data").vectors(0)["action"]) == 7
 
 
-def test_a_server_that_goes_away_ends_the_run_and_what_was_done_is_kept(
+def test_a_stopped_server_ends_the_run_and_keeps_the_recording(
     policy: ChameleonPolicy,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -204,8 +205,9 @@ def test_a_server_that_goes_away_ends_the_run_and_what_was_done_is_kept(
         step(robot, action)
 
     monkeypatch.setattr(CamoSim, "send", send)
-    words = ("--task", "clean-plate", "--rate", 50, "--steps", 1, "--record", tmp_path / "did")
+    words = ("--task", "clean-plate", "--rate", 50, "--steps", 1, "--timeout", 60)
+    words = (*words, "--record", tmp_path / "data")
     assert command(monkeypatch, "--server", address, *words) == 2
     error = capsys.readouterr().err
     assert "the robot was stopped after" in error and "ConnectionLost" in error
-    assert 5 <= len(RecordedDataset(tmp_path / "did").vectors(0)["action"]) < 60
+    assert 5 <= len(RecordedDataset(tmp_path / "data").vectors(0)["action"]) < 60
