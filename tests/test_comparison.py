@@ -26,6 +26,7 @@ from chameleon_policy.report.comparison.rendering import (
     page,
 )
 from chameleon_policy.report.paper import TABLE_1
+from chameleon_policy.suite import SUITES
 
 
 def cells(table: Comparison, name: str) -> dict[str, str]:
@@ -336,3 +337,21 @@ def test_a_page_of_tables_needs_no_matplotlib() -> None:
         "assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_tables_of_another_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A suite without decisions has success rates alone, and no numbers of the paper."""
+    monkeypatch.setitem(SUITES, "toy", "toy_suite:TOY")
+    here = {"task": "lit", "trained_on": ["lit"], "observation": "state", "image_size": None}
+    rows = [row(outcomes="sssf", **here), row("lstm", outcomes="sfff", **here)]
+    draw_tables(tmp_path / "toy-table.json", rows, Console(width=200), "toy")
+    (table,) = comparisons(rows, "toy")
+    assert [str(heading) for heading in table.headings[3:5]] == ["lit SR", "Average SR"]
+    ours = cells(table, "Chameleon")
+    assert ours["lit SR"] == ours["Average SR"] == interval(Rate.of(3, 4))
+    assert cells(table, "LSTM")["Against Chameleon SR, points"] == "-50 (4 pairs)"
+    assert not any("MSR" in note or "Paper" in note for note in table.notes)
+    assert "Toy: methods compared" in (tmp_path / "toy-table.html").read_text()
+    assert "75" in capsys.readouterr().out

@@ -45,10 +45,10 @@ def main(
     folder = out or Path("runs") / f"bench-{config.suite}"
     workspace = Workspace(out=folder, command=typed(), device=device, workers=workers)
     if table_only:
-        draw_tables(rows.path, rows.rows, workspace.console)
+        draw_tables(rows.path, rows.rows, workspace.console, config.suite)
         return
     try:
         run_bench(config, workspace, rows, side_by_side)
     finally:  # draw the rows so far, even if something failed
         if rows.rows:
-            draw_tables(rows.path, rows.rows, workspace.console)
+            draw_tables(rows.path, rows.rows, workspace.console, config.suite)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Self
 
-from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.rates import percent
 from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Comparison, Heading, Line
 from chameleon_policy.report.comparison.choices import choices_comparison
@@ -30,7 +29,9 @@ from chameleon_policy.report.paper import (
     SHARED,
     TABLE_1,
 )
+from chameleon_policy.suite import DEFAULT_SUITE, Suite, suite_named
 
+PAPER_TITLE = "Table 1 of the paper"
 FACTS = (Heading("Method"), Heading("Parameters, M"), Heading("Seeds"))
 AVERAGED = ("dsr", "msr", "sr")
 BASELINES = SECTIONS["Matched imitation baselines"]
@@ -87,70 +88,99 @@ class Setting:
 class Layout:
     """The columns of a table."""
 
-    tasks: tuple[str, ...]
+    chances: dict[str, float | None]
+    """Task -> DSR of a guess; None for a task without a decision to remember."""
     scores: tuple[str, ...]
-    """Names of `Rates` to show of each task."""
+    """Names of `Rates` to show of each task with a decision; the others have an SR only."""
     averages: bool
-    """Whether averages over the tasks stand next to the paper's."""
+    """Whether there are averages over the tasks."""
     against: bool
     """Whether methods are compared with the reference, episode by episode."""
 
     @classmethod
-    def of(cls, setting: Setting, rows: Iterable[Row]) -> Self:
+    def of(cls, suite: Suite, setting: Setting, rows: Iterable[Row]) -> Self:
         """Return the columns for the rows of a setting.
 
-        Unless all tasks were played there is no average, and none of the paper's to compare with.
+        Unless all tasks of the suite were played there are no averages.
         """
         seen = {row["task"] for row in rows}
-        played = tuple(task for task in TASKS if task in seen)
+        chances = {task: suite.task(task).summarise([]).chance for task in suite.tasks}
+        played = {task: chance for task, chance in chances.items() if task in seen}
         if setting.told:
             return cls(played, ("msr", "sr"), averages=False, against=False)
-        if len(setting.trained_on) == len(TASKS) or len(played) == len(TASKS):
-            return cls(tuple(TASKS), ("dsr", "sr"), averages=True, against=True)
+        if len(setting.trained_on) == len(chances) or len(played) == len(chances):
+            return cls(chances, ("dsr", "sr"), averages=True, against=True)
         return cls(played, ("dsr", "msr", "sr"), averages=False, against=True)
+
+    @property
+    def averaged(self) -> tuple[str, ...]:
+        """Names of `Rates` to average: those that all tasks have."""
+        if not self.averages:
+            return ()
+        return ("sr",) if None in self.chances.values() else AVERAGED
+
+    @property
+    def paper(self) -> bool:
+        """Whether the paper has averages over these tasks."""
+        return self.averages and tuple(self.chances) == PAPER_TASKS
 
     def headings(self) -> tuple[Heading, ...]:
         """Return the headings of all columns."""
         found = list(FACTS)
-        for task in self.tasks:
-            chance = Fraction(task_named(task)().chance).limit_denominator(1000)
-            labels = {"dsr": f"DSR (chance {chance})", "msr": "MSR", "sr": "SR"}
-            found += [Heading(task, labels[name]) for name in self.scores]
-        if self.averages:
-            found += [
-                Heading(group, name.upper()) for group in ("Average", "Paper") for name in AVERAGED
-            ]
+        for task, chance in self.chances.items():
+            labels = {name: name.upper() for name in self.scores_of(task)}
+            if chance is not None and "dsr" in labels:
+                labels["dsr"] = f"DSR (chance {Fraction(chance).limit_denominator(1000)})"
+            found += [Heading(task, label) for label in labels.values()]
+        found += [Heading("Average", name.upper()) for name in self.averaged]
+        if self.paper:
+            found += [Heading("Paper", name.upper()) for name in AVERAGED]
         if self.against:
             found += [Heading("Against Chameleon", name) for name in ("SR, points", "p")]
         return tuple(found)
+
+    def scores_of(self, task: str) -> tuple[str, ...]:
+        """Return the names of `Rates` to show of a task."""
+        return ("sr",) if self.chances[task] is None else self.scores
 
     def line(self, method: str, rows: list[Row], reference: list[Row]) -> Line:
         """Return the line of a method; `reference` are the rows that it is compared with."""
         by_task = _by_task(rows)
         cells = _facts(method, rows)
-        for task in self.tasks:
+        for task in self.chances:
             found = by_task.get(task)
             cells += [
-                Cell.of(getattr(found, name)) if found else Cell(NOT_RUN) for name in self.scores
+                Cell.of(getattr(found, name)) if found else Cell(NOT_RUN)
+                for name in self.scores_of(task)
             ]
-        if self.averages:
-            cells += _averages(by_task) + _published(method)
+        cells += self._averages(by_task)
+        if self.paper:
+            cells += _published(method)
         if self.against:
             cells += _against(method, rows, reference)
         return Line(tuple(cells), emphasised=method == REFERENCE)
 
+    def _averages(self, by_task: Mapping[str, Rates]) -> list[Cell]:
+        if not by_task.keys() >= self.chances.keys():
+            return [Cell(NOT_RUN)] * len(self.averaged)
+        mean = average_rates(by_task[task] for task in self.chances)
+        return [Cell.of(getattr(mean, name)) for name in self.averaged]
 
-def comparisons(rows: Iterable[Row]) -> list[Comparison]:
-    """Return the tables of every setting and, as the last one, the paper's.
+
+def comparisons(rows: Iterable[Row], suite: str = DEFAULT_SUITE) -> list[Comparison]:
+    """Return the tables of every setting and, for the tasks of the paper, its own as the last one.
 
     Settings in which the answer is given come after the others.
     """
+    known = suite_named(suite)
     settings: dict[Setting, list[Row]] = {}
     for row in rows:
         settings.setdefault(Setting.of(row), []).append(row)
     ordered = sorted(settings.items(), key=lambda item: item[0].told)
-    ours = (table for setting, found in ordered for table in _compare(setting, _longest(found)))
-    return [*ours, paper_comparison()]
+    ours = [
+        table for setting, found in ordered for table in _compare(known, setting, _longest(found))
+    ]
+    return [*ours, paper_comparison()] if known.tasks == PAPER_TASKS else ours
 
 
 def _longest(rows: Iterable[Row]) -> list[Row]:
@@ -163,11 +193,11 @@ def _longest(rows: Iterable[Row]) -> list[Row]:
     return list(best.values())
 
 
-def _compare(setting: Setting, rows: list[Row]) -> list[Comparison]:
+def _compare(suite: Suite, setting: Setting, rows: list[Row]) -> list[Comparison]:
     by_method: dict[str, list[Row]] = {}
     for row in rows:
         by_method.setdefault(row["method"], []).append(row)
-    layout, methods = Layout.of(setting, rows), _sections(by_method)
+    layout, methods = Layout.of(suite, setting, rows), _sections(by_method)
     if setting.told:  # a policy with a memory need not be tried without one
         methods = {
             title: tuple(each for each in listed if each in by_method or each in BASELINES)
@@ -182,7 +212,9 @@ def _compare(setting: Setting, rows: list[Row]) -> list[Comparison]:
     scores = Comparison(str(setting), layout.headings(), sections, _notes(layout, rows))
     if setting.told:
         return [scores]
-    choices = (choices_comparison(str(setting), task, methods, by_method) for task in layout.tasks)
+    choices = (
+        choices_comparison(str(setting), task, methods, by_method) for task in layout.chances
+    )
     return [scores, *(table for table in choices if table is not None)]
 
 
@@ -219,13 +251,6 @@ def _span(values: Sequence[object]) -> str:
     return f"{values[0]}" if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
-def _averages(by_task: Mapping[str, Rates]) -> list[Cell]:
-    if not by_task.keys() >= TASKS.keys():
-        return [Cell(NOT_RUN)] * len(AVERAGED)
-    mean = average_rates(by_task[task] for task in TASKS)
-    return [Cell.of(getattr(mean, name)) for name in AVERAGED]
-
-
 def _published(method: str) -> list[Cell]:
     if method not in TABLE_1:
         return [Cell("not in it")] * len(AVERAGED)
@@ -255,13 +280,18 @@ def _notes(layout: Layout, rows: Sequence[Row]) -> tuple[str, ...]:
     played = _span(sorted({row["episodes"] for row in rows}))
     notes = [
         f"In per cent. {played} held-out episodes of each task and training; the episodes of "
-        "several trainings are pooled.",
-        "MSR: the manipulation counts, whatever was chosen. DSR: of those, the choice is right "
-        "(- where none counts). SR: both.",
-        "In brackets 95 % intervals over episodes, not over trainings: Wilson's for a task, "
-        "MOVER's for an average.",
+        "several trainings are pooled."
     ]
-    if layout.averages:
+    if any(chance is not None for chance in layout.chances.values()):
+        notes.append(
+            "MSR: the manipulation counts, whatever was chosen. DSR: of those, the choice is right "
+            "(- where none counts). SR: both."
+        )
+    notes.append(
+        "In brackets 95 % intervals over episodes, not over trainings: Wilson's for a task, "
+        "MOVER's for an average."
+    )
+    if layout.paper:
         notes.append(
             "Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands "
             "beside both."
@@ -296,6 +326,4 @@ def paper_comparison() -> Comparison:
             numbers = [*(value for pair in row.tasks for value in pair), row.dsr, row.msr, row.sr]
             cells = (Cell(name), *(Cell(f"{number:.1f}", share=number / 100) for number in numbers))
             sections.setdefault(title, []).append(Line(cells, emphasised=method == REFERENCE))
-    return Comparison(
-        "Table 1 of the paper", headings, sections, ("In per cent, as it is printed there.",)
-    )
+    return Comparison(PAPER_TITLE, headings, sections, ("In per cent, as it is printed there.",))

@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from chameleon_policy.camo import TASKS
 from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Comparison, Line
-from chameleon_policy.report.comparison.methods import comparisons
+from chameleon_policy.report.comparison.methods import PAPER_TITLE, comparisons
 from chameleon_policy.report.comparison.outcomes import Row
 from chameleon_policy.report.pages import render
+from chameleon_policy.suite import DEFAULT_SUITE, suite_named
 
-DISPENSABLE = ("Parameters, M", "Seeds", "Paper", *TASKS)
-"""Groups of columns, in the order in which a narrow terminal leaves them out."""
+DISPENSABLE = ("Parameters, M", "Seeds", "Paper")
+"""Groups of columns that a narrow terminal leaves out, in this order; then those of the tasks."""
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "%": r"\%",
@@ -36,21 +36,24 @@ LATEX_HEAD = (
 )
 
 
-def draw_tables(results: Path, rows: Sequence[Row], console: Console) -> None:
+def draw_tables(
+    results: Path, rows: Sequence[Row], console: Console, suite: str = DEFAULT_SUITE
+) -> None:
     """Print the tables, and write them next to the results as .md, .tex and .html."""
     if not rows:
         raise ValueError(
             f"{results} has no rows to draw; run the bench first, without --table-only"
         )
-    tables = comparisons(rows)
-    contents = {".md": markdown(tables), ".tex": latex(tables), ".html": page(tables)}
+    tables = comparisons(rows, suite)
+    contents = {".md": markdown(tables), ".tex": latex(tables), ".html": page(tables, suite)}
     for ending, content in contents.items():
         path = results.with_suffix(ending)
         unfinished = path.with_name(f".{path.name}.unfinished")
         unfinished.write_text(content)
         unfinished.replace(path)
-    for table in tables[:-1]:  # the last one is the paper's
-        console.print(terminal_table(table, console.width))
+    for table in tables:
+        if table.title != PAPER_TITLE:
+            console.print(terminal_table(table, console.width, suite_named(suite).tasks))
     console.print(
         f"Tables: {results.with_suffix('')}{{{','.join(contents)}}}",
         highlight=False,
@@ -58,11 +61,10 @@ def draw_tables(results: Path, rows: Sequence[Row], console: Console) -> None:
     )
 
 
-def page(tables: Sequence[Comparison]) -> str:
+def page(tables: Sequence[Comparison], suite: str = DEFAULT_SUITE) -> str:
     """Return one HTML page with all tables, which needs no network."""
-    return render(
-        "comparison.html", title="Camo: methods compared", tables=tables, not_run=NOT_RUN, facts=()
-    )
+    title = f"{suite.capitalize()}: methods compared"
+    return render("comparison.html", title=title, tables=tables, not_run=NOT_RUN, facts=())
 
 
 def markdown(tables: Sequence[Comparison]) -> str:
@@ -144,10 +146,10 @@ def _latex_cell(cell: Cell) -> str:
     return rf"\shortstack{{{value}\\{{\tiny {escape_latex(cell.detail)}}}}}"
 
 
-def terminal_table(comparison: Comparison, width: int) -> Table:
+def terminal_table(comparison: Comparison, width: int, tasks: Sequence[str]) -> Table:
     """Return a table for so many letters: a group of columns shares one, without intervals."""
     groups = comparison.groups()
-    for name in DISPENSABLE:
+    for name in (*DISPENSABLE, *tasks):
         if sum(_width(comparison, indices) + 3 for indices in groups.values()) + 1 > width:
             groups.pop(name, None)
     table = Table(title=comparison.title)
