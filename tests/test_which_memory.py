@@ -67,7 +67,7 @@ def test_every_part_is_emptied_when_the_robot_may_act(
     env = CamoEnv("clean-plate", observation="state")
     env.reset(seed=FIRST_SEED)
     wait_until_decision(env)
-    # `decisions` counts the observations before each decision, as the memory does.
+    # t_d is also the number of observations before it; the one at t_d is still to come.
     assert decisions == [(parts, env.decisions) for parts in EMPTIED.values()]
 
 
