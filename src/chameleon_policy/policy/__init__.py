@@ -2,11 +2,12 @@
 
 The model, in the order to read it with the paper:
 
-    visual -> event_tokens -> attention -> ssm -> memory -> control_jepa -> action_flow -> chameleon
+    observation -> event_tokens -> ssm -> memory -> control_jepa -> action_flow -> chameleon
 
-Inputs are described in features and observation. What Chameleon shares with the methods it is
-compared with is in targets and visuomotor, including the loss of Eq. 16 and the sum of Eq. 17.
-Everything here is the plain reference; a faster implementation for GPUs is separate.
+Its building blocks are visual (the image encoder) and attention (the transformer block). What
+Chameleon shares with the methods it is compared with is in targets and visuomotor, including the
+loss of Eq. 16 and the sum of Eq. 17. Everything here is the plain reference; a faster
+implementation for GPUs is separate.
 
 Dimension letters, everywhere: B batch, T time, V views, N tokens, D width, H horizon, A action, P
 proprioception. (In `ssm.py`, S streams and P channels of a head.) The mapping from the paper's

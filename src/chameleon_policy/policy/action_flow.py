@@ -42,7 +42,7 @@ def sinusoid(positions: Tensor, width: int) -> Tensor:
 
 
 def _at_least_float32(tensor: Tensor) -> torch.dtype:
-    """Return a type for flow time: bfloat16 would be off by whole periods of the sinusoid."""
+    """Return a type for flow time; in bfloat16 it would be off by periods of the sinusoid."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
@@ -127,7 +127,8 @@ class ActionFlow(nn.Module):
         """Sample normalised action chunks (B H A) for working states (B D) by Euler integration."""
         chunk = self.source(working, steps, source, generator)
         context = self.condition(working)
-        kind, batch = _at_least_float32(chunk), chunk.shape[0]  # len() would fix it in an export
+        # Not len(chunk), which would fix the batch size of an exported program.
+        kind, batch = _at_least_float32(chunk), chunk.shape[0]
         for step in range(steps):
             flow_time = torch.full((batch,), step / steps, dtype=kind, device=chunk.device)
             chunk = chunk + (self.endpoint(chunk, flow_time, context) - chunk) / (steps - step)

@@ -77,8 +77,8 @@ class TransformerBlock(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return what `forward` does, and the tokens' own key-values (... M 2D)."""
         query, own = self.attention.project(self.attention_norm(tokens))
-        seen = own if context is None else torch.cat([context, own], dim=-2)
-        tokens = tokens + self.attention.output(attend(query, seen, self.attention.heads))
+        sources = own if context is None else torch.cat([context, own], dim=-2)
+        tokens = tokens + self.attention.output(attend(query, sources, self.attention.heads))
         return tokens + self.feedforward(tokens), own
 
     def keys_and_values(self, tokens: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from chameleon_policy.policy.features import Features, View
+from chameleon_policy.policy.features import Features, Language, View
 from chameleon_policy.policy.observation import EpisodeBatch, Observation
+from chameleon_policy.policy.state import MemoryState
 
 
 def check_batch(batch: EpisodeBatch, features: Features, *, values: bool = True) -> None:
@@ -35,7 +36,7 @@ def check_batch(batch: EpisodeBatch, features: Features, *, values: bool = True)
     elif shape[1] != time:
         raise ValueError(
             f"actions: {shape[1]} steps of actions for {time} steps of observations; "
-            "give `actions_valid` to say which of them are real"
+            "give `actions_valid` to mark the real ones"
         )
     if batch.emphasis is not None:
         _check_shape("emphasis", batch.emphasis, (episodes, time))
@@ -79,32 +80,45 @@ def check_observation(
             observation.objects,
             (*leading, features.objects.count, features.objects.size),
         )
-    if features.language is None and observation.instruction is not None:
-        raise ValueError(
-            "instruction: this policy was built without language (features.language is None) and "
-            "uses a learned null "
-            "token; leave `instruction` out, or build a policy whose features have a Language"
-        )
-    if features.language is not None:
-        if observation.instruction is None:
-            raise ValueError(
-                "instruction: this policy expects an embedding for every episode; for a missing "
-                "instruction pass the "
-                "embedding of the empty string, "
-                f'InstructionEncoder("{features.language.encoder}").embed([""])'
-            )
-        if isinstance(observation.instruction, str):
-            raise ValueError(
-                f"instruction: expected an embedding, got the text {observation.instruction!r}; "
-                f'use InstructionEncoder("{features.language.encoder}").embed([text])'
-            )
-        _check_shape("instruction", observation.instruction, (leading[0], features.language.width))
+    _check_instruction(observation.instruction, features.language, leading[0])
     if values:
         _check_finite("proprioception", observation.proprioception)
         if observation.objects is not None:
             _check_finite("objects", observation.objects)
         if observation.instruction is not None:
             _check_finite("instruction", observation.instruction)
+
+
+def check_state(
+    state: MemoryState, signature: str, device: torch.device, batch_size: int | None = None
+) -> None:
+    """Raise a ValueError if a memory state does not fit a policy.
+
+    `signature` and `device` are those of the policy; without a `batch_size` any is accepted.
+    """
+    if not isinstance(state, MemoryState):
+        raise ValueError(
+            f"state: expected a MemoryState, got {type(state).__name__}; begin with "
+            "policy.initial_state()"
+        )
+    batch_size = len(state) if batch_size is None else batch_size
+    if state.signature != signature:
+        raise ValueError(
+            "state: it belongs to a policy of another architecture, other features or other "
+            f"statistics (signature {state.signature}, this policy has {signature}); "
+            f"make one with policy.initial_state({batch_size})"
+        )
+    if state.working.device != device:
+        raise ValueError(
+            f"state: it is on {state.working.device}, the policy on {device}; "
+            f'move it with state.to("{device}")'
+        )
+    if len(state) != batch_size:
+        raise ValueError(
+            f"state: it holds the memory of {len(state)} episodes, the observation has "
+            f"{batch_size}; slice it (state[i:j]), join several (MemoryState.cat), or make one "
+            f"with policy.initial_state({batch_size})"
+        )
 
 
 def _named(names: list[str]) -> str:
@@ -114,6 +128,29 @@ def _named(names: list[str]) -> str:
 def _difference(word: str, names: list[str], others: list[str]) -> str:
     rest = [name for name in names if name not in others]
     return f"; {word}: {', '.join(rest)}" if rest else ""
+
+
+def _check_instruction(value: Tensor | None, language: Language | None, episodes: int) -> None:
+    if language is None:
+        if value is not None:
+            raise ValueError(
+                "instruction: this policy was built without language (features.language is None) "
+                "and uses a learned null token; leave `instruction` out, or build a policy whose "
+                "features have a Language"
+            )
+        return
+    if value is None:
+        raise ValueError(
+            "instruction: this policy expects an embedding for every episode; for a missing "
+            "instruction pass the embedding of the empty string, "
+            f'InstructionEncoder("{language.encoder}").embed([""])'
+        )
+    if isinstance(value, str):
+        raise ValueError(
+            f"instruction: expected an embedding, got the text {value!r}; "
+            f'use InstructionEncoder("{language.encoder}").embed([text])'
+        )
+    _check_shape("instruction", value, (episodes, language.width))
 
 
 def _check_presence(name: str, value: Tensor | None, expected: bool) -> None:
@@ -129,21 +166,20 @@ def check_rank(name: str, tensor: Tensor, dimensions: int) -> None:
     """Raise a ValueError if a tensor does not have this number of dimensions."""
     _check_tensor(name, tensor)
     if tensor.dim() != dimensions:
-        wanted = {2: "(batch, size)", 3: "(batch, time, size)"}[dimensions]
+        expected = {2: "(batch, size)", 3: "(batch, time, size)"}[dimensions]
         hint = (
             "; add the batch dimension with unsqueeze(0), or use Observation.single"
             if tensor.dim() == 1
             else ""
         )
-        raise ValueError(f"{name}: expected the shape {wanted}, got {tuple(tensor.shape)}{hint}")
+        raise ValueError(f"{name}: expected the shape {expected}, got {tuple(tensor.shape)}{hint}")
 
 
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise ValueError(
             f"{name}: expected a torch.Tensor, got {type(value).__name__}; for one robot's arrays "
-            "use "
-            "Observation.single(...), otherwise torch.as_tensor"
+            "use Observation.single(...), otherwise torch.as_tensor"
         )
 
 
@@ -181,8 +217,7 @@ def _check_emphasis(emphasis: Tensor, valid: Tensor) -> None:
         bad = (~usable).nonzero().flatten().tolist()
         raise ValueError(
             "emphasis: expected finite numbers, none negative, and some above zero on valid time "
-            "steps; "
-            f"episodes {bad} of the batch have none such"
+            f"steps; got others in episodes {bad} of the batch"
         )
 
 

@@ -56,13 +56,11 @@ class SSMConfig:
     """Width of the causal convolution before the recurrence."""
     half_life: tuple[float, float]
     """Shortest and longest half-life at initialisation, in control steps, spread evenly in log over
-    the heads. They hold for the mean clock over inputs of unit variance, without a limit; on a
-    constant input a head may differ much.
+    the heads. They hold for the mean of Delta over inputs of unit variance, without a limit; on a
+    constant input the half-life of a head may be far from this.
     """
     half_life_limit: float | None = None
-    """H_max: no head ever keeps more than half of its state over so many steps, whatever the input;
-    None: no limit.
-    """
+    """H_max in steps: the longest half-life of any head, whatever the input; None: no limit."""
     selectivity: float = 3.0
     """Standard deviation of the input of softplus that makes Delta, at initialisation and over
     inputs of unit variance.
@@ -223,8 +221,7 @@ class PolicyConfig:
             _require(
                 ssm.expand * self.width % ssm.head_dim == 0,
                 f"PolicyConfig.{name}: expand x width ({ssm.expand} x {self.width}) must be a "
-                "multiple of head_dim "
-                f"({ssm.head_dim})",
+                f"multiple of head_dim ({ssm.head_dim})",
             )
 
 

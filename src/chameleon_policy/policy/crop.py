@@ -14,9 +14,9 @@ def corners(view: View, position: Tensor) -> tuple[Tensor, Tensor]:
     0.5 is the centre, and a uniform draw makes every offset equally likely.
     """
     height, width = view.crop
-    return (position[:, 0] * (view.height - height + 1)).long(), (
-        position[:, 1] * (view.width - width + 1)
-    ).long()
+    top = position[:, 0] * (view.height - height + 1)
+    left = position[:, 1] * (view.width - width + 1)
+    return top.long(), left.long()
 
 
 def centred(images: Tensor, view: View) -> Tensor:
@@ -41,6 +41,6 @@ def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Te
 
 
 def to_unit_range(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bring (... h w 3), uint8 or float in [0, 1], to (... 3 h w) in [-1, 1], channels last."""
+    """Map (... h w 3), uint8 or float in [0, 1], to (... 3 h w) in [-1, 1], channels last."""
     scale = 2 / 255 if images.dtype == torch.uint8 else 2.0
     return (images.to(dtype) * scale - 1).movedim(-1, -3)

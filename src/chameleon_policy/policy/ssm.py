@@ -5,7 +5,7 @@ One layer with two modes that give the same numbers: `scan` takes a whole sequen
 
 | symbol  | name here   | shape           | meaning                                                |
 |---------|-------------|-----------------|--------------------------------------------------------|
-| x_t     | values      | S T heads P     | what is written, after the convolution                 |
+| x_t     | values      | S T heads P     | the input of the recurrence, after the convolution     |
 | Delta_t | rates       | S T heads       | strength of writing at this step, and speed of time    |
 | A       | decay       | heads           | negative: a step multiplies the state by e^(Delta_t A) |
 | B_t     | write       | S T state       | where in the state x_t is written                      |
@@ -219,10 +219,9 @@ def chunked_scan(
             F.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, padding))
             for tensor in (values, rates, write, read)
         )
-    values, write, read = (
-        tensor.unflatten(1, (-1, chunk)).to(state.dtype) for tensor in (values, write, read)
+    values, rates, write, read = (
+        tensor.unflatten(1, (-1, chunk)).to(state.dtype) for tensor in (values, rates, write, read)
     )  # S chunks chunk ...
-    rates = rates.unflatten(1, (-1, chunk)).to(state.dtype)
     # S chunks heads chunk: log of the decay since the chunk began
     elapsed = (rates * decay).cumsum(2).movedim(-1, 2)
     written = (values * rates[..., None]).movedim(3, 2)  # S chunks heads chunk P

@@ -24,7 +24,7 @@ Memory = tuple[LayerMemory, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MemoryState:
-    """Everything a policy remembers. Its size does not depend on how much it has seen.
+    """The memory of a policy. Its size does not depend on the number of observed steps.
 
     The first dimension of every tensor is the batch, with one entry per robot or episode. A step
     returns a new state and leaves the old one as it was; to edit a state, index it, `put` into it,
@@ -62,11 +62,11 @@ class MemoryState:
                 f"put: the index names {len(rows)} episodes, the other memory state holds "
                 f"{len(other)}"
             )
-        theirs = other.tensors()
+        new = other.tensors()
         return self.with_tensors(
             {
-                name: mine.index_put((rows,), theirs[name].to(mine))
-                for name, mine in self.tensors().items()
+                name: tensor.index_put((rows,), new[name].to(tensor))
+                for name, tensor in self.tensors().items()
             }
         )
 
@@ -182,7 +182,7 @@ class MemoryState:
                 "memory state: expected an integer, a slice, a list of integers or a mask of "
                 f"{len(self)}, got {index!r}"
             )
-        rows = rows.reshape(-1)
+        rows = rows.reshape(-1).long()  # an index of bytes would count as a mask
         if bool(((rows < -len(self)) | (rows >= len(self))).any()):
             raise IndexError(f"episode {rows.tolist()} of a memory state that holds {len(self)}")
         return rows

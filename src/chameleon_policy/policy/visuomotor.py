@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from chameleon_policy.policy import saving
 from chameleon_policy.policy.action_flow import ActionFlow
-from chameleon_policy.policy.checks import check_batch, check_observation, check_rank
+from chameleon_policy.policy.checks import check_batch, check_observation, check_rank, check_state
 from chameleon_policy.policy.config import PolicyConfig, to_json
 from chameleon_policy.policy.event_tokens import EventTokens
 from chameleon_policy.policy.features import Features
@@ -71,7 +71,7 @@ class Terms:
 
     total: Tensor | float = 0.0
     """Weighted sum."""
-    parts: dict[str, Tensor] | None = None
+    parts: dict[str, Tensor] = field(default_factory=dict)
     """Terms by name, for the metrics."""
 
 
@@ -123,12 +123,12 @@ class VisuomotorPolicy(nn.Module):
                 f'config: expected a PolicyConfig such as preset("nano"), got {config!r}'
             )
         self.config, self.features = config, features
-        self.statistics = statistics or Statistics()
+        self.statistics = Statistics() if statistics is None else statistics
         self.event_tokens = EventTokens(config, features, self.statistics)
         self.normalize_action = Normalizer(features.action, self.statistics.action, "action")
         self.signature = architecture_signature(config, features, self.statistics, self.method)
         self.provenance: dict[str, Any] = {}
-        """Origin of the weights"""
+        """Origin of the weights, such as seed and git revision."""
 
     @classmethod
     def check_requirements(cls) -> None:
@@ -244,7 +244,7 @@ class VisuomotorPolicy(nn.Module):
         if not isinstance(observation, Observation):
             raise ValueError(f"observe: expected an Observation, got {type(observation).__name__}")
         check_rank("proprioception", observation.proprioception, 2)
-        self._check_state(state, len(observation.proprioception))
+        self.check_state(state, len(observation.proprioception))
         check_observation(observation, self.features, (len(state),))
         return self.advance(
             observation.to(self.device).map(lambda tensor: tensor.unsqueeze(1)), state
@@ -272,7 +272,7 @@ class VisuomotorPolicy(nn.Module):
         paper). `source` is the noise that the flow starts from ("zero" makes sampling
         deterministic; a tensor B H A is used as it is), and `generator` fixes the noise.
         """
-        self._check_state(state)
+        self.check_state(state)
         if bool((state.steps == 0).any()):
             raise ValueError(
                 "act: this state has not observed anything yet; call observe(observation, state) "
@@ -339,12 +339,12 @@ class VisuomotorPolicy(nn.Module):
         total, parts = self._head_loss(remembered.context[moments].flatten(0, 1), targets)
         more = self._auxiliary(remembered, batch.valid)
         after = self._memory_after(remembered, state).detach() if keep_state else None
-        return total + more.total, {**parts, **(more.parts or {})}, after
+        return total + more.total, {**parts, **more.parts}, after
 
     def _head_loss(self, context: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
         errors, terms = self._errors(context, targets)
         action, decision = targets.means(errors)
-        parts = {"action": action, **(terms.parts or {})}
+        parts = {"action": action, **terms.parts}
         if decision is not None:
             parts["decision_loss"] = decision
         return action + terms.total, parts
@@ -375,32 +375,11 @@ class VisuomotorPolicy(nn.Module):
                 "it out"
             )
         if state is not None:
-            self._check_state(state, len(batch.valid))
+            self.check_state(state, len(batch.valid))
 
-    def _check_state(self, state: MemoryState, batch_size: int | None = None) -> None:
-        if not isinstance(state, MemoryState):
-            raise ValueError(
-                f"state: expected a MemoryState, got {type(state).__name__}; begin with "
-                "policy.initial_state()"
-            )
-        batch_size = len(state) if batch_size is None else batch_size
-        if state.signature != self.signature:
-            raise ValueError(
-                "state: it belongs to a policy of another architecture, other features or other "
-                f"statistics (signature {state.signature}, this policy has {self.signature}); "
-                f"make one with policy.initial_state({batch_size})"
-            )
-        if state.working.device != self.device:
-            raise ValueError(
-                f"state: it is on {state.working.device}, the policy on {self.device}; "
-                f'move it with state.to("{self.device}")'
-            )
-        if len(state) != batch_size:
-            raise ValueError(
-                f"state: it holds the memory of {len(state)} episodes, the observation has "
-                f"{batch_size}; slice it (state[i:j]), join several (MemoryState.cat), or make one "
-                f"with policy.initial_state({batch_size})"
-            )
+    def check_state(self, state: MemoryState, batch_size: int | None = None) -> None:
+        """Raise a ValueError if a memory state does not belong to this policy or batch size."""
+        check_state(state, self.signature, self.device, batch_size)
 
     def _memory_after(self, remembered: Remembered, before: MemoryState | None) -> MemoryState:
         context = remembered.context
