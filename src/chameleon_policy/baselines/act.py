@@ -7,7 +7,7 @@ that reach the step: the temporal ensemble. The policy itself remembers nothing.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -48,14 +48,8 @@ class Posterior(nn.Module):
         """
         positions = torch.arange(chunks.shape[1], dtype=torch.float32, device=chunks.device)
         actions = self.action_in(chunks) + sinusoid(positions, body.shape[-1]).to(chunks.dtype)
-        tokens = torch.cat(
-            [
-                self.summary.to(actions.dtype).expand(len(chunks), 1, -1),
-                body[:, None].to(actions.dtype),
-                actions,
-            ],
-            1,
-        )
+        summary = self.summary.to(actions.dtype).expand(len(chunks), 1, -1)
+        tokens = torch.cat([summary, body[:, None].to(actions.dtype), actions], dim=1)
         for block in self.blocks:
             tokens = block(tokens)
         mean, log_variance = self.out(tokens[:, 0]).float().chunk(2, dim=-1)
@@ -103,10 +97,8 @@ class ACTPolicy(WindowPolicy):
         self.posterior = posterior.to(self.device, self._precision)
 
     @classmethod
-    def for_control(
-        cls, config: PolicyConfig, features: Features, statistics: Statistics
-    ) -> ACTPolicy:
-        """Return a new policy without the posterior."""
+    def for_control(cls, config: PolicyConfig, features: Features, statistics: Statistics) -> Self:
+        """Make a policy without the posterior."""
         return cls(config, features, statistics, with_posterior=False)
 
     @property
@@ -135,9 +127,8 @@ class ACTPolicy(WindowPolicy):
     def _decode(self, tokens: Tensor, style: Tensor | None = None) -> Tensor:
         """Map event tokens of one frame (M N D) and a style (default: zero) to chunks (M H A)."""
         style = tokens.new_zeros(tokens.shape[0], LATENT) if style is None else style
-        encoded = torch.cat(
-            [tokens, self.style(style.to(self._precision)).unsqueeze(1).to(tokens.dtype)], dim=1
-        )
+        style_token = self.style(style.to(self._precision)).unsqueeze(1).to(tokens.dtype)
+        encoded = torch.cat([tokens, style_token], dim=1)
         for block in self.encoder:
             encoded = block(encoded)
         chunk = self.queries.to(encoded.dtype).expand(tokens.shape[0], -1, -1)
@@ -157,6 +148,6 @@ class ACTPolicy(WindowPolicy):
     ) -> Tensor:
         """Return the decoded chunk with style zero; nothing is drawn, and one step is enough."""
         shape = (state.working.shape[0], self.features.horizon, self.features.action)
-        # Nothing begins with noise here, but what every other method refuses is refused.
+        # Nothing starts from noise here, but bad options are refused as by the other methods.
         starting_chunk(shape, state.working, steps, source, generator)
         return self._decode(state.working[:, -1].to(self._precision))

@@ -1,6 +1,6 @@
 """Diffusion Policy: denoise a chunk of actions given the last two observations (Chi et al., 2023).
 
-Training is DDPM with 100 noise levels; sampling is DDIM in as many steps or fewer, from pure noise.
+Training is DDPM with 100 noise levels; sampling is DDIM in at most 100 steps, from pure noise.
 Both schedules are those of the `diffusers` package. The two variants differ in the network: a
 transformer, and a U-Net over time.
 
@@ -55,9 +55,8 @@ class DiffusionPolicy(WindowPolicy):
         chunks = targets.chunks
         noise = torch.randn_like(chunks)
         level = torch.randint(NOISE_LEVELS, (len(chunks),), device=chunks.device)
-        predicted = self._denoised(
-            _ddpm().add_noise(chunks, noise, level), level, self._condition(context)
-        )
+        noised = _ddpm().add_noise(chunks, noise, level)
+        predicted = self._denoised(noised, level, self._condition(context))
         return (predicted.to(chunks.dtype) - chunks).square(), Terms()
 
     def _sample(
@@ -72,15 +71,14 @@ class DiffusionPolicy(WindowPolicy):
         chunk = starting_chunk(shape, context, steps, source, generator)
         if steps > NOISE_LEVELS:
             raise ValueError(
-                f"steps: {self.method} has {NOISE_LEVELS} noise levels; expected at most as many "
+                f"steps: {self.method} has {NOISE_LEVELS} noise levels and takes at most as many "
                 f"steps, got {steps}"
             )
         condition, (schedule, noise_levels) = self._condition(context), _ddim(steps)
         for level in noise_levels:
             levels = torch.full((chunk.shape[0],), level, device=chunk.device)
-            chunk = schedule.step(
-                self._denoised(chunk, levels, condition), level, chunk
-            ).prev_sample
+            clean = self._denoised(chunk, levels, condition)
+            chunk = schedule.step(clean, level, chunk).prev_sample
         return chunk
 
 
@@ -92,7 +90,7 @@ def _ddpm() -> Any:
 
 @cache
 def _ddim(steps: int) -> tuple[Any, list[int]]:
-    """Return the stateless schedule of sampling in so many steps, and its noise levels."""
+    """Return the schedule for sampling in `steps` steps, which has no state, and its levels."""
     schedule = _diffusers().DDIMScheduler(**SCHEDULE, timestep_spacing="trailing")
     schedule.set_timesteps(steps)
     return schedule, schedule.timesteps.tolist()

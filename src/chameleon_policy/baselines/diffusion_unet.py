@@ -34,7 +34,7 @@ class FiLMBlock(nn.Module):
         self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, sequence: Tensor, condition: Tensor) -> Tensor:
-        """Map (M inputs H) and a condition (M condition) to (M outputs H)."""
+        """Map a sequence (M inputs H) and a condition (M condition) to (M outputs H)."""
         scale, shift = self.film(condition).unsqueeze(-1).chunk(2, dim=1)
         return self.second((1 + scale) * self.first(sequence) + shift) + self.skip(sequence)
 
@@ -68,13 +68,11 @@ class UNet(nn.Module):
         self.out = nn.Sequential(_convolution(channels, channels), nn.Conv1d(channels, action, 1))
 
     def forward(self, chunk: Tensor, condition: Tensor) -> Tensor:
-        """Map (M H A) and a condition (M condition) to (M H A)."""
+        """Map a chunk (M H A) and a condition (M condition) to a chunk (M H A)."""
         horizon, multiple = chunk.shape[1], 2 ** len(self.shorter)
-        sequence = (
-            F.pad(chunk.mT, (0, -horizon % multiple), mode="replicate")
-            if horizon % multiple
-            else chunk.mT
-        )
+        sequence = chunk.mT
+        if horizon % multiple:
+            sequence = F.pad(sequence, (0, -horizon % multiple), mode="replicate")
         passed: list[Tensor] = []
         for level, blocks in enumerate(self.down):
             for block in blocks:  # type: ignore[attr-defined]
@@ -121,7 +119,7 @@ class DiffusionUNetPolicy(DiffusionPolicy, SummaryWindowPolicy):
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Sequential:
-    # Groups as large as in the encoders: small ones would normalise away the position of a chunk.
+    # Groups are as large as in the encoders; small ones would remove the chunk's position.
     return nn.Sequential(
         nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), group_norm(outputs), nn.Mish()
     )

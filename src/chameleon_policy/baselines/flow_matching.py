@@ -18,7 +18,7 @@ from chameleon_policy.policy.visuomotor import FlowPolicy
 class FlowMatchingPolicy(SummaryWindowPolicy, FlowPolicy):
     """Transformer blocks with as many parameters replace the memory layers."""
 
-    method = "flow-matching"
+    method: ClassVar[str] = "flow-matching"
     frames: ClassVar[int] = 1
 
     def __init__(self, *arguments: Any) -> None:

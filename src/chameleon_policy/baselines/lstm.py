@@ -17,8 +17,8 @@ from chameleon_policy.policy.state import Memory, named_memory
 from chameleon_policy.policy.visuomotor import FlowPolicy, Remembered
 
 LAYERS = 2
-STEP = 16
-"""Hidden sizes are multiples of this."""
+MULTIPLE = 16
+"""Hidden sizes are multiples of this number."""
 
 
 class RecurrentPolicy(FlowPolicy):
@@ -31,9 +31,8 @@ class RecurrentPolicy(FlowPolicy):
         config = self.config
         self.summary = FrameSummary(config, config.layers)
         budget = memory_size(config) - count(lambda: FrameSummary(config, config.layers))
-        hidden = closest(
-            range(STEP, 8 * config.width, STEP), lambda size: _recurrence(config, size), budget
-        )
+        sizes = range(MULTIPLE, 8 * config.width, MULTIPLE)
+        hidden = closest(sizes, lambda size: _recurrence(config, size), budget)
         self.recurrence = _recurrence(config, hidden)
         self.action_flow = ActionFlow(config, self.features.action, self.features.horizon)
         initialise(self)
@@ -44,13 +43,12 @@ class RecurrentPolicy(FlowPolicy):
         """Give the cells the half-lives of the heads of Chameleon's slow layer (`ssm.py`).
 
         They forget as slowly and write as strongly as those heads. An LSTM's usual biases halve a
-        cell at every step, and then a long memory is not learned.
+        cell at every step, from which a long memory is not learned.
         """
         lstm: nn.LSTM = self.recurrence["lstm"]  # type: ignore[assignment]
         shortest, longest = (math.log(half_life) for half_life in self.config.slow.half_life)
-        kept = 0.5 ** (
-            1 / torch.linspace(shortest, longest, lstm.hidden_size, dtype=torch.float64).exp()
-        )
+        spread = torch.linspace(shortest, longest, lstm.hidden_size, dtype=torch.float64)
+        kept = 0.5 ** (1 / spread.exp())
         for layer in range(LAYERS):
             biases: Tensor = getattr(lstm, f"bias_ih_l{layer}")
             input_gate, forget_gate, _, _ = biases.chunk(4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -18,15 +20,14 @@ class ConstantIndex(nn.Module):
 
     def forward(self, body_and_instruction: Tensor) -> Tensor:
         """Return the same query (... D) for every input (... 2D)."""
-        return self.query.to(body_and_instruction.dtype).expand(
-            *body_and_instruction.shape[:-1], -1
-        )
+        query = self.query.to(body_and_instruction.dtype)
+        return query.expand(*body_and_instruction.shape[:-1], -1)
 
 
 class NoControlIndexPolicy(ChameleonPolicy):
     """Chameleon without f_c; the constant still attends to the scene (Eq. 8)."""
 
-    method = "no-control-index"
+    method: ClassVar[str] = "no-control-index"
 
     def _make_layer(self) -> MemoryLayer:
         layer = super()._make_layer()

@@ -13,7 +13,7 @@ from chameleon_policy.policy.visuomotor import Remembered, Terms
 class NoJepaPolicy(ChameleonPolicy):
     """The same policy without its training branch."""
 
-    method = "no-jepa"
+    method: ClassVar[str] = "no-jepa"
     training_only: ClassVar[tuple[str, ...]] = ()
 
     def add_training_branch(self) -> None:

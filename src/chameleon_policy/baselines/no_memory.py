@@ -17,7 +17,7 @@ class ForgetfulSSM(SelectiveSSM):
     def forward(
         self, sequence: Tensor, state: SSMState | None, *, keep_state: bool = True
     ) -> tuple[Tensor, SSMState | None]:
-        """Run over a sequence (... T width); the state is returned as it was, empty without one."""
+        """Run over a sequence (... T width); return the given state, or else an empty one."""
         if state is None and keep_state:
             state = self.initial_state(*sequence.shape[:-2])
         gate, mixed, rates = self.split_inputs(sequence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -78,7 +80,7 @@ class SimilarityBank(TracePropagation):
 class SimilarityPolicy(ChameleonPolicy):
     """Chameleon with a bank of frames in place of the slow state-space layers."""
 
-    method = "similarity"
+    method: ClassVar[str] = "similarity"
 
     def _make_layer(self) -> MemoryLayer:
         layer = super()._make_layer()

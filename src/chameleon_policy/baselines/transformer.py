@@ -18,7 +18,7 @@ from chameleon_policy.policy.visuomotor import FlowPolicy
 class TransformerPolicy(SummaryWindowPolicy, FlowPolicy):
     """A transformer over a window of frame summaries computes h of the newest frame."""
 
-    method = "transformer-64"
+    method: ClassVar[str] = "transformer-64"
     frames: ClassVar[int] = 64
 
     def __init__(self, *arguments: Any) -> None:

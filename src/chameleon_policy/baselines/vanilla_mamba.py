@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from chameleon_policy.policy import ChameleonPolicy
@@ -25,7 +27,7 @@ class PooledPropagation(TracePropagation):
 class VanillaMambaPolicy(ChameleonPolicy):
     """Chameleon with one pooled trace and the same number of parameters."""
 
-    method = "vanilla-mamba"
+    method: ClassVar[str] = "vanilla-mamba"
 
     def _make_layer(self) -> MemoryLayer:
         layer = super()._make_layer()

@@ -47,14 +47,14 @@ class WindowPolicy(VisuomotorPolicy):
     def _remember(
         self, tokens: Tensor, memory: Memory | None, steps: Tensor | None, *, keep: bool
     ) -> Remembered:
-        seen = self._frame(tokens)
+        new = self._frame(tokens)
         if self.frames == 1:
-            return Remembered(seen.unsqueeze(2), ())
-        before = seen[:, :1].expand(-1, self.frames - 1, *self._frame_shape)
+            return Remembered(new.unsqueeze(2), ())
+        before = new[:, :1].expand(-1, self.frames - 1, *self._frame_shape)
         if memory is not None and steps is not None:
-            begun = (steps > 0).view(-1, *[1] * (seen.dim() - 1))
-            before = torch.where(begun, named_memory(memory)["frames"].to(seen.dtype), before)
-        frames = torch.cat([before, seen], dim=1)
+            started = (steps > 0).view(-1, *[1] * (new.dim() - 1))
+            before = torch.where(started, named_memory(memory)["frames"].to(new.dtype), before)
+        frames = torch.cat([before, new], dim=1)
         windows = frames.unfold(1, self.frames, 1).movedim(-1, 2)
         last = frames[:, 1 - self.frames :].to(self._precision, copy=True)
         return Remembered(windows, ({"frames": last},) if keep else None)
@@ -75,9 +75,8 @@ class WindowPolicy(VisuomotorPolicy):
             return super()._losses(batch, state, augmentation, keep_state=False)
         # The drawn moments need fewer frames than the episodes have: encode only those.
         moments = draw_moments(batch, drawn)
-        tokens = self.event_tokens(
-            frames_before(batch.observation, moments, self.frames), augmentation
-        )
+        observation = frames_before(batch.observation, moments, self.frames)
+        tokens = self.event_tokens(observation, augmentation)
         context = self._frame(tokens).unflatten(1, (drawn, self.frames))
         targets = Targets.of(batch, self.features, self.normalize_action, self._precision).at(
             moments
