@@ -41,23 +41,24 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 AVAILABLE = importlib.util.find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
 LEAST_SHARED_MEMORY = 99 * 1024
-"""Bytes that a block of threads must be able to have: what an RTX 3090, 4090 or 5090 gives it."""
+"""Bytes per block of threads that the kernels need; an RTX 3090, 4090 or 5090 has them."""
 AMPLE_SHARED_MEMORY = 160 * 1024
-"""Bytes from which on the largest blocks are used: an A100 or H100 has them."""
+"""Bytes per block of threads that the largest blocks need; an A100 or H100 has them."""
 
 
 def fuse(policy: ModuleT, *, shared_memory: int | None = None) -> ModuleT:
     """Replace the modules of a policy that have a fused twin, in place.
 
-    Parameters and their names stay the same. Block sizes follow the shared memory per block of the
-    device; `shared_memory` (bytes) sets another limit. Without Triton nothing is replaced.
+    Parameters and their names stay the same. Block sizes follow the device's shared memory per
+    block; `shared_memory` (bytes) sets another limit. Without Triton nothing is replaced.
     """
     if shared_memory is not None and shared_memory < LEAST_SHARED_MEMORY:
         raise ValueError(
-            f"shared_memory: expected bytes, at least those of a small card ({LEAST_SHARED_MEMORY}), got {shared_memory}"
+            "shared_memory: expected bytes, at least those of a small card "
+            f"({LEAST_SHARED_MEMORY}), got {shared_memory}"
         )
     if AVAILABLE:
-        from chameleon_policy.kernels.fused import put_twins
+        from chameleon_policy.kernels.fused import put_twins  # imports Triton
 
         put_twins(policy, shared_memory)
     return policy
@@ -66,7 +67,7 @@ def fuse(policy: ModuleT, *, shared_memory: int | None = None) -> ModuleT:
 def unfuse(policy: ModuleT) -> ModuleT:
     """Put the plain modules back, in place."""
     if AVAILABLE:
-        from chameleon_policy.kernels.fused import put_plain
+        from chameleon_policy.kernels.fused import put_plain  # imports Triton
 
         put_plain(policy)
     return policy
@@ -80,7 +81,7 @@ def compute_dtype(tensor: Tensor) -> torch.dtype:
 
 @cache
 def shared_memory_of(device: torch.device) -> int:
-    """Return the shared memory in bytes per block of this device, on a CPU a small card's."""
+    """Return the shared memory in bytes per block of this device; on a CPU that of a small card."""
     if device.type != "cuda":
         return LEAST_SHARED_MEMORY
     return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
@@ -88,13 +89,18 @@ def shared_memory_of(device: torch.device) -> int:
 
 @cache
 def _new_enough(device: torch.device) -> bool:
-    """Return whether a device has the required bfloat16 tensor cores and shared memory (Ampere)."""
+    """Return whether a device has bfloat16 tensor cores (Ampere) and enough shared memory."""
     if torch.version.hip is not None:
         return False
     return (
         torch.cuda.get_device_capability(device) >= (8, 0)
         and shared_memory_of(device) >= LEAST_SHARED_MEMORY
     )
+
+
+def tile_of(count: int) -> int:
+    """Return the size of a matrix product's tile for `count` rows: a power of two, at least 16."""
+    return max(16, 1 << (count - 1).bit_length())
 
 
 def enabled(tensor: Tensor) -> bool:

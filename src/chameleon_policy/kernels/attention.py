@@ -22,8 +22,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from chameleon_policy.kernels import tile_of
+
 LARGEST = 128
-"""Tokens on each side up to which these kernels are made."""
+"""Largest number of queries and of sources."""
 
 
 def fits(shared_memory: int, head_size: int, queries: int, *sources: int) -> bool:
@@ -34,7 +36,7 @@ def fits(shared_memory: int, head_size: int, queries: int, *sources: int) -> boo
     """
     if head_size < 16 or head_size & (head_size - 1) or max(queries, *sources) > LARGEST:
         return False
-    return 5 * head_size * sum(_tile(count) for count in (queries, *sources)) <= shared_memory
+    return 5 * head_size * sum(tile_of(count) for count in (queries, *sources)) <= shared_memory
 
 
 @triton.jit
@@ -220,10 +222,8 @@ class ShortAttention(torch.autograd.Function):
             doutput = query.new_zeros(*query.shape[:2], width)
         dothers = None if dothers is None else dothers.contiguous()
         own = query[..., width:] if key_value is None else key_value
-        dquery, dkey_value = (
-            torch.empty_like(query),
-            None if key_value is None else torch.empty_like(key_value),
-        )
+        dquery = torch.empty_like(query)
+        dkey_value = None if key_value is None else torch.empty_like(key_value)
         down = dquery[..., width:] if dkey_value is None else dkey_value
         dcontext = None if context is None else context.new_empty(context.shape)
         pointers = (
@@ -249,10 +249,6 @@ class ShortAttention(torch.autograd.Function):
         return dquery, dkey_value, dcontext, None
 
 
-def _tile(count: int) -> int:
-    return max(16, triton.next_power_of_2(count))
-
-
 def _launch(
     kernel: Any,
     pointers: tuple[Tensor, ...],
@@ -266,7 +262,7 @@ def _launch(
     batch, m, n = len(query), query.shape[1], own.shape[1]
     c, context_stride = (0, 0) if context is None else (context.shape[1], context.stride(1))
     size = width // heads
-    tiles = {"M": _tile(m), "N": _tile(n), "C": _tile(c)}
+    tiles = {"M": tile_of(m), "N": tile_of(n), "C": tile_of(c)}
     kernel[(batch, heads)](
         *pointers,
         m,
@@ -281,10 +277,5 @@ def _launch(
         **tiles,
         CONTEXT=context is not None,
         **flags,
-        num_warps=warps(tiles["M"]),
+        num_warps=1 if tiles["M"] <= 16 else 4,
     )
-
-
-def warps(queries: int) -> int:
-    """Return the number of warps for the size of a tile."""
-    return 1 if queries <= 16 else 4

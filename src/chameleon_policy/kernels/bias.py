@@ -12,8 +12,9 @@ from torch import Tensor
 from chameleon_policy.kernels.sums import sum_rows
 
 PROGRAMS = 1056
+"""Largest number of programs."""
 ROWS = 8
-"""Of a tile."""
+"""Rows of a tile."""
 
 
 @triton.jit

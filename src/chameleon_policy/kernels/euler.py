@@ -1,4 +1,4 @@
-"""The action head's Euler steps for one or a few robots, where latency matters and not arithmetic.
+"""The action head's Euler steps for one or a few robots, where latency matters most.
 
 A step reads 38 MB of weights and does little with them, so every kernel loads its weights into
 registers before it waits for the previous kernel (programmatic dependent launch). Each block of the
@@ -14,6 +14,7 @@ and every step one `_advance`: LayerNorm, the endpoint, the Euler update and the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from chameleon_policy.kernels import AMPLE_SHARED_MEMORY
+from chameleon_policy.kernels import AMPLE_SHARED_MEMORY, tile_of
 
 EPSILON = 1e-5
 COLUMNS = {"linear": 16, "long": 16, "attend": 16}
@@ -30,8 +31,9 @@ COLUMNS = {"linear": 16, "long": 16, "attend": 16}
 STREAM = torch.bfloat16
 """Type of the tokens between the blocks."""
 MOST_ROWS = {"linear": 32, "long": 16}
-"""Rows of a program: as many as its share of shared memory takes."""
+"""Largest number of rows of a program, as shared memory allows."""
 SPLIT = {"linear": 4, "long": 8}
+"""Parallel parts of the inner dimension."""
 WARPS = {"linear": 4, "long": 8, "attend": 8, "advance": 8}
 
 
@@ -249,16 +251,13 @@ def _advance(
 
 
 def fits(flow: nn.Module) -> bool:
-    """Return whether an action head has sizes that these kernels were tested with.
+    """Return whether an action head has sizes that these kernels were tested with: the paper's.
 
-    These are the paper's with full chunks. More policy tokens or action dimensions would exceed the
-    shared memory of small cards.
+    More policy tokens or action dimensions would exceed the shared memory of small cards.
     """
     width, heads = flow.width, flow.blocks[0].attention.heads
-    hidden, policy_tokens = (
-        flow.blocks[0].feedforward[1].out_features,
-        flow.policy_tokens.out_features // width,
-    )
+    hidden = flow.blocks[0].feedforward[1].out_features
+    policy_tokens = flow.policy_tokens.out_features // width
     return (
         (width, heads, hidden, flow.horizon) == (512, 8, 2048, 16)
         and policy_tokens <= 16
@@ -277,19 +276,12 @@ class EulerSampler:
     ) -> None:
         weight = flow.action_out.weight
         device = weight.device
-        self.robots, self.steps, self.width, self.horizon, self.actions = (
-            robots,
-            steps,
-            flow.width,
-            flow.horizon,
-            flow.action,
-        )
-        self.heads, self.context = (
-            flow.blocks[0].attention.heads,
-            flow.policy_tokens.out_features // flow.width,
-        )
+        self.robots, self.steps = robots, steps
+        self.width, self.horizon, self.actions = flow.width, flow.horizon, flow.action
+        self.heads = flow.blocks[0].attention.heads
+        self.context = flow.policy_tokens.out_features // flow.width
         self.kind = kind
-        # Sufficient for weights of two bytes; wider types need proportionally more.
+        # Enough for weights of two bytes; wider types need proportionally more.
         self.rounds = 1 if 2 * shared_memory >= kind.itemsize * AMPLE_SHARED_MEMORY else 2
         # Programmatic dependent launch came with Hopper.
         self.pdl = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
@@ -301,25 +293,7 @@ class EulerSampler:
         self.action_in = prepared(flow.action_in.weight), prepared(flow.action_in.bias)
         self.action_out = prepared(flow.action_out.weight), prepared(flow.action_out.bias)
         self.norm = flow.norm.weight.detach(), flow.norm.bias.detach()
-        self.blocks = []
-        for block in flow.blocks:
-            attention, (norm, first, _, second) = block.attention, block.feedforward
-            self.blocks.append(
-                {
-                    "norm": (
-                        block.attention_norm.weight.detach(),
-                        block.attention_norm.bias.detach(),
-                    ),
-                    "qkv": (
-                        prepared(torch.cat([attention.query.weight, attention.key_value.weight])),
-                        prepared(torch.cat([attention.query.bias, attention.key_value.bias])),
-                    ),
-                    "output": (prepared(attention.output.weight), prepared(attention.output.bias)),
-                    "feedforward_norm": (norm.weight.detach(), norm.bias.detach()),
-                    "first": (prepared(first.weight), prepared(first.bias)),
-                    "second": (prepared(second.weight), prepared(second.bias)),
-                }
-            )
+        self.blocks = [_weights_of(block, prepared) for block in flow.blocks]
         with torch.no_grad():
             flow_time = torch.arange(steps, device=device, dtype=torch.float32) / steps
             self.times = flow.time_token(flow_time, weight.dtype).float()
@@ -347,7 +321,7 @@ class EulerSampler:
             qkv = self.policy_qkv[number]
             if number < len(self.blocks) - 1:
                 self._block(block, self.policy, qkv, None)
-            else:  # of the last block only keys and values are read
+            else:  # only keys and values of the last block are read
                 self._linear(self.policy, block["norm"], block["qkv"], qkv)
         self._advance(chunk, 0, first=True)
         for step in range(self.steps):
@@ -373,8 +347,8 @@ class EulerSampler:
             CONTEXT=context is not None,
             HEADS=self.heads,
             SIZE=self.width // self.heads,
-            M=_tile(count),
-            C=_tile(self.context),
+            M=tile_of(count),
+            C=tile_of(self.context),
             BN=COLUMNS["attend"],
             PDL=self.pdl,
             num_warps=WARPS["attend"],
@@ -396,7 +370,7 @@ class EulerSampler:
         (weight, bias), rows = layer, len(x)
         columns, size = weight.shape
         name = "long" if size > 1024 else "linear"
-        tile = min(MOST_ROWS[name], _tile(rows))
+        tile = min(MOST_ROWS[name], tile_of(rows))
         gamma, beta = norm or (weight, weight)
         _linear[(triton.cdiv(columns, COLUMNS[name]), triton.cdiv(rows, tile))](
             x,
@@ -440,8 +414,8 @@ class EulerSampler:
             LAST=step == self.steps,
             K=self.width,
             SPLIT=min(8, self.width // 16),
-            M=_tile(self.horizon),
-            A=_tile(self.actions),
+            M=tile_of(self.horizon),
+            A=tile_of(self.actions),
             PDL=self.pdl,
             num_warps=WARPS["advance"],
             **self._launch,
@@ -452,5 +426,15 @@ class EulerSampler:
         return {"launch_pdl": True} if self.pdl else {}
 
 
-def _tile(count: int) -> int:
-    return max(16, triton.next_power_of_2(count))
+def _weights_of(block: Any, prepared: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """Return the weights and biases of a transformer block by kernel."""
+    attention, (norm, first, _, second) = block.attention, block.feedforward
+    before = block.attention_norm
+    return {
+        "norm": (before.weight.detach(), before.bias.detach()),
+        "qkv": tuple(prepared(tensor) for tensor in attention.join()),
+        "output": (prepared(attention.output.weight), prepared(attention.output.bias)),
+        "feedforward_norm": (norm.weight.detach(), norm.bias.detach()),
+        "first": (prepared(first.weight), prepared(first.bias)),
+        "second": (prepared(second.weight), prepared(second.bias)),
+    }

@@ -1,6 +1,6 @@
 """Control at the speed of the hardware: one policy for a fixed number of robots.
 
-    control = FastControl(policy)                  once; on a GPU this captures what follows
+    control = FastControl(policy)                  once; on a GPU it captures the calls below
     control.reset()                                when an episode begins
     control.observe(observation)                   every control step
     chunk = control.act(steps=8)                   when a chunk of actions is due
@@ -32,6 +32,7 @@ from chameleon_policy.kernels.frozen import freeze
 from chameleon_policy.policy.action_flow import ActionFlow
 from chameleon_policy.policy.chameleon import ChameleonPolicy
 from chameleon_policy.policy.checks import check_observation, check_rank
+from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.observation import Observation
 from chameleon_policy.policy.sampling import Source
 from chameleon_policy.policy.state import MemoryState
@@ -91,7 +92,7 @@ class FastControl:
 
     @state.setter
     def state(self, state: MemoryState) -> None:
-        self.policy._check_state(state, len(self))
+        self.policy.check_state(state, len(self))
         self._overwrite(state)
         self._observed = (state.steps > 0).tolist()
 
@@ -124,7 +125,8 @@ class FastControl:
         """
         if not all(self._observed):
             raise ValueError(
-                "act: a robot has not observed anything since its reset; call observe(observation) first"
+                "act: a robot has not observed anything since its reset; call "
+                "observe(observation) first"
             )
         steps = self.policy.config.sampling_steps if steps is None else steps
         flow = self.policy.action_flow
@@ -136,10 +138,7 @@ class FastControl:
             )
 
     def _overwrite(self, state: MemoryState) -> None:
-        for mine, given in zip(
-            self._state.tensors().values(), state.tensors().values(), strict=True
-        ):
-            mine.copy_(given)
+        _copy_into(self._state, state)
 
 
 def _frozen(policy: ChameleonPolicy, *, fused: bool, shared_memory: int | None) -> ChameleonPolicy:
@@ -186,58 +185,38 @@ class _Graphs:
         self, policy: ChameleonPolicy, state: MemoryState, shared_memory: int | None
     ) -> None:
         self.policy, self.state, self.shared_memory = policy, state, shared_memory
-        features, batch, device = policy.features, len(state), policy.device
-
-        def buffers(*, waiting: bool) -> Observation:
-            def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-                shape = (batch, *shape)
-                return (
-                    torch.zeros(shape, dtype=dtype, pin_memory=True)
-                    if waiting
-                    else torch.zeros(shape, dtype=dtype, device=device)
-                )
-
-            objects, language = features.objects, features.language
-            return Observation(
-                proprioception=zeros(features.proprioception),
-                images={
-                    view.name: zeros(view.height, view.width, 3, dtype=torch.uint8)
-                    for view in features.views
-                },
-                objects=None if objects is None else zeros(objects.count, objects.size),
-                instruction=None if language is None else zeros(language.width),
-            )
-
-        self.waiting, self.seen = buffers(waiting=True), buffers(waiting=False)
-        """Page-locked memory that an observation is put into, and where the graph copies it to."""
+        self.waiting, self.seen = (
+            _buffers(policy.features, len(state), device)
+            for device in (torch.device("cpu"), policy.device)
+        )
+        """Page-locked buffers for a new observation, and buffers on the GPU for its copy."""
         self.writable = [tensor.numpy() for tensor in _tensors(self.waiting)]
         self.taken = torch.cuda.Event()
         self.taken.record()
         kept = state.clone()
         self.observing = _capture(self._observe)
-        for mine, before in zip(state.tensors().values(), kept.tensors().values(), strict=True):
-            mine.copy_(before)  # the warm-up has changed it
+        _copy_into(state, kept)  # the warm-up has changed it
         self.acting: dict[int, _Acting] = {}
 
     def _observe(self) -> None:
-        for there, here in zip(_tensors(self.seen), _tensors(self.waiting), strict=True):
-            there.copy_(here, non_blocking=True)
+        for target, source in zip(_tensors(self.seen), _tensors(self.waiting), strict=True):
+            target.copy_(source, non_blocking=True)
         observation = self.seen.map(lambda tensor: tensor.unsqueeze(1))
         after = self.policy.remember(self.policy.event_tokens(observation), self.state)[1]
-        for mine, new in zip(self.state.tensors().values(), after.tensors().values(), strict=True):
-            mine.copy_(new)
+        _copy_into(self.state, after)
 
     def observe(self, observation: Observation) -> None:
         """Run one control step."""
         for name, image in observation.images.items():
             if image.dtype != torch.uint8:
                 raise ValueError(
-                    f"images[{name!r}]: FastControl takes uint8 on a GPU, got {image.dtype}; use (255 * image).byte()"
+                    f"images[{name!r}]: FastControl takes uint8 on a GPU, got {image.dtype}; "
+                    "use (255 * image).byte()"
                 )
         self.taken.synchronize()  # usually done already
-        for here, tensor in zip(self.writable, _tensors(observation), strict=True):
+        for array, tensor in zip(self.writable, _tensors(observation), strict=True):
             # NumPy copies in this thread; PyTorch would wake other threads, which may cost a tick.
-            np.copyto(here, tensor.detach().cpu().numpy())
+            np.copyto(array, tensor.detach().cpu().numpy())
         self.observing.replay()
         self.taken.record()
 
@@ -268,21 +247,47 @@ def _sampler(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Make the function from working states and noise to normalised chunks."""
     if shared_memory is not None and kernels.AVAILABLE and kernels.enabled(flow.action_out.weight):
-        from chameleon_policy.kernels import euler
+        from chameleon_policy.kernels import euler  # imports Triton
 
         if euler.fits(flow):
             return euler.EulerSampler(flow, robots, steps, torch.bfloat16, shared_memory)
     return lambda working, noise: flow.sample(working, steps, noise, None).float()
 
 
+def _buffers(features: Features, robots: int, device: torch.device) -> Observation:
+    """Make an observation of zeros; on the CPU in page-locked memory."""
+    pinned = device.type == "cpu"
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros((robots, *shape), dtype=dtype, device=device, pin_memory=pinned)
+
+    objects, language = features.objects, features.language
+    return Observation(
+        proprioception=zeros(features.proprioception),
+        images={
+            view.name: zeros(view.height, view.width, 3, dtype=torch.uint8)
+            for view in features.views
+        },
+        objects=None if objects is None else zeros(objects.count, objects.size),
+        instruction=None if language is None else zeros(language.width),
+    )
+
+
+def _copy_into(state: MemoryState, source: MemoryState) -> None:
+    """Overwrite the tensors of a state, whose memory is fixed, with those of another one."""
+    new = source.tensors()
+    for name, tensor in state.tensors().items():
+        tensor.copy_(new[name])
+
+
 def _tensors(observation: Observation) -> list[Tensor]:
-    optional = [
-        tensor for tensor in (observation.objects, observation.instruction) if tensor is not None
-    ]
+    """Return the tensors of an observation in a fixed order."""
+    images = [observation.images[name] for name in sorted(observation.images)]
+    optional = (observation.objects, observation.instruction)
     return [
         observation.proprioception,
-        *(observation.images[name] for name in sorted(observation.images)),
-        *optional,
+        *images,
+        *(tensor for tensor in optional if tensor is not None),
     ]
 
 

@@ -16,26 +16,26 @@ class FrozenAttention(Attention):
     """Attention that caches the joint weights of queries, keys and values."""
 
     joined: tuple[Tensor, Tensor] | None = None
-    """After `freeze`; None: join them at every step, as the plain module does."""
+    """The cached weight and bias; None: compute them at every call, as the plain module does."""
 
     def join(self) -> tuple[Tensor, Tensor]:
         """Return the joint weight (3D D) and bias (3D) of queries, keys and values."""
         return super().join() if self.joined is None else self.joined
 
 
-KEPT = ("joined", "over_cells")
-"""What modules keep of weights that no longer change."""
+CACHED = ("joined", "over_cells")
+"""Attributes that cache results of frozen weights."""
 
 
 def adopt(kind: type[ModuleT], plain: nn.Module) -> ModuleT:
-    """Make a module of another class with the parameters, buffers and children of a plain one.
+    """Make a module of class `kind` that shares the plain one's parameters, buffers and children.
 
-    Cached results are dropped.
+    It drops cached results.
     """
     module = kind.__new__(kind)
     nn.Module.__init__(module)
     module.__dict__.update(
-        {name: value for name, value in plain.__dict__.items() if name not in KEPT}
+        {name: value for name, value in plain.__dict__.items() if name not in CACHED}
     )
     return module
 

@@ -1,15 +1,15 @@
 """Fused twins of the policy's modules: subclasses with the same parameters and faster computation.
 
-| plain module (policy/)    | what its twin does in fewer passes over memory                         |
-|---------------------------|------------------------------------------------------------------------|
-| Attention                 | one query: no keys and values; short sequences: a head in registers    |
-| TransformerBlock          | residual sum + LayerNorm, bias + GELU, attention over few tokens       |
-| PatchEncoder              | crop + first convolution over cells; GroupNorm + residual + ReLU       |
-| EventTokens               | one stream of work for each view                                       |
-| SelectiveSSM              | everything between the two projections, in time-major memory           |
-| WorkingStateConsolidation | bias + GELU of the write-back                                          |
-| MemoryLayer, ControlJEPA  | weights of all their linear layers converted at once                   |
-| ActionFlow                | that, and a block's last sum together with the next block's norm       |
+| plain module (policy/)    | what its twin does in fewer passes over memory                      |
+|---------------------------|---------------------------------------------------------------------|
+| Attention                 | one query: no keys and values; short sequences: a head in registers |
+| TransformerBlock          | residual sum + LayerNorm, bias + GELU, attention over few tokens    |
+| PatchEncoder              | crop + first convolution over cells; GroupNorm + residual + ReLU    |
+| EventTokens               | one stream of work for each view                                    |
+| SelectiveSSM              | everything between the two projections, in time-major memory        |
+| WorkingStateConsolidation | bias + GELU of the write-back                                       |
+| MemoryLayer, ControlJEPA  | weights of all their linear layers converted at once                |
+| ActionFlow                | the same; a block's last sum together with the next block's norm    |
 
 Every forward pass first checks whether the kernels support its input; if not, it runs the plain
 module's code. `tests/test_fused.py` compares values and gradients of each twin with its plain
@@ -66,7 +66,7 @@ def put_twins(module: nn.Module, shared_memory: int | None = None) -> None:
 
 
 def _fused_inside(module: nn.Module) -> bool:
-    """Return whether these children are twins that the module's own twin can call as such."""
+    """Return whether a module's children are the twins that the module's own twin calls."""
     if isinstance(module, TransformerBlock):
         return isinstance(module.attention, FusedAttention)
     if isinstance(module, ActionFlow):
@@ -93,9 +93,12 @@ def put_plain(module: nn.Module) -> None:
 
 @contextmanager
 def half_weights(module: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """Give all linear layers weights of autocast's type, where kernels compute."""
-    wanted = torch.is_autocast_enabled(inputs.device.type) and kernels.enabled(inputs)
-    with converted([module] if wanted else [], kernels.compute_dtype(inputs)):
+    """Give all linear layers weights of autocast's type, inside a `with` block.
+
+    It applies only under autocast and where kernels compute.
+    """
+    active = torch.is_autocast_enabled(inputs.device.type) and kernels.enabled(inputs)
+    with converted([module] if active else [], kernels.compute_dtype(inputs)):
         yield
 
 
@@ -107,13 +110,11 @@ def add_and_norm(
 ) -> tuple[Tensor, Tensor]:
     """Compute stream + layer(inputs), and the LayerNorm of the sum.
 
-    Without a layer, the norm is that of the stream itself.
+    Without a layer, compute the LayerNorm of the stream itself.
     """
-    added, bias = (
-        (None, None)
-        if layer is None or inputs is None
-        else (F.linear(inputs, layer.weight), layer.bias)
-    )
+    added, bias = None, None
+    if layer is not None and inputs is not None:
+        added, bias = F.linear(inputs, layer.weight), layer.bias
     kind = kernels.compute_dtype(stream)
     result: tuple[Tensor, Tensor] = StreamNorm.apply(
         stream, added, bias, norm.weight, norm.bias, norm.eps, kind
@@ -193,8 +194,8 @@ class FusedAttention(FrozenAttention):
         width = self.output.in_features
         if not self._short(projected, projected, *([] if context is None else [context])):
             query, own = projected.split([width, 2 * width], dim=-1)
-            seen = own if context is None else torch.cat([context, own], dim=-2)
-            return attend(query, seen, self.heads), own
+            sources = own if context is None else torch.cat([context, own], dim=-2)
+            return attend(query, sources, self.heads), own
         flat = None if context is None else context.flatten(0, -3)
         mixed, own = short_attention.ShortAttention.apply(
             projected.flatten(0, -3), None, flat, self.heads
@@ -202,10 +203,10 @@ class FusedAttention(FrozenAttention):
         return mixed.view(*tokens.shape[:-1], width), own.unflatten(0, tokens.shape[:-2])
 
     def _short(self, *tokens: Tensor) -> bool:
+        """Return whether sequences of tokens are short enough for `ShortAttention`."""
         size = self.output.in_features // self.heads
-        return short_attention.fits(
-            self._memory(tokens[0]), size, *(each.shape[-2] for each in tokens)
-        )
+        counts = (sequence.shape[-2] for sequence in tokens)
+        return short_attention.fits(self._memory(tokens[0]), size, *counts)
 
     def _memory(self, tokens: Tensor) -> int:
         return self.shared_memory or kernels.shared_memory_of(tokens.device)
@@ -221,9 +222,9 @@ class FusedAttention(FrozenAttention):
 
 
 class FusedTransformerBlock(TransformerBlock):
-    """A transformer block in parts.
+    """A transformer block in fewer passes.
 
-    A head can fuse each block's last sum with the next block's norm (`unfinished`).
+    An action head can fuse each block's last sum with the next block's norm (`unfinished`).
     """
 
     attention: FusedAttention
@@ -264,16 +265,14 @@ class FusedTransformerBlock(TransformerBlock):
 
     def keys_and_values(self, tokens: Tensor) -> Tensor:
         """Compute keys and values (... M 2D) of tokens, as a context for other tokens."""
-        return (
-            self.context_after(tokens, None, None)
-            if kernels.enabled(tokens)
-            else super().keys_and_values(tokens)
-        )
+        if not kernels.enabled(tokens):
+            return super().keys_and_values(tokens)
+        return self.context_after(tokens, None, None)
 
     def context_after(
         self, tokens: Tensor, before: FusedTransformerBlock | None, hidden: Tensor | None
     ) -> Tensor:
-        """Return only the keys and values that `unfinished` returns."""
+        """Compute only the keys and values (... M 2D) that `unfinished` returns."""
         _, normed = add_and_norm(tokens, self.attention_norm, _last_of(before), hidden)
         return linear(normed, self.attention.key_value.weight, self.attention.key_value.bias)
 
@@ -286,7 +285,7 @@ class FusedPatchEncoder(PatchEncoder):
     """The encoder over cells of pixels, with GroupNorm, residual and ReLU in one pass."""
 
     over_cells: Tensor | None = None
-    """The first convolution's weight as the kernels want it, where weights no longer change."""
+    """The cached `cell_weight` of frozen weights; None: rearrange the weight at every call."""
 
     def forward(self, images: Tensor, position: Tensor | None = None) -> Tensor:
         """Encode images (B T H W 3) as patch tokens (B T N_v D), row by row."""
@@ -329,9 +328,9 @@ class FusedPatchEncoder(PatchEncoder):
 def _residual_block(
     block: ResidualBlock, image: Tensor, same_image: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute a residual block's output, twice, from its input, twice.
+    """Compute a residual block. Input and output are given twice; see `normalise`.
 
-    One copy of the input goes to the convolutions and one to the shortcut; see `normalise`.
+    One copy of the input goes to the convolutions and one to the shortcut.
     """
     hidden, _ = normalise(convolve(image, block.first), block.first_norm)
     skipped = same_image
@@ -350,14 +349,11 @@ class FusedEventTokens(EventTokens):
             return super()._patches(observation, augmentation)
         jobs: list[Callable[[], Tensor]] = []
         inputs: list[list[Tensor]] = []
-        for index, (view, encoder) in enumerate(
-            zip(self.features.views, self.encoders, strict=True)
-        ):
+        forget = self.forget_activations
+        for index, view in enumerate(self.features.views):
             image = observation.images[view.name]
             position = None if augmentation is None else augmentation.crop[:, index]
-            jobs.append(
-                partial(run_layer, encoder, image, position, forget=self.forget_activations)
-            )
+            jobs.append(partial(run_layer, self.encoders[index], image, position, forget=forget))
             inputs.append([image] if position is None else [image, position])
         patches = side_by_side(jobs, inputs)
         return [
@@ -380,20 +376,24 @@ class FusedSSM(SelectiveSSM):
         shape = LayerShape(
             self.inner, self.config.state, self.heads, self.config.chunk, NORM_EPSILON, memory
         )
-        takes = (
+        fits = (
             self.config.convolution == TAPS
             and sequence.shape[-2] >= TAPS - 1
             and longest_chunk(shape) is not None
         )
-        if sequence.shape[-2] == 1 or not (takes and kernels.enabled(sequence)):
+        if not (fits and kernels.enabled(sequence)):
             return super().forward(sequence, state, keep_state=keep_state)
         streams = sequence.shape[:-2]
         if len(streams) != 2:  # every sequence becomes a batch of its own
             sequence = sequence.flatten(0, -3).unsqueeze(1)
         flat = sequence.shape[:2]
-        # B T streams ..., the order of the tokens
+        # Time-major, as the tokens are: B T streams ...
         projected = self.in_projection(sequence.transpose(1, 2))
         least = self.least_rates()
+        before, ssm = None, None
+        if state is not None:
+            before = state.convolution.reshape(*flat, *state.convolution.shape[-2:])
+            ssm = state.ssm.reshape(*flat, *state.ssm.shape[-3:])
         gated, ssm = SelectiveLayer.apply(
             projected,
             self.convolution_weight,
@@ -403,10 +403,8 @@ class FusedSSM(SelectiveSSM):
             torch.zeros_like(self.rate_bias) if least is None else least,
             self.skip,
             self.norm_weight,
-            None
-            if state is None
-            else state.convolution.reshape(*flat, *state.convolution.shape[-2:]),
-            None if state is None else state.ssm.reshape(*flat, *state.ssm.shape[-3:]),
+            before,
+            ssm,
             shape,
             keep_state,
         )
@@ -414,10 +412,8 @@ class FusedSSM(SelectiveSSM):
         output = output.reshape(*streams, *output.shape[2:])
         if not keep_state:
             return output, None
-        history = projected[:, 1 - TAPS :, :, self.inner : self.inner + self.channels].transpose(
-            1, 2
-        )
-        history = history.to(self.skip.dtype, copy=True)
+        history = projected[:, 1 - TAPS :, :, self.inner : self.inner + self.channels]
+        history = history.transpose(1, 2).to(self.skip.dtype, copy=True)
         return output, SSMState(
             history.reshape(*streams, *history.shape[2:]), ssm.reshape(*streams, *ssm.shape[2:])
         )
@@ -483,8 +479,8 @@ class FusedActionFlow(ActionFlow):
         placed = linear(noised, self.action_in.weight, self.action_in.bias)
         tokens = placed + self.positions(flow_time).to(kernels.compute_dtype(noised)) + time_token
         before, hidden = None, None
-        for block, seen in zip(self._twins, context, strict=True):
-            tokens, hidden, _ = block.unfinished(tokens, seen, before, hidden)
+        for block, cached in zip(self._twins, context, strict=True):
+            tokens, hidden, _ = block.unfinished(tokens, cached, before, hidden)
             before = block
         return self.action_out(add_and_norm(tokens, self.norm, self._twins[-1].last, hidden)[1])
 
@@ -495,7 +491,7 @@ class FusedActionFlow(ActionFlow):
 
 TWINS: dict[type[nn.Module], type[nn.Module]] = {
     FrozenAttention: FusedAttention,
-    # After the frozen class, since `unfuse` restores this one.
+    # After FrozenAttention: `unfuse` restores the last class with this twin.
     Attention: FusedAttention,
     TransformerBlock: FusedTransformerBlock,
     PatchEncoder: FusedPatchEncoder,

@@ -15,12 +15,10 @@ from torch import Tensor
 from chameleon_policy.kernels.sums import sum_rows
 
 PROGRAMS = 2112
-"""Of the backward pass, where the bias is that of a layer; each adds up its gradient over its
-rows.
-"""
+"""Programs of the backward pass for a layer's bias; each sums its gradient over its own rows."""
 TILE = {"ROWS": 2, "num_warps": 2}
 WIDEST = 512
-"""Of a tile."""
+"""Largest number of columns of a tile."""
 
 
 @triton.jit
@@ -124,19 +122,14 @@ class BiasGelu(torch.autograd.Function):
         x, bias = ctx.saved_tensors
         dy = dy.contiguous()
         width = x.shape[-1]
-        rows, share, block = (
-            x.numel() // width,
-            _share(x, bias),
-            min(WIDEST, triton.next_power_of_2(width)),
-        )
-        each = share if bias.dim() > 1 else max(TILE["ROWS"], triton.cdiv(rows, PROGRAMS))
-        programs = triton.cdiv(rows, each)
-        dx, partial = (
-            torch.empty_like(x),
-            torch.empty(programs, width, dtype=torch.float32, device=x.device),
-        )
+        rows, share = x.numel() // width, _share(x, bias)
+        block = min(WIDEST, triton.next_power_of_2(width))
+        together = share if bias.dim() > 1 else max(TILE["ROWS"], triton.cdiv(rows, PROGRAMS))
+        programs = triton.cdiv(rows, together)
+        dx = torch.empty_like(x)
+        partial = torch.empty(programs, width, dtype=torch.float32, device=x.device)
         _gelu_backward[(programs, triton.cdiv(width, block))](
-            dy, x, bias, dx, partial, rows, each, share, D=width, BLOCK=block, **TILE
+            dy, x, bias, dx, partial, rows, together, share, D=width, BLOCK=block, **TILE
         )
         dbias = partial.view_as(bias) if bias.dim() > 1 else sum_rows(partial)
         return dx, dbias.to(bias.dtype)

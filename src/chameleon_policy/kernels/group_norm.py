@@ -8,7 +8,7 @@
 | y      | F P C | relu((x - mean) rstd weight + bias + residual) |
 
 A program handles some whole groups of one image. Small images (WHOLE) are read once; others twice,
-the second time from a cache. Few large images (a robot's) are split among many programs, which
+the second time from a cache. A few large images (a robot's) are split among many programs, which
 exchange statistics through memory.
 """
 
@@ -24,12 +24,15 @@ from torch import Tensor
 from chameleon_policy.kernels.sums import sum_rows
 
 CHANNELS_TOGETHER = 64
+"""Largest number of channels of a program."""
 FORWARD = ((0, 128, 64),)
 BACKWARD = ((512, 128, 16), (128, 32, 8), (32, 16, 16), (0, 16, 32))
-"""From so many pixels on: rows of a program's tile at most, and numbers of a thread; measured on an
-H200. Pictures that fit into a tile are read once.
+"""(pixels, rows, numbers): for images of at least so many pixels, the largest number of rows of a
+program's tile and the numbers per thread; measured on an H200. Images that fit into a tile are read
+once.
 """
 TILE = 4096
+"""Numbers of a tile for few large images."""
 PROGRAMS_TO_FILL_A_GPU = 264
 
 
@@ -69,7 +72,7 @@ def _finish(
 
 @triton.jit
 def _bytes(row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return where the bits of a program's channels are, eight in a byte."""
+    """Return the offsets of the bytes that hold a program's channels, eight each, and a mask."""
     place = (
         row[:, None] * (CHANNELS // 8) + block * (WIDTH // 8) + tl.arange(0, WIDTH // 8)[None, :]
     )
@@ -80,7 +83,7 @@ def _bytes(row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
 def _keep_open(
     open_, y, row, block, pixels, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Store one bit per number that the ReLU let through, which is less to read than y."""
+    """Store which numbers passed the ReLU, one bit each, which is less to read than y."""
     bits = tl.reshape((y > 0).to(tl.int32), (ROWS, WIDTH // 8, 8)) << tl.arange(0, 8)[None, None, :]
     place, inside = _bytes(row, block, pixels, CHANNELS, WIDTH)
     tl.store(open_ + place, tl.sum(bits, 2).to(tl.uint8), mask=inside)
@@ -193,7 +196,7 @@ def _through_relu(
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Compute the gradient before the ReLU; without a residual, x says where it was open."""
+    """Compute the gradient before the ReLU; without a residual, x tells which numbers passed."""
     if RESIDUAL:
         was_open = _was_open(open_, row, block, pixels, CHANNELS, WIDTH, ROWS)
     else:
@@ -473,11 +476,10 @@ class GroupNorm(torch.autograd.Function):
         mean, rstd = torch.empty(2, images, groups, device=x.device, dtype=torch.float32)
         tiling = _tiling(channels, groups, pixels, back=False)
         bits = keep and relu and residual is not None
-        was_open = (
-            torch.empty(images * pixels * channels // 8, device=x.device, dtype=torch.uint8)
-            if bits
-            else None
-        )
+        was_open = None
+        if bits:
+            size = images * pixels * channels // 8
+            was_open = torch.empty(size, device=x.device, dtype=torch.uint8)
         _group_norm_forward[(images, groups // tiling["GROUPS"])](
             x,
             x if residual is None else residual,

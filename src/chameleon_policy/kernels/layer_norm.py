@@ -16,8 +16,9 @@ from torch import Tensor
 from chameleon_policy.kernels.sums import sum_rows
 
 TILE = 4096
+"""Numbers of a tile."""
 PROGRAMS = 528
-"""Of the backward pass; each adds up the weights' gradients over its rows."""
+"""Programs of the backward pass; each sums the weights' gradients over its own rows."""
 
 
 @triton.jit
@@ -170,13 +171,7 @@ class StreamNorm(torch.autograd.Function):
     def backward(ctx: Any, dtotal: Tensor | None, dy: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight, mean, rstd = ctx.saved_tensors
         if dy is None:
-            if dtotal is None:
-                return (None,) * 7
-            dadded = None if ctx.added_kind is None else dtotal.to(ctx.added_kind)
-            dadded_bias = (
-                None if ctx.bias_kind is None else dtotal.flatten(0, -2).sum(0).to(ctx.bias_kind)
-            )
-            return dtotal, dadded, dadded_bias, None, None, None, None
+            return _without_norm(ctx, dtotal)
         width = x.shape[-1]
         rows = x.numel() // width
         dy = dy.contiguous()
@@ -222,3 +217,14 @@ class StreamNorm(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _without_norm(ctx: Any, dtotal: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Compute the gradients where nothing depends on the normalised copy."""
+    if dtotal is None:
+        return (None,) * 7
+    dadded = None if ctx.added_kind is None else dtotal.to(ctx.added_kind)
+    dadded_bias = None
+    if ctx.bias_kind is not None:
+        dadded_bias = dtotal.flatten(0, -2).sum(0).to(ctx.bias_kind)
+    return dtotal, dadded, dadded_bias, None, None, None, None

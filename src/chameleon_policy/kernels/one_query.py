@@ -21,15 +21,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from chameleon_policy.kernels import AMPLE_SHARED_MEMORY
+from chameleon_policy.kernels import AMPLE_SHARED_MEMORY, tile_of
 
 LARGEST = 128
-"""Sources up to which these kernels are made."""
+"""Largest number of sources."""
 LEAST_QUERIES = 64
-"""Fewer, as on a robot, take less time with keys and values: there are fewer kernels to start."""
+"""Fewer queries, as on a robot, are faster with keys and values, which launch fewer kernels."""
 MOST_HEADS = 16
 PIECE = 128
-"""Of the width, at a time; half of it for many sources where shared memory is scarce."""
+"""Columns loaded at a time; half as many for MANY sources where shared memory is scarce."""
 MANY = 64
 WARPS = 4
 
@@ -132,7 +132,7 @@ def _one_query_backward(
 
 
 def fits(queries: int, heads: int, sources: int) -> bool:
-    """Return whether this method suits so many queries, each with its own sources."""
+    """Return whether the kernels support these sizes and are faster than keys and values."""
     return queries >= LEAST_QUERIES and heads <= MOST_HEADS and sources <= LARGEST
 
 
@@ -176,8 +176,8 @@ def _sizes(asked: Tensor, sources: Tensor, shared_memory: int) -> dict[str, int]
     return {
         "HEADS": heads,
         "ROWS": MOST_HEADS,
-        "N": max(16, triton.next_power_of_2(sources.shape[1])),
+        "N": tile_of(sources.shape[1]),
         "WIDTH": width,
-        "PIECE": min(piece, max(16, triton.next_power_of_2(width))),
+        "PIECE": min(piece, tile_of(width)),
         "num_warps": WARPS,
     }

@@ -1,7 +1,8 @@
 """A state-space layer between its projections: convolution + SiLU, recurrence, gated RMSNorm.
 
-It is one autograd function. Gate, x, B, C and Delta stay where the input projection wrote them, and
-their gradients are written side by side, so that nothing is split, concatenated or transposed.
+It is one autograd function. The gate, the convolution's inputs and Delta stay where the input
+projection wrote them, and their gradients are written side by side, so that nothing is split,
+concatenated or transposed.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from chameleon_policy.kernels import selective_scan
+from chameleon_policy.kernels import selective_scan, tile_of
 from chameleon_policy.kernels.sums import sum_rows
 
 TAPS = 4
-"""Width of the convolution that these kernels are made for."""
+"""Width of the convolution; the kernels support no other."""
 CHANNELS_TOGETHER = 128
+"""Channels of a program of the convolution."""
 ROWS_TOGETHER = 32
+"""Rows of a program of the gate's backward pass."""
 CHUNKS = (64, 32, 16)
-"""Steps of a chunk, as many as fit."""
+"""Possible numbers of steps in a chunk; the largest that fits is used."""
 WARPS = {
     "states": 4,
     "outputs": 4,
@@ -64,10 +67,7 @@ def _taps(weight_, c, ok):
 
 @triton.jit
 def _ahead(x_, stream, t, steps, tokens, c, ok, STRIDE: tl.constexpr):
-    """Load the row of step t.
-
-    It is requested two steps before its use and converted only then, which hides the latency.
-    """
+    """Load the row of step t; the caller does so two steps before its use, to hide the latency."""
     there = ok & (t + tl.zeros_like(c) < steps)
     return tl.load(x_ + _row_of(stream, t, steps, tokens) * STRIDE + c, mask=there, other=0.0)
 
@@ -136,7 +136,7 @@ def _convolution_backward(
     g0, g1 = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     g2, g3 = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     db = tl.zeros((BLOCK,), tl.float32)
-    # Separate zeros: the compiler takes names that share a value and rotate in a loop for constants.
+    # Separate zeros: names that share a value and rotate in a loop would be compiled as constants.
     d0, d1, d2 = (
         tl.zeros((BLOCK,), tl.float32),
         tl.zeros((BLOCK,), tl.float32),
@@ -257,6 +257,10 @@ class LayerShape(NamedTuple):
     """Bytes that a block of threads may have."""
 
 
+Rates = tuple[Tensor, Tensor, Tensor]
+"""The parameters of Delta and A: rate_bias, least and decay."""
+
+
 class SelectiveLayer(torch.autograd.Function):
     """Everything between the two projections of a state-space layer.
 
@@ -287,224 +291,34 @@ class SelectiveLayer(torch.autograd.Function):
             None if tensor is None else tensor.contiguous() for tensor in (history, state)
         )
         run = _Run(projected, shape)
-        mixed, y, out = (run.rows_of(size) for size in (run.channels, shape.inner, shape.inner))
-        before = (
-            run.states(run.chunks, dtype=projected.dtype)
-            if state is not None or run.chunks > 1
-            else None
-        )
-        after = run.states(1, dtype=torch.float32) if keep_state else None
-        rstd = torch.empty(run.rows, dtype=torch.float32, device=projected.device)
-        values, raw = projected[..., shape.inner :], projected[..., shape.inner + run.channels :]
-        _convolution_forward[run.by_channels](
-            values,
-            values if history is None else history,
-            taps,
-            tap_bias,
-            mixed,
-            run.steps,
-            run.tokens,
-            STRIDE=run.stride,
-            CHANNELS=run.channels,
-            HISTORY=history is not None,
-            BLOCK=CHANNELS_TOGETHER,
-            num_warps=1,
-        )
-        numbers = (run.steps, run.tokens, run.chunks, shape.heads, run.stride)
-        if before is not None or after is not None:
-            selective_scan._scan_states[run.by_heads](
-                mixed,
-                raw,
-                rate_bias,
-                least,
-                decay,
-                mixed if state is None else state,
-                mixed if before is None else before,
-                mixed if after is None else after,
-                *numbers,
-                BEGIN=state is not None,
-                KEEP=before is not None,
-                AFTER=after is not None,
-                **run.tiles,
-                num_warps=WARPS["states"],
-            )
-        selective_scan._scan_outputs[run.by_chunks](
-            mixed,
-            raw,
-            rate_bias,
-            least,
-            decay,
-            skip,
-            mixed if before is None else before,
-            y,
-            *numbers,
-            BEFORE=before is not None,
-            **run.tiles,
-            num_warps=WARPS["outputs"],
-        )
-        width = triton.next_power_of_2(shape.inner)
-        _gate_forward[(run.rows,)](
-            y,
-            projected,
-            norm_weight,
-            out,
-            rstd,
-            shape.epsilon,
-            STRIDE=run.stride,
-            INNER=shape.inner,
-            WIDTH=width,
-            num_warps=4,
-        )
+        mixed = _convolve(run, projected, taps, tap_bias, history)
+        raw, rates = run.raw_rates(projected), (rate_bias, least, decay)
+        y, before, after = _recur(run, mixed, raw, rates, skip, state, keep_state)
+        out, rstd = _gate(run, y, projected, norm_weight)
         ctx.save_for_backward(
-            projected,
-            mixed,
-            y,
-            rstd,
-            before,
-            taps,
-            tap_bias,
-            rate_bias,
-            least,
-            decay,
-            skip,
-            norm_weight,
-            history,
+            projected, mixed, y, rstd, before, taps, tap_bias, *rates, skip, norm_weight, history
         )
-        ctx.run, ctx.shape, ctx.has_state = run, shape, state is not None
+        ctx.run, ctx.has_state = run, state is not None
         ctx.set_materialize_grads(False)
-        return out, None if after is None else after.view(
-            run.batch, run.tokens, shape.heads, run.size, shape.state
-        )
+        return out, None if after is None else run.by_token(after)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dafter: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        (
-            projected,
-            mixed,
-            y,
-            rstd,
-            before,
-            taps,
-            tap_bias,
-            rate_bias,
-            least,
-            decay,
-            skip,
-            norm_weight,
-            history,
-        ) = ctx.saved_tensors
-        run, shape = ctx.run, ctx.shape
-        inner, channels, device = shape.inner, run.channels, projected.device
+        projected, mixed, y, rstd, before, taps, tap_bias, *others = ctx.saved_tensors
+        *rates, skip, norm_weight, history = others
+        run = ctx.run
         dout = torch.zeros_like(y) if dout is None else dout.contiguous()
-        dprojected, dy, dmixed = (
-            torch.empty_like(projected),
-            torch.empty_like(y),
-            torch.empty_like(mixed),
+        dprojected = torch.empty_like(projected)
+        dy, dnorm = _gate_gradients(run, dout, y, projected, norm_weight, rstd, dprojected)
+        dmixed, dheads, dstate = _recurrence_gradients(
+            run, dy, mixed, run.raw_rates(projected), tuple(rates), skip, before, dafter, dprojected
         )
-        dvalues, draw = dprojected[..., inner:], dprojected[..., inner + channels :]
-        values, raw = projected[..., inner:], projected[..., inner + channels :]
-        programs = triton.cdiv(run.rows, ROWS_TOGETHER)
-        dnorm = torch.empty(programs, inner, dtype=torch.float32, device=device)
-        _gate_backward[(programs,)](
-            dout,
-            y,
-            projected,
-            norm_weight,
-            rstd,
-            dy,
-            dprojected,
-            dnorm,
-            run.rows,
-            STRIDE=run.stride,
-            ROWS=ROWS_TOGETHER,
-            INNER=inner,
-            WIDTH=triton.next_power_of_2(inner),
-            num_warps=4,
-        )
-        numbers = (run.steps, run.tokens, run.chunks, shape.heads, run.stride)
-        dheads = torch.empty(
-            run.streams * run.chunks, shape.heads, 4, dtype=torch.float32, device=device
-        )
-        selective_scan._scan_gradients[run.by_chunks](
-            dy,
-            mixed,
-            raw,
-            rate_bias,
-            least,
-            decay,
-            skip,
-            dmixed,
-            draw,
-            dheads,
-            *numbers,
-            **run.tiles,
-            num_warps=WARPS["gradients"],
-        )
-        dstate = None
-        after = dafter is not None or run.chunks > 1
-        if before is not None or after:
-            dends = run.states(run.chunks, dtype=projected.dtype)
-            dstate = run.states(1, dtype=torch.float32)
-            selective_scan._scan_state_gradients[run.by_heads](
-                dy,
-                mixed,
-                raw,
-                rate_bias,
-                least,
-                decay,
-                dy if dafter is None else dafter.contiguous(),
-                dends,
-                dstate,
-                *numbers,
-                AFTER=dafter is not None,
-                **run.tiles,
-                num_warps=WARPS["state_gradients"],
-            )
-            selective_scan._scan_gradients_through_states[run.by_chunks](
-                dy,
-                mixed,
-                raw,
-                rate_bias,
-                least,
-                decay,
-                dy if before is None else before,
-                dends,
-                dmixed,
-                draw,
-                dheads,
-                *numbers,
-                BEFORE=before is not None,
-                AFTER=after,
-                **run.tiles,
-                num_warps=WARPS["gradients_through_states"],
-            )
-        dtaps = torch.empty(run.streams, 5, channels, dtype=torch.float32, device=device)
-        dhistory = None if history is None else torch.empty_like(history)
-        _convolution_backward[run.by_channels](
-            dmixed,
-            values,
-            values if history is None else history,
-            taps,
-            tap_bias,
-            dvalues,
-            dvalues if dhistory is None else dhistory,
-            dtaps,
-            run.steps,
-            run.tokens,
-            STRIDE=run.stride,
-            CHANNELS=channels,
-            HISTORY=history is not None,
-            BLOCK=CHANNELS_TOGETHER,
-            num_warps=1,
+        dtaps, dhistory = _convolution_gradients(
+            run, dmixed, projected, taps, tap_bias, history, dprojected
         )
         by_tap = sum_rows(dtaps)
+        rate_bias, least, decay = rates
         ddecay, dskip, dbias, dleast = sum_rows(dheads).unbind(-1)
-        if dstate is not None:
-            dstate = (
-                dstate.view(run.batch, run.tokens, shape.heads, run.size, shape.state)
-                if ctx.has_state
-                else None
-            )
         return (
             dprojected,
             by_tap[:4].mT.to(taps.dtype),
@@ -515,14 +329,230 @@ class SelectiveLayer(torch.autograd.Function):
             dskip.to(skip.dtype),
             sum_rows(dnorm).to(norm_weight.dtype),
             dhistory,
-            dstate,
+            run.by_token(dstate) if dstate is not None and ctx.has_state else None,
             None,
             None,
         )
 
 
-def _tile(size: int) -> int:
-    return max(16, triton.next_power_of_2(size))
+def _convolve(
+    run: _Run, projected: Tensor, taps: Tensor, bias: Tensor, history: Tensor | None
+) -> Tensor:
+    """Compute x, B and C side by side: convolution and SiLU of the values."""
+    values, mixed = run.values(projected), run.rows_of(run.channels)
+    _convolution_forward[run.by_channels](
+        values,
+        values if history is None else history,
+        taps,
+        bias,
+        mixed,
+        run.steps,
+        run.tokens,
+        STRIDE=run.stride,
+        CHANNELS=run.channels,
+        HISTORY=history is not None,
+        BLOCK=CHANNELS_TOGETHER,
+        num_warps=1,
+    )
+    return mixed
+
+
+def _recur(
+    run: _Run,
+    mixed: Tensor,
+    raw: Tensor,
+    rates: Rates,
+    skip: Tensor,
+    state: Tensor | None,
+    keep_state: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Compute the outputs, the states before every chunk, and the state afterwards.
+
+    States are None if they are zero or not needed.
+    """
+    before, after = None, None
+    if state is not None or run.chunks > 1:
+        before = run.states(run.chunks, dtype=mixed.dtype)
+    if keep_state:
+        after = run.states(1, dtype=torch.float32)
+    if before is not None or after is not None:
+        selective_scan._scan_states[run.by_heads](
+            mixed,
+            raw,
+            *rates,
+            mixed if state is None else state,
+            mixed if before is None else before,
+            mixed if after is None else after,
+            *run.numbers,
+            BEGIN=state is not None,
+            KEEP=before is not None,
+            AFTER=after is not None,
+            **run.tiles,
+            num_warps=WARPS["states"],
+        )
+    y = run.rows_of(run.shape.inner)
+    selective_scan._scan_outputs[run.by_chunks](
+        mixed,
+        raw,
+        *rates,
+        skip,
+        mixed if before is None else before,
+        y,
+        *run.numbers,
+        BEFORE=before is not None,
+        **run.tiles,
+        num_warps=WARPS["outputs"],
+    )
+    return y, before, after
+
+
+def _gate(run: _Run, y: Tensor, projected: Tensor, norm_weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the gated RMSNorm of the outputs, and 1 / RMS of every row."""
+    inner, out = run.shape.inner, torch.empty_like(y)
+    rstd = torch.empty(run.rows, dtype=torch.float32, device=y.device)
+    _gate_forward[(run.rows,)](
+        y,
+        projected,
+        norm_weight,
+        out,
+        rstd,
+        run.shape.epsilon,
+        STRIDE=run.stride,
+        INNER=inner,
+        WIDTH=triton.next_power_of_2(inner),
+        num_warps=4,
+    )
+    return out, rstd
+
+
+def _gate_gradients(
+    run: _Run,
+    dout: Tensor,
+    y: Tensor,
+    projected: Tensor,
+    norm_weight: Tensor,
+    rstd: Tensor,
+    dprojected: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Write the gate's gradient to `dprojected`; return that of y, and the norm's in parts."""
+    inner, programs = run.shape.inner, triton.cdiv(run.rows, ROWS_TOGETHER)
+    dy = torch.empty_like(y)
+    dnorm = torch.empty(programs, inner, dtype=torch.float32, device=y.device)
+    _gate_backward[(programs,)](
+        dout,
+        y,
+        projected,
+        norm_weight,
+        rstd,
+        dy,
+        dprojected,
+        dnorm,
+        run.rows,
+        STRIDE=run.stride,
+        ROWS=ROWS_TOGETHER,
+        INNER=inner,
+        WIDTH=triton.next_power_of_2(inner),
+        num_warps=4,
+    )
+    return dy, dnorm
+
+
+def _recurrence_gradients(
+    run: _Run,
+    dy: Tensor,
+    mixed: Tensor,
+    raw: Tensor,
+    rates: Rates,
+    skip: Tensor,
+    before: Tensor | None,
+    dafter: Tensor | None,
+    dprojected: Tensor,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Write Delta's gradient to `dprojected`.
+
+    Returns those of x, B and C, those of every head's parameters in parts, and that of the state
+    before the first step.
+    """
+    dmixed, draw = torch.empty_like(mixed), run.raw_rates(dprojected)
+    shape = (run.streams * run.chunks, run.shape.heads, 4)
+    dheads = torch.empty(shape, dtype=torch.float32, device=dy.device)
+    inputs = (dy, mixed, raw, *rates)
+    selective_scan._scan_gradients[run.by_chunks](
+        *inputs,
+        skip,
+        dmixed,
+        draw,
+        dheads,
+        *run.numbers,
+        **run.tiles,
+        num_warps=WARPS["gradients"],
+    )
+    has_after = dafter is not None or run.chunks > 1
+    if before is None and not has_after:
+        return dmixed, dheads, None
+    dends = run.states(run.chunks, dtype=dy.dtype)
+    dstate = run.states(1, dtype=torch.float32)
+    selective_scan._scan_state_gradients[run.by_heads](
+        *inputs,
+        dy if dafter is None else dafter.contiguous(),
+        dends,
+        dstate,
+        *run.numbers,
+        AFTER=dafter is not None,
+        **run.tiles,
+        num_warps=WARPS["state_gradients"],
+    )
+    selective_scan._scan_gradients_through_states[run.by_chunks](
+        *inputs,
+        dy if before is None else before,
+        dends,
+        dmixed,
+        draw,
+        dheads,
+        *run.numbers,
+        BEFORE=before is not None,
+        AFTER=has_after,
+        **run.tiles,
+        num_warps=WARPS["gradients_through_states"],
+    )
+    return dmixed, dheads, dstate
+
+
+def _convolution_gradients(
+    run: _Run,
+    dmixed: Tensor,
+    projected: Tensor,
+    taps: Tensor,
+    bias: Tensor,
+    history: Tensor | None,
+    dprojected: Tensor,
+) -> tuple[Tensor, Tensor | None]:
+    """Write the values' gradient to `dprojected`.
+
+    Returns those of taps and bias in parts, and that of the history.
+    """
+    values, dvalues = run.values(projected), run.values(dprojected)
+    shape = (run.streams, 5, run.channels)
+    dtaps = torch.empty(shape, dtype=torch.float32, device=projected.device)
+    dhistory = None if history is None else torch.empty_like(history)
+    _convolution_backward[run.by_channels](
+        dmixed,
+        values,
+        values if history is None else history,
+        taps,
+        bias,
+        dvalues,
+        dvalues if dhistory is None else dhistory,
+        dtaps,
+        run.steps,
+        run.tokens,
+        STRIDE=run.stride,
+        CHANNELS=run.channels,
+        HISTORY=history is not None,
+        BLOCK=CHANNELS_TOGETHER,
+        num_warps=1,
+    )
+    return dtaps, dhistory
 
 
 def longest_chunk(shape: LayerShape) -> int | None:
@@ -532,7 +562,7 @@ def longest_chunk(shape: LayerShape) -> int | None:
     tiles of L steps, P channels of a head and N numbers of state, measured by compiling it
     (`benchmarks.small_cards` checks it).
     """
-    p, n = _tile(shape.inner // shape.heads), _tile(shape.state)
+    p, n = tile_of(shape.inner // shape.heads), tile_of(shape.state)
     return next(
         (c for c in CHUNKS if 2 * c * n + 8 * p * n + 10 * c * p + 2048 <= shape.shared_memory),
         None,
@@ -548,21 +578,20 @@ class _Run:
         self.streams, self.rows = self.batch * self.tokens, self.batch * self.tokens * self.steps
         self.size, self.channels = shape.inner // shape.heads, shape.inner + 2 * shape.state
         fitting = longest_chunk(shape)
-        assert fitting is not None, "FusedSSM asks before"
-        length = max(
-            16,
-            min(fitting, triton.next_power_of_2(shape.chunk), triton.next_power_of_2(self.steps)),
-        )
+        assert fitting is not None, "FusedSSM checks that the layer fits"
+        length = min(fitting, tile_of(shape.chunk), tile_of(self.steps))
         self.chunks = triton.cdiv(self.steps, length)
         self.tiles = {
             "SIZE": self.size,
             "STATE": shape.state,
             "CHANNELS": self.channels,
             "INNER": shape.inner,
-            "P": _tile(self.size),
-            "N": _tile(shape.state),
+            "P": tile_of(self.size),
+            "N": tile_of(shape.state),
             "L": length,
         }
+        self.numbers = (self.steps, self.tokens, self.chunks, shape.heads, self.stride)
+        """Arguments that all kernels of the recurrence share."""
         self.by_channels = (self.streams, triton.cdiv(self.channels, CHANNELS_TOGETHER))
         self.by_heads = (self.streams, shape.heads)
         self.by_chunks = (self.streams, self.chunks)
@@ -576,3 +605,15 @@ class _Run:
         return self.projected.new_empty(
             self.streams, count, self.shape.heads, self.size, self.shape.state, dtype=dtype
         )
+
+    def by_token(self, states: Tensor) -> Tensor:
+        """View one state for every stream as (B tokens heads P state)."""
+        return states.view(self.batch, self.tokens, self.shape.heads, self.size, self.shape.state)
+
+    def values(self, projected: Tensor) -> Tensor:
+        """Return the input projection from the convolution's inputs on."""
+        return projected[..., self.shape.inner :]
+
+    def raw_rates(self, projected: Tensor) -> Tensor:
+        """Return the input projection from Delta's inputs on."""
+        return projected[..., self.shape.inner + self.channels :]

@@ -5,14 +5,15 @@ Inside a chunk of L steps, cum_t is the sum of Delta A up to and with step t, u_
     y_t    = sum_{s <= t} exp(cum_t - cum_s) (C_t . B_s) u_s + exp(cum_t) state C_t + D x_t
     state' = exp(cum_L) state + sum_s exp(cum_L - cum_s) u_s (outer) B_s
 
-`_scan_states` walks over the chunks of one stream and head and keeps the state before each;
-`_scan_outputs` then has all chunks at once. B and C are shared by the heads, so one program has all
-heads of a chunk: it computes C_t . B_s once, and adds up the gradients of B and C without a copy
-per head. Going back, `_scan_gradients` has what happens inside the chunks; `_scan_state_gradients`
-walks back over the states, and `_scan_gradients_through_states` adds what passes through them.
+`_scan_states` walks over the chunks of one stream and head and keeps the state before each chunk;
+`_scan_outputs` then computes all chunks in parallel. B and C are shared by the heads, so one
+program handles all heads of a chunk: it computes C_t . B_s once, and sums the gradients of B and C
+without a copy per head. In the backward pass, `_scan_gradients` computes the gradients inside the
+chunks, `_scan_state_gradients` walks back over the states, and `_scan_gradients_through_states`
+adds the gradients that pass through the states.
 
-Rows of memory are time-major, (batch T tokens channels): a stream is one token, its next step
-`tokens` rows further on. x, B and C lie side by side in `mixed`, the raw Delta in its place of the
+Rows of memory are time-major, (batch T tokens channels): a stream is one token, and its next step
+is `tokens` rows further on. x, B and C lie side by side in `mixed`; the raw Delta is a part of the
 input projection.
 """
 
@@ -145,7 +146,7 @@ def _scan_outputs(
 ):
     """Compute y of one chunk of one stream, all heads.
 
-    BEFORE: some state before a chunk is not zero.
+    BEFORE: the state before the chunk may not be zero.
     """
     stream, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)
@@ -357,7 +358,7 @@ def _scan_gradients_through_states(
 ):
     """Add the gradients that pass through the states around a chunk to those of `_scan_gradients`.
 
-    BEFORE, AFTER: which of the states matter.
+    BEFORE: the state before the chunk may not be zero. AFTER: the state after it has a gradient.
     """
     stream, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     t, p, n = tl.arange(0, L), tl.arange(0, P), tl.arange(0, N)

@@ -1,11 +1,11 @@
-"""The encoder's first layers: 7 x 7 convolution, GroupNorm, ReLU, max pooling of the most pixels.
+"""The encoder's first layers, on the most pixels: convolution, GroupNorm, ReLU, max pooling.
 
 A convolution over 3 channels leaves matrix units idle. `space_to_depth` therefore turns camera
-images (uint8, rows of pixels) into cells of 4 x 4 pixels with 48 channels, in [-1, 1]. The
+images (uint8, rows of pixels) into cells of 4 x 4 pixels with 48 channels, in [-1, 1]. The 7 x 7
 convolution of stride 2 turns a cell into 2 x 2 pixels, which stay together: it is a 3 x 3
 convolution over cells, with four times the output channels, and zeros where the 7 x 7 kernel does
-not reach. `norm_pool` is GroupNorm, ReLU and 3 x 3 max pooling of stride 2 of such cells, one
-pooled pixel for each, without the full image in between.
+not reach. `norm_pool` is GroupNorm, ReLU and 3 x 3 max pooling of stride 2 of these cells. Each
+cell becomes one pooled pixel, and the full image is never stored.
 
 | symbol | shape   | meaning                                                             |
 |--------|---------|---------------------------------------------------------------------|
@@ -42,9 +42,9 @@ POOLING_SUMS = {"TILE": 32, "num_warps": 2}
 POOLING_BACK = {"TILE": 16, "TILES": 1, "num_warps": 4}
 """Cells of a tile, tiles of a program, and warps; measured on an H200."""
 MANY_IMAGES = 64
-"""With fewer, every tile has a program of its own."""
+"""With fewer images, every tile has a program of its own."""
 ROWS = 64
-"""Of a tile that is added up."""
+"""Rows of a tile in `_cell_sums`."""
 
 
 @triton.jit
@@ -390,18 +390,10 @@ class NormPool(torch.autograd.Function):
         x = x.contiguous(memory_format=torch.channels_last)
         images, _, out_height, out_width = x.shape
         (height, width), channels, outputs = size, len(weight), out_height * out_width
-        y = torch.empty(
-            images,
-            channels,
-            out_height,
-            out_width,
-            dtype=x.dtype,
-            device=x.device,
-            memory_format=torch.channels_last,
-        )
-        chosen, peak = (
-            (torch.empty_like(y, dtype=torch.uint8), torch.empty_like(y)) if keep else (y, y)
-        )
+        y = x.new_empty(images, out_height, out_width, channels).permute(0, 3, 1, 2)
+        chosen, peak = y, y
+        if keep:
+            chosen, peak = torch.empty_like(y, dtype=torch.uint8), torch.empty_like(y)
         parts, part_rows = parts_of(4 * outputs, channels, images)
         sums = torch.empty(images, parts, 2, channels, device=x.device, dtype=torch.float32)
         _cell_sums[(images, parts)](

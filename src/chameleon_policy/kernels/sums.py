@@ -8,9 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS, COLUMNS = 2048, 16
-"""Of a tile at most: few columns, for many programs, and rows enough to wait for memory only a few
-times.
-"""
+"""Largest tile: few columns, for many programs, and many rows, for few waits for memory."""
 
 
 @triton.jit

@@ -1,6 +1,6 @@
-"""The weights of many linear layers, converted at once.
+"""The weights of many linear layers, converted in one launch.
 
-Autocast launches a kernel for each of them, and one for each gradient.
+Autocast launches a kernel for each weight, and one for each gradient.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class _Converted(torch.autograd.Function):
-    """Tensors in another type, with gradients in their own; one launch each way for many."""
+    """Tensors in another type, with gradients in their own: one launch for all in each pass."""
 
     @staticmethod
     def forward(ctx: Any, kind: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -44,14 +44,14 @@ class _Converted(torch.autograd.Function):
 
 @contextmanager
 def converted(modules: Iterable[nn.Module], kind: torch.dtype) -> Iterator[None]:
-    """Use weights of this type in all linear layers within this block.
+    """Use weights of type `kind` in all linear layers, inside a `with` block.
 
-    Gradients reach the weights themselves.
+    Gradients reach the original weights.
     """
-    found = (
+    linear = (
         layer for module in modules for layer in module.modules() if isinstance(layer, nn.Linear)
     )
-    layers = [layer for layer in dict.fromkeys(found) if layer.weight.dtype != kind]
+    layers = [layer for layer in dict.fromkeys(linear) if layer.weight.dtype != kind]
     weights = [layer.weight for layer in layers]
     try:
         if weights:
