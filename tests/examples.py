@@ -37,7 +37,8 @@ SMALL_IMAGES = dataclasses.replace(
 
 def nano(**objective: object) -> PolicyConfig:
     config = preset("nano")
-    return dataclasses.replace(config, objective=dataclasses.replace(config.objective, **objective))  # type: ignore[arg-type]
+    changed = dataclasses.replace(config.objective, **objective)  # type: ignore[arg-type]
+    return dataclasses.replace(config, objective=changed)
 
 
 def make_policy(
@@ -48,7 +49,7 @@ def make_policy(
     dtype: torch.dtype = torch.float32,
 ) -> ChameleonPolicy:
     torch.manual_seed(seed)
-    return ChameleonPolicy(config or nano(), features, statistics).to(dtype)
+    return ChameleonPolicy(nano() if config is None else config, features, statistics).to(dtype)
 
 
 def make_observation(

@@ -48,10 +48,8 @@ def modules(names: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("kind", ABLATIONS, ids=lambda kind: kind.method)
 def test_the_weights_differ_in_the_mechanism_alone(kind: type[ChameleonPolicy]) -> None:
-    full, ablated = (
-        weights(ChameleonPolicy(nano(), STATE_FEATURES)),
-        weights(kind(nano(), STATE_FEATURES)),
-    )
+    full = weights(ChameleonPolicy(nano(), STATE_FEATURES))
+    ablated = weights(kind(nano(), STATE_FEATURES))
     gone, new = GONE[kind.method]
     assert modules(full.keys() - ablated.keys()) == gone
     assert modules(ablated.keys() - full.keys()) == new
@@ -60,10 +58,10 @@ def test_the_weights_differ_in_the_mechanism_alone(kind: type[ChameleonPolicy]) 
 
 def restore_mechanism(ablated: ChameleonPolicy, full: ChameleonPolicy) -> None:
     """Undo an ablation by putting Chameleon's mechanism back."""
-    for mine, whole in zip(ablated.memory, full.memory, strict=True):
-        mine.propagation = copy.deepcopy(whole.propagation)
-        mine.recall.control_context.index = copy.deepcopy(whole.recall.control_context.index)
-        mine.consolidation.fast = copy.deepcopy(whole.consolidation.fast)
+    for layer, whole in zip(ablated.memory, full.memory, strict=True):
+        layer.propagation = copy.deepcopy(whole.propagation)
+        layer.recall.control_context.index = copy.deepcopy(whole.recall.control_context.index)
+        layer.consolidation.fast = copy.deepcopy(whole.consolidation.fast)
     if ablated.control_jepa is not None:
         ablated.control_jepa.target.index = copy.deepcopy(full.control_jepa.target.index)
 
@@ -83,7 +81,7 @@ def test_with_its_mechanism_restored_it_equals_chameleon_bit_for_bit(
     ablated.load_state_dict(
         {n: w for n, w in full.state_dict().items() if n in weights(ablated)}, strict=False
     )
-    # which differs in training alone
+    # `NoJepaPolicy` differs in training alone.
     assert (action_loss(ablated) == action_loss(full)) == (kind is NoJepaPolicy)
     restore_mechanism(ablated, full)
     assert action_loss(ablated) == action_loss(full)
@@ -91,16 +89,12 @@ def test_with_its_mechanism_restored_it_equals_chameleon_bit_for_bit(
 
 class TestVanillaMamba:
     def test_one_state_for_the_whole_scene(self) -> None:
-        policy, full = (
-            VanillaMambaPolicy(nano(), STATE_FEATURES),
-            ChameleonPolicy(nano(), STATE_FEATURES),
+        pooled, traces = (
+            kind(nano(), STATE_FEATURES).initial_state(2).layers[0].slow.ssm
+            for kind in (VanillaMambaPolicy, ChameleonPolicy)
         )
-        here, there = (
-            policy.initial_state(2).layers[0].slow.ssm,
-            full.initial_state(2).layers[0].slow.ssm,
-        )
-        assert here.shape == (2, 1, *there.shape[2:])
-        assert there.shape[1] == STATE_FEATURES.tokens
+        assert pooled.shape == (2, 1, *traces.shape[2:])
+        assert traces.shape[1] == STATE_FEATURES.tokens
 
     def test_it_is_the_trace_of_the_mean(self) -> None:
         torch.manual_seed(0)
@@ -124,10 +118,8 @@ class TestSimilarity:
     def test_it_finds_the_most_similar_frames_of_the_past(self, bank: int, monkeypatch) -> None:
         monkeypatch.setattr(similarity_module, "BANK", bank)
         torch.manual_seed(1)
-        layer, bound = (
-            SimilarityBank(nano()).double(),
-            torch.randn(2, 20, 3, nano().width, dtype=torch.float64),
-        )
+        layer = SimilarityBank(nano()).double()
+        bound = torch.randn(2, 20, 3, nano().width, dtype=torch.float64)
         retrieved, _ = layer(bound, None, keep_state=False)
         frames = bound.mean(2)
         for episode in range(2):

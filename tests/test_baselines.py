@@ -47,7 +47,7 @@ class TestDiffusion:
         def denoised(
             noised: torch.Tensor, level: torch.Tensor, condition: torch.Tensor
         ) -> torch.Tensor:
-            # movements far from the mean
+            # Large values: clipping to [-1, 1] would show.
             return 3 * torch.tanh(noised) + level[:, None, None] / 100
 
         monkeypatch.setattr(policy, "_denoised", denoised)
@@ -116,7 +116,7 @@ class TestDiffusion:
 
         torch.testing.assert_close(after(first, second), after(second, first, second))
         assert not torch.allclose(after(first, second), after(second, second))
-        # before the first frame there is the first frame
+        # Before an episode's first frame the window holds copies of it.
         torch.testing.assert_close(after(first), after(first, first))
 
     @DIFFUSION
@@ -140,9 +140,8 @@ class TestDiffusion:
         with pytest.raises(ImportError, match=r"pip install 'chameleon-policy\[baselines\]'"):
             DiffusionTransformerPolicy(nano(), STATE_FEATURES)
         with pytest.raises(ImportError, match="baselines"):
-            Bench(
-                suite="camo", methods=("chameleon", "diffusion-unet")
-            )  # before anything is recorded
+            # before anything is recorded
+            Bench(suite="camo", methods=("chameleon", "diffusion-unet"))
 
     @pytest.mark.parametrize("horizon", [1, 3, 4, 8, 10])
     def test_the_unet_takes_any_horizon_and_uses_its_condition(self, horizon: int) -> None:
@@ -172,7 +171,7 @@ class TestACT:
         with pytest.raises(ValueError, match="source"):
             policy.act(state, source="nonsense")
 
-    def test_the_divergence_is_the_textbooks(self, monkeypatch) -> None:
+    def test_the_divergence_is_that_of_torch_distributions(self, monkeypatch) -> None:
         policy = ACTPolicy(nano(), STATE_FEATURES).eval()
         batch = make_batch(STATE_FEATURES, 2, 4)
         mean, log_variance = torch.randn(2, 8, 32)
@@ -184,7 +183,7 @@ class TestACT:
         torch.testing.assert_close(loss.parts["divergence"], expected)
         torch.testing.assert_close(loss.total, loss.parts["action"] + KL_WEIGHT * expected)
 
-    def test_the_posterior_sees_the_chunk_and_stays_behind(self, tmp_path) -> None:
+    def test_the_posterior_sees_the_chunk_and_is_not_saved(self, tmp_path) -> None:
         policy = ACTPolicy(nano(), STATE_FEATURES)
         chunks, body = torch.randn(2, 4, 2), torch.randn(2, nano().width)
         assert not torch.allclose(
@@ -237,8 +236,8 @@ def test_an_untrained_lstm_remembers() -> None:
     assert left["ours"] > 0.01 > 1e-5 > left["usual"]
 
 
-def test_the_lstm_is_the_textbooks() -> None:
-    """One layer on top of another, gate by gate."""
+def test_the_lstm_follows_its_equations() -> None:
+    """Compare with two layers written out gate by gate."""
     policy = RecurrentPolicy(nano(), STATE_FEATURES).double().eval()
     lstm = policy.recurrence["lstm"]
     observation = make_observation(STATE_FEATURES, 2, 5, dtype=torch.float64)

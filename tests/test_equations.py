@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -22,7 +23,7 @@ from examples import STATE_FEATURES, make_batch, make_observation, make_policy, 
 
 CONFIG = nano()
 BODY, INSTRUCTION = -2, -1
-"""Places of p_t and q_t among the tokens."""
+"""Indices of p_t and q_t among the tokens."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,12 +65,12 @@ def attended(attention: Attention, query: Tensor, sources: Tensor) -> Tensor:
     """Compute Attn(query, sources, sources) for one query (D) and sources (N D), head by head."""
     width = query.shape[-1]
     size = width // attention.heads
-    asked = affine(attention.query, query)
+    projected = affine(attention.query, query)
     keys, values = affine(attention.key_value, sources).split(width, dim=-1)
     heads = []
     for first in range(0, width, size):
         part = slice(first, first + size)
-        scores = torch.stack([asked[part] @ key for key in keys[:, part]]) / math.sqrt(size)
+        scores = torch.stack([projected[part] @ key for key in keys[:, part]]) / math.sqrt(size)
         weights = scores.exp() / scores.exp().sum()
         heads.append(
             sum(weight * value for weight, value in zip(weights, values[:, part], strict=True))
@@ -110,8 +111,8 @@ def test_memory_layer() -> None:
         traces = torch.stack(
             [recurrence(layer.propagation.slow, bound[:, i]) for i in range(tokens)], dim=1
         )
-        contexts, answers, fused = [], [], []
-        for moment, there in zip(bound, traces, strict=True):
+        contexts, recalled, fused = [], [], []
+        for moment, trace in zip(bound, traces, strict=True):
             body_and_instruction = torch.cat([moment[BODY], moment[INSTRUCTION]])
             c = normalised(index_norm, mlp(index[:3], body_and_instruction))  # Eq. 7
             # Eq. 8
@@ -119,31 +120,23 @@ def test_memory_layer() -> None:
                 recall.control_context.norm,
                 c + attended(recall.control_context.attention, c, moment),
             )
-            r = normalised(recall.norm, attended(recall.attention, u, there))  # Eq. 9
+            r = normalised(recall.norm, attended(recall.attention, u, trace))  # Eq. 9
             contexts.append(u)
-            answers.append(r)
+            recalled.append(r)
             # Eq. 10
             fused.append(
                 normalised(consolidation.fuse[-1], mlp(consolidation.fuse[:3], torch.cat([u, r])))
             )
         working = recurrence(consolidation.fast, torch.stack(fused))  # Eq. 10
-        following = torch.stack(
-            [
-                torch.stack(
-                    [
-                        bound[t, i]
-                        + mlp(consolidation.update, torch.cat([traces[t, i], working[t]]))
-                        for i in range(tokens)
-                    ]
-                )
-                for t in range(time)
-            ]
-        )  # Eq. 11
+        following = torch.empty_like(bound)
+        for t, i in itertools.product(range(time), range(tokens)):  # Eq. 11
+            sources = torch.cat([traces[t, i], working[t]])
+            following[t, i] = bound[t, i] + mlp(consolidation.update, sources)
         for name, expected in {
             "bound": bound,
             "traces": traces,
             "control_context": torch.stack(contexts),
-            "recalled": torch.stack(answers),
+            "recalled": torch.stack(recalled),
             "working": working,
             "tokens": following,
         }.items():
@@ -155,10 +148,10 @@ def test_memory_layer() -> None:
 class Flow(ActionFlow):
     """The head, with a list of the inputs of F_theta."""
 
-    asked: list[tuple[Tensor, Tensor]]
+    inputs: list[tuple[Tensor, Tensor]]
 
     def endpoint(self, noised: Tensor, flow_time: Tensor, context: list[Tensor]) -> Tensor:
-        self.asked.append((noised, flow_time))
+        self.inputs.append((noised, flow_time))
         return super().endpoint(noised, flow_time, context)
 
 
@@ -171,10 +164,10 @@ def test_interpolant_in_training(power: float) -> None:
     """
     chunks, horizon, action = 4096, 4, 3
     head = Flow(CONFIG, action, horizon).double()
-    head.asked = []
+    head.inputs = []
     clean = 5 + 2 * torch.randn(chunks, horizon, action, dtype=torch.float64)
     head(torch.zeros(chunks, CONFIG.width, dtype=torch.float64), clean, power)
-    ((noised, flow_time),) = head.asked
+    ((noised, flow_time),) = head.inputs
     assert flow_time.shape == (chunks,)
     uniform = (flow_time ** (1 / power)).sort().values
     assert (uniform - (torch.arange(chunks) + 0.5) / chunks).abs().max() < 1.95 / math.sqrt(
@@ -188,7 +181,7 @@ def test_interpolant_in_training(power: float) -> None:
     assert (noise.mean(0).abs() < 5 / math.sqrt(count)).all()
     related = torch.corrcoef(numbers.T)[:size] - torch.eye(numbers.shape[1])[:size]
     assert (related.abs() < 5 / math.sqrt(count)).all(), (
-        "no number of the noise goes with another, the action or the time"
+        "no number of the noise is correlated with another one, the action or the time"
     )
     assert ((noise.var(0) - 1).abs() < 5 * math.sqrt(2 / count)).all()
     assert abs((noise**4).mean().item() - 3) < 0.3, "a normal distribution's fourth moment"
@@ -255,14 +248,14 @@ def test_recall_reads_traces() -> None:
     """Eq. 9: recall changes with the traces and does not depend on the bound tokens."""
     recall = with_random_weights(MemoryLayer(CONFIG).recall)
     bound, traces, others = torch.randn(3, 1, 2, 4, CONFIG.width, dtype=torch.float64)
-    question = recall.control_context(bound)
-    answer = recall(question, traces)
+    context = recall.control_context(bound)
+    recalled = recall(context, traces)
     expected = [
-        normalised(recall.norm, attended(recall.attention, question[0, t], traces[0, t]))
+        normalised(recall.norm, attended(recall.attention, context[0, t], traces[0, t]))
         for t in range(2)
     ]
-    torch.testing.assert_close(answer[0], torch.stack(expected), rtol=1e-9, atol=1e-9)
-    assert not torch.allclose(recall(question, others), answer)
+    torch.testing.assert_close(recalled[0], torch.stack(expected), rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(recall(context, others), recalled)
 
 
 @torch.no_grad()
@@ -312,7 +305,7 @@ def test_time_token() -> None:
 
 
 @torch.no_grad()
-def test_first_clock() -> None:
+def test_initial_rates() -> None:
     """At its bias a head's Delta is sqrt(1 - a^2).
 
     a = 2^(-1/H) is its decay per step at a half-life of H.

@@ -48,8 +48,8 @@ def test_token_order_and_count() -> None:
     assert changed.nonzero().flatten().tolist() == [IMAGE_FEATURES.tokens - 2], (
         "proprioception is the last but one"
     )
-    told = dataclasses.replace(observation, instruction=observation.instruction + 1)
-    changed = (policy.event_tokens(told) - policy.event_tokens(observation)).abs().amax(
+    instructed = dataclasses.replace(observation, instruction=observation.instruction + 1)
+    changed = (policy.event_tokens(instructed) - policy.event_tokens(observation)).abs().amax(
         dim=(0, 1, 3)
     ) > 0
     assert changed.nonzero().flatten().tolist() == [IMAGE_FEATURES.tokens - 1], (
@@ -71,11 +71,10 @@ def test_patches_are_in_the_order_of_their_pixels() -> None:
     assert slots.shape == (6, 64)
     assert torch.cdist(slots, slots).fill_diagonal_(1).min() > 0.5
     embedding, (rows, columns) = policy.event_tokens.slots[0], IMAGE_FEATURES.views[0].grid
-    for place in range(rows * columns):
-        row, column = divmod(place, columns)  # row by row, as the patches
-        torch.testing.assert_close(
-            slots[place], embedding.rows[row, 0] + embedding.columns[0, column]
-        )
+    for index in range(rows * columns):
+        row, column = divmod(index, columns)  # row by row, as the patches
+        expected = embedding.rows[row, 0] + embedding.columns[0, column]
+        torch.testing.assert_close(slots[index], expected)
     images = torch.zeros(1, 1, 64, 96, 3)
     bright = images.clone()
     bright[:, :, 5:20, 76:88] = 1

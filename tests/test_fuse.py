@@ -48,11 +48,11 @@ def test_the_whole_loss_and_its_gradients(
         loss.total.backward()
         gradients = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
         found.append({"loss": loss.total.detach(), "working": loss.state.working} | gradients)
-    ours, right = found
-    assert ours.keys() == right.keys()
-    largest = max(expected.norm() for expected in right.values())
-    for name, expected in right.items():
-        error = (ours[name].double() - expected).norm() / expected.norm().clamp(min=1e-6 * largest)
+    fused, plain = found
+    assert fused.keys() == plain.keys()
+    largest = max(expected.norm() for expected in plain.values())
+    for name, expected in plain.items():
+        error = (fused[name].double() - expected).norm() / expected.norm().clamp(min=1e-6 * largest)
         assert error < 1e-3, f"{name} is off by {error:.2e}"
 
 
@@ -148,18 +148,10 @@ def test_the_loss_stays_precise_while_weights_are_converted(
                     loss = policy.loss(batch)
             else:
                 loss = policy.loss(batch)
-        assert {figure.dtype for figure in (loss.total, *loss.parts.values())} == {torch.float32}
+        assert {part.dtype for part in (loss.total, *loss.parts.values())} == {torch.float32}
         loss.total.backward()
-        found.append(
-            (
-                loss.parts,
-                {
-                    name: p.grad.clone()
-                    for name, p in policy.named_parameters()
-                    if p.grad is not None
-                },
-            )
-        )
+        trained = {n: p for n, p in policy.named_parameters() if p.grad is not None}
+        found.append((loss.parts, {name: p.grad.clone() for name, p in trained.items()}))
         policy.zero_grad()
     torch.testing.assert_close(found[0], found[1], rtol=1e-2, atol=1e-4)
 
@@ -177,8 +169,8 @@ def test_fusing_can_be_undone_and_repeated() -> None:
 
 
 @pytest.mark.usefixtures("kernels_on")
-def test_a_frozen_policy_can_be_fused_and_thawed() -> None:
-    """Cached weights are dropped, since the weights may change again."""
+def test_fusing_a_frozen_policy_drops_cached_weights() -> None:
+    """The weights of a policy that is fused or unfused may change again."""
     policy = make_policy(STATE_FEATURES).eval()
     fuse(freeze(policy))
     assert not any(type(module) is FrozenAttention for module in policy.modules())
@@ -212,13 +204,15 @@ def test_a_block_with_an_attention_of_its_own_stays_plain() -> None:
     torch.testing.assert_close(*chunks, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_the_switch_of_control_and_export(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`FastControl(fused=...)` on a GPU; exported programs have no kernels."""
+@pytest.mark.parametrize("use_kernels", [True, False])
+def test_control_can_switch_kernels_off_and_exported_programs_have_none(
+    use_kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check the modules of `FastControl(fused=...)`, built as for a GPU, and of an export."""
     policy = make_policy(STATE_FEATURES)
     monkeypatch.setattr(ChameleonPolicy, "device", torch.device("cuda"))
-    frozen = fast_control._frozen(policy, fused=wanted, shared_memory=None)
-    assert any(type(module) in TWINS.values() for module in frozen.modules()) == wanted
+    frozen = fast_control._frozen(policy, fused=use_kernels, shared_memory=None)
+    assert any(type(module) in TWINS.values() for module in frozen.modules()) == use_kernels
     exported = programs._frozen(fuse(policy))
     assert not any(type(module) in TWINS.values() for module in exported.modules())
 

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from triton_device import DEVICE  # isort: skip
+from triton.runtime.interpreter import GridExecutor
+from triton.runtime.jit import JITFunction
 
 from chameleon_policy import SSMConfig, View, fuse, kernels, preset
 from chameleon_policy.kernels import attention as short_attention
@@ -58,9 +60,6 @@ Run = Callable[[Any, torch.dtype], tuple[dict[str, Tensor], dict[str, Tensor]]]
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which every launched kernel adds its name."""
-    from triton.runtime.interpreter import GridExecutor
-    from triton.runtime.jit import JITFunction
-
     ran: list[str] = []
     for kind, name in ((GridExecutor, "__call__"), (JITFunction, "run")):
         launch = getattr(kind, name)
@@ -90,7 +89,7 @@ def calls(
         outputs = function(module, *given)
         outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
         named = {
-            f"input {place}": tensor for place, tensor in enumerate(given) if tensor.requires_grad
+            f"input {index}": tensor for index, tensor in enumerate(given) if tensor.requires_grad
         }
         return dict(zip(names, outputs, strict=False)), named
 

@@ -50,10 +50,10 @@ def check(
     results, expected = ours(*inputs), plain(*exact)
     results, expected = ([r] if isinstance(r, Tensor) else list(r) for r in (results, expected))
     directions = [torch.randn_like(e) for e in expected]
-    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    trained = [tensor for tensor in inputs if tensor.requires_grad]
     sources = [tensor for tensor in exact if tensor.requires_grad]
     gradients = torch.autograd.grad(
-        results, wanted, [d.to(r.dtype) for d, r in zip(directions, results, strict=True)]
+        results, trained, [d.to(r.dtype) for d, r in zip(directions, results, strict=True)]
     )
     known = torch.autograd.grad(
         expected,
@@ -98,9 +98,8 @@ def test_group_norm(shape: tuple[int, ...], relu: bool, residual: bool, dtype: t
     inputs += [channels_last(*shape, dtype=dtype)] if residual else []
     check(ours, plain, inputs, dtype)
     with torch.no_grad():  # few large images take another path
-        error = (ours(*inputs).double() - plain(*(i.double() for i in inputs))).norm() / plain(
-            *(i.double() for i in inputs)
-        ).norm()
+        exact = plain(*(tensor.double() for tensor in inputs))
+        error = (ours(*inputs).double() - exact).norm() / exact.norm()
     assert error < TOLERANCE[dtype]
 
 
@@ -312,10 +311,8 @@ def test_euler_steps(
     with torch.no_grad():
         for parameter in flow.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-        working, noise = (
-            normal(robots, flow.width, grad=False),
-            normal(robots, horizon, action, grad=False),
-        )
+        working = normal(robots, flow.width, grad=False)
+        noise = normal(robots, horizon, action, grad=False)
         expected = flow.sample(working, 3, noise, None)
         sampled = euler.EulerSampler(flow, robots, 3, torch.float32, shared_memory)(
             working, noise.clone()

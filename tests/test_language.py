@@ -1,4 +1,4 @@
-"""Instructions with the real loading code, on a DistilBERT made here and a packaged MiniLM."""
+"""Instructions with the real loading code, on a small random DistilBERT and a packaged MiniLM."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ def test_an_instruction_reaches_the_action(tiny_distilbert) -> None:
     observation = make_observation(features, 1)
     actions = []
     for text in ("pick the red cup", "pick the blue cup"):
-        told = dataclasses.replace(observation, instruction=encoder.embed([text]))
-        actions.append(policy.act(policy.observe(told, policy.initial_state(1)), source="zero"))
+        instructed = dataclasses.replace(observation, instruction=encoder.embed([text]))
+        state = policy.observe(instructed, policy.initial_state(1))
+        actions.append(policy.act(state, source="zero"))
     assert not torch.allclose(actions[0], actions[1])
 
 

@@ -46,7 +46,7 @@ def test_slices_join_to_the_whole(state) -> None:
     assert equal(MemoryState.cat([state[0], state[1:3], state[[3]]]), state)
     assert equal(state[-1], state[3:])
     assert equal(state[torch.tensor([True, False, True, False])], state[[0, 2]])
-    for two in (np.int64(2), torch.tensor(2), [2], slice(2, 3)):
+    for two in (np.int64(2), torch.tensor(2), torch.tensor([2]).byte(), [2], slice(2, 3)):
         assert equal(state[two], state[2])
         assert len(state[two]) == 1
     assert len(state[[]]) == 0

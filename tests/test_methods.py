@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from chameleon_policy import Features, VisuomotorPolicy, preset
+from chameleon_policy import ChameleonPolicy, Features, VisuomotorPolicy, preset
 from chameleon_policy.baselines import ABLATIONS, METHODS, load_policy, method_named
 from chameleon_policy.baselines.window import WindowPolicy
 from chameleon_policy.train.optimizers import matrices_of
@@ -18,6 +18,7 @@ from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observatio
 CAMO = Features(views=IMAGE_FEATURES.views, proprioception=10, action=10, horizon=8)
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 MEMORYLESS = ("diffusion-transformer", "diffusion-unet", "act", "flow-matching", "no-memory")
+WITHOUT_DECAY = {"no-memory": ("slow.log_decay", "fast.log_decay"), "brief": ("fast.log_decay",)}
 TIME = 9
 
 
@@ -64,10 +65,8 @@ def test_strictly_causal(method: str) -> None:
 @EVERY_METHOD
 def test_the_distant_past_matters_exactly_for_methods_with_memory(method: str) -> None:
     policy = make(method).eval()
-    first, second = (
-        make_observation(STATE_FEATURES, 1, TIME),
-        make_observation(STATE_FEATURES, 1, TIME, seed=1),
-    )
+    first = make_observation(STATE_FEATURES, 1, TIME)
+    second = make_observation(STATE_FEATURES, 1, TIME, seed=1)
     state, other = policy.initial_state(1), policy.initial_state(1)
     for t in range(TIME - 2):  # two pasts
         state, other = policy.observe(first.at(t), state), policy.observe(second.at(t), other)
@@ -108,13 +107,9 @@ def test_every_parameter_that_control_uses_learns(method: str, drawn: int | None
         for name, parameter in policy.named_parameters()
         if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any())
     ]
-    # Nothing reads the last layer's write-back, and a layer without memory has no decay.
-    unused = "log_decay" if method in ("no-memory", "brief") else "memory.1.consolidation.update"
-    assert [
-        name
-        for name in without
-        if "memory.1.consolidation.update" not in name and unused not in name
-    ] == []
+    # Nothing reads the last layer's write-back, and an SSM without memory has no decay.
+    unused = ("memory.1.consolidation.update", *WITHOUT_DECAY.get(method, ()))
+    assert [name for name in without if not any(part in name for part in unused)] == []
 
 
 @EVERY_METHOD
@@ -247,6 +242,4 @@ def test_nothing_is_copied_between_methods() -> None:
 
 
 def test_the_ablations_are_chameleon() -> None:
-    from chameleon_policy import ChameleonPolicy
-
     assert all(issubclass(kind, ChameleonPolicy) for kind in ABLATIONS)

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chameleon_policy import EpisodeBatch, MemoryState, Observation, Range, Statistics
+from chameleon_policy.policy.action_flow import FLOW_TIME_SCALE, sinusoid
 from chameleon_policy.policy.memory import MemoryLayer
 from examples import IMAGE_FEATURES, STATE_FEATURES, make_batch, make_observation, make_policy, nano
 
@@ -22,7 +23,8 @@ def unroll(policy, observation: Observation, state: MemoryState | None = None):
     """Return working states at every time step and the memory afterwards, by the parallel scan."""
     with torch.no_grad():
         tokens = policy.event_tokens(observation)
-        outputs, after = policy.remember(tokens, state or policy.initial_state(len(tokens)))
+        before = policy.initial_state(len(tokens)) if state is None else state
+        outputs, after = policy.remember(tokens, before)
     return outputs[-1].working, after
 
 
@@ -69,6 +71,20 @@ def test_windows_that_carry_the_state_equal_one_pass(cut: int) -> None:
     assert_same_memory(state, whole, atol=1e-9)
 
 
+def joined_at(cut: int, first: Observation, second: Observation) -> Observation:
+    """Return the steps of `first` before `cut` and those of `second` from there on."""
+
+    def join(start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+        return torch.cat([start[:, :cut], end[:, cut:]], dim=1)
+
+    return dataclasses.replace(
+        first,
+        proprioception=join(first.proprioception, second.proprioception),
+        images={name: join(image, second.images[name]) for name, image in first.images.items()},
+        objects=None if first.objects is None else join(first.objects, second.objects),
+    )
+
+
 @pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES)
 def test_strictly_causal(features) -> None:
     """A change of the future changes everything after it and nothing before it."""
@@ -76,12 +92,8 @@ def test_strictly_causal(features) -> None:
     past = make_observation(features, 1, 40, seed=0, dtype=torch.float64)
     other = make_observation(features, 1, 40, seed=1, dtype=torch.float64)
     for now in (0, 4, 13, 14, 30, 38):
-        others = iter([other.proprioception, *other.images.values(), other.objects])
-        changed = past.map(
-            lambda tensor, o=others, n=now: torch.cat([tensor[:, : n + 1], next(o)[:, n + 1 :]], 1)
-        )
         first, _ = unroll(policy, past)
-        second, _ = unroll(policy, changed)
+        second, _ = unroll(policy, joined_at(now + 1, past, other))
         torch.testing.assert_close(first[:, : now + 1], second[:, : now + 1], rtol=0, atol=1e-12)
         assert ((first - second).abs().amax(dim=(0, 2))[now + 1 :] > 1e-6).all()
 
@@ -221,9 +233,6 @@ class TestActing:
         working, noised = torch.randn(2, 64).double(), torch.randn(2, 4, 2).double()
         flow_time = torch.tensor([0.3, 0.9]).double()
         expected = flow.endpoint(noised, flow_time, flow.condition(working))
-
-        from chameleon_policy.policy.action_flow import FLOW_TIME_SCALE, sinusoid
-
         conditions = flow.policy_tokens(working).view(2, -1, 64)
         time_token = flow.flow_time(sinusoid(FLOW_TIME_SCALE * flow_time, 64))[:, None]
         actions = flow.action_in(noised) + sinusoid(torch.arange(4).double(), 64) + time_token
@@ -257,11 +266,8 @@ class TestNormalisation:
         """Statistics on raw data equal no statistics on data that is normalised by hand."""
         raw = make_observation(STATE_FEATURES, 1)
         scaled = raw.proprioception.clone()
-        for dim, (low, high) in enumerate(
-            zip(
-                self.STATISTICS.proprioception.low, self.STATISTICS.proprioception.high, strict=True
-            )
-        ):
+        limits = self.STATISTICS.proprioception
+        for dim, (low, high) in enumerate(zip(limits.low, limits.high, strict=True)):
             if high > low:
                 scaled[:, dim] = (raw.proprioception[:, dim] - low) / (high - low) * 2 - 1
         with_statistics = make_policy(statistics=self.STATISTICS)
@@ -271,10 +277,8 @@ class TestNormalisation:
             dataclasses.replace(raw, proprioception=scaled), without.initial_state(1)
         )
         torch.testing.assert_close(first.working, second.working, rtol=1e-4, atol=1e-5)
-        action, plain = (
-            with_statistics.act(first, source="zero"),
-            without.act(second, source="zero"),
-        )
+        action = with_statistics.act(first, source="zero")
+        plain = without.act(second, source="zero")
         torch.testing.assert_close(action[..., 0], 15 + 5 * plain[..., 0], rtol=1e-4, atol=1e-3)
         torch.testing.assert_close(action[..., 1], plain[..., 1], rtol=1e-3, atol=1e-4)
 
@@ -440,8 +444,8 @@ class TestLoss:
             totals.append(policy.loss(batch).total.item())
         assert totals[0] == totals[1]
         policy.eval()
-        contexts = [policy.loss(batch).parts["alignment"].item() for _ in range(2)]
-        assert contexts[0] == contexts[1]
+        alignments = [policy.loss(batch).parts["alignment"].item() for _ in range(2)]
+        assert alignments[0] == alignments[1]
 
 
 def test_forgotten_activations_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,10 +36,8 @@ def test_a_loaded_policy_acts_as_the_saved_one(saved) -> None:
         "model.safetensors",
         "normalizer.json",
     ]
-    original, loaded = (
-        make_policy(IMAGE_FEATURES, statistics=STATISTICS),
-        ChameleonPolicy.from_pretrained(str(saved)),
-    )
+    original = make_policy(IMAGE_FEATURES, statistics=STATISTICS)
+    loaded = ChameleonPolicy.from_pretrained(str(saved))
     assert loaded.config == original.config
     assert loaded.features == original.features
     assert loaded.statistics == original.statistics

@@ -1,4 +1,4 @@
-"""Kernels compiled for cards that are not here fit these cards."""
+"""Kernels compiled for other cards than this machine's fit these cards."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ if importlib.util.find_spec("triton") is None:
 
 ROOT = Path(__file__).parent.parent
 SPILLED = 2048
-"""Bytes of a thread: a kernel that spills more has lost its registers to something that does not
-belong there.
-"""
+"""Bytes per thread; a kernel that spills more keeps something in registers by mistake."""
 
 
 def compiled(out: Path, card: str, preset: str) -> dict:
