@@ -118,6 +118,7 @@ def test_recording_evaluation_and_experiments_do_not_know_the_suites() -> None:
             {"transformers", "huggingface_hub", "mujoco", "gymnasium", "av"},
         ),
         ("import chameleon_policy.camo.recording", {"torch", "transformers"}),
+        ("import chameleon_policy.train.training", {"mujoco", "gymnasium", "av", "transformers"}),
         ("import chameleon_policy.evaluate.executor", {"torch", "mujoco", "gymnasium"}),
         ("import chameleon_policy.cli", {"torch", "mujoco", "av"}),
     ],

@@ -1,4 +1,4 @@
-"""Benchmark suites: the protocol by which recording, evaluation and experiments know one.
+"""Benchmark suites: the protocol that recording, evaluation and experiments rely on.
 
 A suite is registered by one line in `SUITES`. It needs neither torch nor, until it is loaded, a
 simulator.

@@ -24,7 +24,7 @@ OptimizerName = Literal["adamw", "muon"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How to train.
+    """Settings of a training, for any data and method.
 
     Give the budget as `steps` or as `minutes`; the learning rate falls to zero at its end.
     """
@@ -73,8 +73,8 @@ class TrainingConfig:
     rest_emphasis: float = 1.0
     """The same weight for time steps at which the robot rests."""
     equal_frames: bool = False
-    """Show every task, told apart by its instruction, in about as many frames: episodes of tasks
-    with few frames occur several times in a pass."""
+    """Show about equally many frames of every task (instruction): episodes of tasks with few frames
+    occur several times in a pass."""
     uneven_pace: float = 0.0
     """Probability that a time step before the first decision is left out, and that it is shown
     twice, drawn anew each time (recordings of Camo)."""
@@ -89,8 +89,8 @@ class TrainingConfig:
     warp: float = 0.0
     """Stretch, rotate and shear an episode's pictures by up to this share, drawn anew each time."""
     plain_steps: int = 0
-    """Steps at the beginning in which episodes keep their pace and their pictures; a training of no
-    more steps has no augmentation at all."""
+    """Steps at the beginning in which episodes keep their pace and their pictures; a training with
+    no more steps than that has no augmentation."""
     seed: int = 0
     """Seed of the weights, the order of the episodes and all noise."""
     checkpoint_minutes: float = 5.0
@@ -168,7 +168,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What to train, how, and on which data."""
+    """Configuration of a run: what to train, how, and on which data."""
 
     data: tyro.conf.Positional[tuple[Path, ...]]
     """LeRobot v3 folders, robomimic HDF5 files, or Diffusion Policy zarrs; several are trained on

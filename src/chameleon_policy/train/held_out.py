@@ -84,8 +84,8 @@ def watch_held_out(
 ) -> Watch:
     """Return a watch that computes the losses of held-out episodes and the accuracy of a probe.
 
-    Losses are weighted by the emphasis of the training. Every task, told apart by its instruction,
-    has a probe of its own, and with several tasks also a metric of its own.
+    Losses are weighted by the emphasis of the training. Every task (instruction) has its own probe;
+    if there are several, each also has its own metric.
     """
     fitted, tested = _by_task(trained), _by_task(held_out)
     probed = [task for task in tested if task in fitted]

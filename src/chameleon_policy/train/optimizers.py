@@ -33,7 +33,7 @@ serves both."""
 
 
 def matrices_of(module: nn.Module) -> list[Tensor]:
-    """Return the weights that Muon is made for.
+    """Return the weights that Muon updates.
 
     These are the weights of linear, convolutional and recurrent layers, except thin ones.
     """

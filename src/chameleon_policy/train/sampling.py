@@ -61,7 +61,7 @@ def _torch_seed(*parts: int) -> int:
 
 
 def balanced_pass(lengths: Sequence[float], tasks: Sequence[str]) -> list[int]:
-    """Return the indices of the episodes of a pass in which every task has about as many frames.
+    """Return the episodes of a pass that shows about equally many frames of every task.
 
     Episodes of tasks with few frames occur several times.
     """

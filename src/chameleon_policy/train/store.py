@@ -62,7 +62,7 @@ def features_of(
     )
 
 
-def check_fit(episodes: Episodes, features: Features, policy: object) -> None:
+def check_fit(episodes: Episodes, features: Features, policy: str) -> None:
     """Raise a ValueError if a dataset has other cameras or dimensions than a policy's features.
 
     `policy` names the policy in the message.
@@ -180,7 +180,7 @@ class EpisodeStore:
 
     @cached_property
     def balanced_pass(self) -> list[int]:
-        """Indices of the episodes of a pass in which every task has about as many frames."""
+        """Indices of the episodes of a pass with about equally many frames of every task."""
         return balanced_pass(self.lengths, [decisions.instruction for decisions in self.decisions])
 
     def batch(
