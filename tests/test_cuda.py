@@ -1,4 +1,4 @@
-"""Policies on a GPU compared with a CPU, kernels with plain code; skipped without a GPU."""
+"""Policies on a GPU against a CPU, and kernels against plain code; skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chameleon_policy.policy.presets import PRESETS
 from chameleon_policy.policy.ssm import SelectiveSSM
 from chameleon_policy.train.augmentation import Appearance, Mirror, augment, warp_images
 from chameleon_policy.train.config import TrainingConfig
-from chameleon_policy.train.feeder import Feeder, _received
+from chameleon_policy.train.feeder import Feeder, _receive
 from chameleon_policy.train.graphs import GraphedLoss
 from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.store import EpisodeStore
@@ -118,12 +118,12 @@ def test_mirrored_and_tinted_images_equal_those_of_the_cpu(resident: bool) -> No
         EpisodeStore(episodes, features, statistics_of(episodes), device=device, resident=stays)
         for device, stays in (("cpu", None), ("cuda", resident))
     ]
-    here, there = (
+    on_cpu, on_gpu = (
         augment(store.batch([0, 1, 2]).to(store.device), appearances, mirror).to("cpu").tensors()
         for store in stores
     )
-    for name, tensor in here.items():
-        torch.testing.assert_close(there[name], tensor, rtol=0, atol=0)
+    for name, tensor in on_cpu.items():
+        torch.testing.assert_close(on_gpu[name], tensor, rtol=0, atol=0)
 
 
 def test_warped_images_equal_those_of_the_cpu() -> None:
@@ -135,14 +135,15 @@ def test_warped_images_equal_those_of_the_cpu() -> None:
     )
     images = images.permute(0, 2, 3, 1).expand(2, 3, 64, 64, 3)
     matrices = [((1.1, 0.05), (-0.08, 0.9)), ((0.95, 0.0), (0.1, 1.05))]
-    here, there = warp_images(images, matrices), warp_images(images.to("cuda"), matrices).cpu()
-    assert int((here.int() - there.int()).abs().max()) <= 2  # half precision on the GPU
+    on_cpu, on_gpu = warp_images(images, matrices), warp_images(images.to("cuda"), matrices).cpu()
+    assert int((on_cpu.int() - on_gpu.int()).abs().max()) <= 2  # half precision on the GPU
 
 
 def test_a_recorded_step_is_the_step() -> None:
     """Replayed batches have the losses and gradients of plain ones.
 
-    Also other batches than the recorded one, and two shapes that alternate in the same memory.
+    Replays include other batches than the recorded one, and two shapes that alternate in the same
+    memory.
     """
     policy = fuse(make_policy(IMAGE_FEATURES).cuda())
     graphed = GraphedLoss(policy, lambda: torch.autocast("cuda", torch.bfloat16))
@@ -254,7 +255,7 @@ def test_fused_step_is_as_exact_as_a_plain_one(size: str, shared_memory: int | N
 class TestEveryMethod:
     def test_control_on_the_gpu_equals_control_on_the_cpu(self, method: str) -> None:
         """Compare working states of episodes and of single steps, and actions, in float32."""
-        seen = []
+        found = []
         for device in ("cpu", "cuda"):
             torch.manual_seed(0)
             policy = METHODS[method](preset("small"), IMAGE_FEATURES).to(device).eval()
@@ -266,9 +267,9 @@ class TestEveryMethod:
             torch.testing.assert_close(
                 policy._condition(state.working), whole[:, -1], rtol=1e-2, atol=1e-2
             )
-            seen.append((whole.cpu(), chunk.cpu()))
-        for here, there in zip(*seen, strict=True):
-            assert (here - there).norm() < 0.01 * here.norm()
+            found.append((whole.cpu(), chunk.cpu()))
+        for on_cpu, on_gpu in zip(*found, strict=True):
+            assert (on_cpu - on_gpu).norm() < 0.01 * on_cpu.norm()
 
     def test_a_recorded_step_is_the_step(self, method: str) -> None:
         torch.manual_seed(0)
@@ -335,8 +336,8 @@ def test_step_waits_for_the_copy_of_its_batch() -> None:
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(400_000_000)
-    sub_batches, arrival = feeder._copied(0, stream)
+    sub_batches, arrival = feeder._prefetch(0, stream)
     assert not arrival.query(), "the copy must still be under way for this test to mean anything"
-    received = [window.batch.actions.clone() for window in _received(sub_batches, arrival)[0]]
+    received = [window.batch.actions.clone() for window in _receive(sub_batches, arrival)[0]]
     for got, right in zip(received, expected, strict=True):
         torch.testing.assert_close(got.cpu(), right, rtol=0, atol=0)
