@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -198,6 +199,15 @@ class TestAnswerShown:
         path = write_demonstrations(tmp_path / "demos.hdf5", make_episodes([5, 6]))
         with pytest.raises(ValueError, match="no recording of Camo: there are no answers to tell"):
             AnswerShownEpisodes(open_episodes(path))
+
+    def test_it_needs_the_packages_of_camo(
+        self, recordings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "chameleon_policy.camo", None)
+        options = ["--preset", "nano", "--device", "cpu", "--steps", 1, "--tell-answer"]
+        training = chameleon_here("train", recordings[0], "--out", tmp_path / "run", *options)
+        assert training.returncode == REFUSED
+        assert "need: pip install 'chameleon-policy[camo]'" in plain(training.stderr)
 
     def test_another_pace_needs_decisions(self, tmp_path: Path) -> None:
         path = write_demonstrations(tmp_path / "demos.hdf5", make_episodes([5, 6]))

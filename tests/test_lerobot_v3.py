@@ -95,6 +95,12 @@ def dataset_path(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def episode_rows(dataset: Path) -> list[dict]:
+    """Return the rows of meta/episodes."""
+    path = dataset / "meta/episodes/chunk-000/file-000.parquet"
+    return pq.read_table(path, partitioning=None).to_pylist()
+
+
 def check_contents(path: Path, indices: list[int]) -> None:
     dataset = RecordedDataset(path)
     assert len(dataset) == len(indices)
@@ -146,7 +152,7 @@ def test_episodes_in_another_order_and_several_files(parts: Path, tmp_path: Path
     check_contents(tmp_path, order)
 
 
-def test_layout_and_columns(dataset_path: Path) -> None:
+def test_files_and_info(dataset_path: Path) -> None:
     files = {
         str(path.relative_to(dataset_path)) for path in dataset_path.rglob("*") if path.is_file()
     }
@@ -177,6 +183,8 @@ def test_layout_and_columns(dataset_path: Path) -> None:
         7.5,
     )
 
+
+def test_columns_of_the_data_table(dataset_path: Path) -> None:
     data = pq.read_table(dataset_path / "data/chunk-000/file-000.parquet", partitioning=None)
     types = {name: str(data.schema.field(name).type) for name in data.column_names}
     assert types == {
@@ -192,13 +200,13 @@ def test_layout_and_columns(dataset_path: Path) -> None:
     )
     np.testing.assert_array_equal(data["task_index"], np.repeat([0, 1, 0, 0], LENGTHS))
 
+
+def test_tables_of_tasks_and_episodes(dataset_path: Path) -> None:
     tasks = pq.read_table(dataset_path / "meta/tasks.parquet")
     assert tasks.to_pydict() == {"task_index": [0, 1], "__index_level_0__": INSTRUCTIONS[:2]}
     assert json.loads(tasks.schema.metadata[b"pandas"])["index_columns"] == ["__index_level_0__"]
 
-    rows = pq.read_table(
-        dataset_path / "meta/episodes/chunk-000/file-000.parquet", partitioning=None
-    ).to_pylist()
+    rows = episode_rows(dataset_path)
     assert [(row["dataset_from_index"], row["dataset_to_index"]) for row in rows] == [
         (0, 7),
         (7, 19),
@@ -223,11 +231,8 @@ def test_video_has_exact_times_and_frequent_key_frames(dataset_path: Path) -> No
     assert PictureType.B not in {frame.pict_type for frame in frames}
 
 
-def test_statistics_agree_with_numpy(dataset_path: Path) -> None:
+def test_statistics_of_vectors_agree_with_numpy(dataset_path: Path) -> None:
     statistics = RecordedDataset(dataset_path).statistics
-    rows = pq.read_table(
-        dataset_path / "meta/episodes/chunk-000/file-000.parquet", partitioning=None
-    ).to_pylist()
     episodes = [make_episode(index) for index in range(4)]
     of_episode = [
         {
@@ -235,7 +240,7 @@ def test_statistics_agree_with_numpy(dataset_path: Path) -> None:
             for key, value in row.items()
             if "state" in key
         }
-        for row in rows
+        for row in episode_rows(dataset_path)
     ]
     states = [episode["vectors"]["observation.state"].astype(np.float64) for episode in episodes]
     for found, values in [
@@ -256,6 +261,10 @@ def test_statistics_agree_with_numpy(dataset_path: Path) -> None:
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
 
+
+def test_statistics_of_pictures_agree_with_numpy(dataset_path: Path) -> None:
+    statistics = RecordedDataset(dataset_path).statistics
+    episodes = [make_episode(index) for index in range(4)]
     # No episode is longer than 100 frames, so every frame is in the sample.
     pixels = (
         np.concatenate([episode["frames"]["wrist"].reshape(-1, 3) for episode in episodes]) / 255
@@ -276,7 +285,9 @@ def test_statistics_agree_with_numpy(dataset_path: Path) -> None:
         np.testing.assert_allclose(found[name].ravel(), value, atol=1e-9, err_msg=name)
     first = episodes[0]["frames"]["wrist"].mean(axis=(0, 1, 2)) / 255
     np.testing.assert_allclose(
-        np.ravel(rows[0]["stats/observation.images.wrist/mean"]), first, atol=1e-9
+        np.ravel(episode_rows(dataset_path)[0]["stats/observation.images.wrist/mean"]),
+        first,
+        atol=1e-9,
     )
 
 

@@ -47,14 +47,14 @@ def test_updates_are_those_of_pytorch(shape: tuple[int, int], device: str) -> No
     options = {"lr": 0.1, "weight_decay": 0.1, "momentum": 0.95, "adjust_lr_fn": "match_rms_adamw"}
     their_optimizer = torch.optim.Muon(theirs, **options)
     for _ in range(5):
-        for mine, other in zip(ours, theirs, strict=True):
-            mine.grad = torch.randn(shape, device=device)
-            other.grad = mine.grad.clone()
+        for own, other in zip(ours, theirs, strict=True):
+            own.grad = torch.randn(shape, device=device)
+            other.grad = own.grad.clone()
         our_optimizer.step()
         their_optimizer.step()
-    for mine, other, before in zip(ours, theirs, start, strict=True):
-        assert (mine - before).norm() > 0.01 * before.norm()
-        assert (mine - other).norm() < 0.02 * (mine - before).norm()
+    for own, other, before in zip(ours, theirs, start, strict=True):
+        assert (own - before).norm() > 0.01 * before.norm()
+        assert (own - other).norm() < 0.02 * (own - before).norm()
 
 
 def test_a_convolution_is_a_matrix_with_a_row_per_output() -> None:

@@ -42,7 +42,7 @@ class Hdf5Episodes(ArrayEpisodes):
             layout = choose_layout(path, first, keys, ACTIONS)
             action = self._names[layout.action[0]]
             lengths = [_member(path, file, f"{demo}/{action}").shape[0] for demo in self._demos]
-            # LIBERO writes a text, or a list of its pieces
+            # a text, or a list of its pieces
             instruction = "".join(
                 _attribute(path, data, "problem_info").get("language_instruction") or ""
             )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -127,33 +128,34 @@ def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
 
 
 def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
-    """Open datasets, with the answer shown if the run asks for it.
-
-    Here, in `_mirror` and in `_check_augmentation`, Camo is imported only if a setting needs it:
-    other data are trained on without the benchmark's packages.
-    """
+    """Open datasets, with the answer shown if the run asks for it."""
     episodes = open_datasets(paths, config.keys)
-    if config.tell_answer:
-        from chameleon_policy.camo.dataset_variants import AnswerShownEpisodes
-
-        episodes = AnswerShownEpisodes(episodes)
-    return episodes
+    return _camo_variants().AnswerShownEpisodes(episodes) if config.tell_answer else episodes
 
 
 def _mirror(training: TrainingConfig) -> Mirror | None:
     if not training.mirror:
         return None
-    from chameleon_policy.camo.dataset_variants import SIGNS
+    signs = _camo_variants().SIGNS
+    return Mirror(state=signs, action=signs)
 
-    return Mirror(state=SIGNS, action=SIGNS)
+
+def _camo_variants() -> ModuleType:
+    """Import the variants of Camo's recordings; other data need none of its packages."""
+    try:
+        from chameleon_policy.camo import dataset_variants
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "--mirror and --tell-answer, which are for recordings of Camo, need: pip install "
+            "'chameleon-policy[camo]'"
+        ) from error
+    return dataset_variants
 
 
 def _check_augmentation(training: TrainingConfig, episodes: Episodes) -> None:
     """Raise a ValueError if the episodes lack what their augmentation needs."""
     if training.mirror:
-        from chameleon_policy.camo.dataset_variants import check_mirror
-
-        check_mirror(episodes)
+        _camo_variants().check_mirror(episodes)
     if (training.tint or training.warp) and not episodes.views:
         raise ValueError(
             f"--tint and --warp change pictures, and {episodes.source} has none; set both to 0"
