@@ -138,9 +138,8 @@ def draw_question(toy: Toy, counts: Tensor, generator: torch.Generator) -> tuple
     marks = torch.zeros(batch, toy.time, slots + 1, toy.marks)
     for place in range(slots):  # those that do not light up would have been the first
         slot, lit = order[:, place], place >= slots - counts
-        here = everyone[lit], slot[lit], colour[everyone, slot][lit]
         for step in range(LIT * place, LIT * (place + 1)):
-            marks[here[0], step, here[1], here[2]] = 1
+            marks[everyone[lit], step, slot[lit], colour[everyone, slot][lit]] = 1
     asked = slots - 1 - (torch.rand(batch, generator=generator) * counts).long()
     answer = order[everyone, asked]
     marks[everyone, toy.decision :, slots, colour[everyone, answer]] = 1

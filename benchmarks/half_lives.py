@@ -47,9 +47,9 @@ def main(
 
     Args:
         out: JSON file to write.
-        policies: Trained policies to look at, beside fresh ones of every preset.
-        tasks: What they play.
-        episodes: Held-out episodes of each.
+        policies: Trained policies to measure, in addition to untrained ones of every preset.
+        tasks: Tasks that they play.
+        episodes: Held-out episodes of each task.
     """
     seeds = evaluation_seeds(FIRST_SEED, episodes)
     rows = [
@@ -137,10 +137,10 @@ class Held(Emptied):
     def observe(self, observation: Observation, state: MemoryState) -> MemoryState:
         """Observe; where a decision is due, also measure."""
         if self._due:
-            told = observation.instruction
-            seen, held = observation.map(lambda tensor: tensor[self._due]), state[self._due]
-            seen = dataclasses.replace(seen, instruction=None if told is None else told[self._due])
-            self._due = []
+            due, self._due = self._due, []
+            seen, held = observation.map(lambda tensor: tensor[due]), state[due]
+            if observation.instruction is not None:
+                seen = dataclasses.replace(seen, instruction=observation.instruction[due])
             for _ in range(STILL_STEPS):
                 held = self._policy.observe(seen, held)
             self._measure(seen, held)
