@@ -1,4 +1,4 @@
-"""At a decision nothing in the observation tells the answer: exactly, and to a classifier."""
+"""Observations at a decision do not depend on the answer: bit by bit, and for a classifier."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ ANSWERS = {
 
 
 def flat(observation: dict) -> list[np.ndarray]:
+    """Return the arrays of an observation."""
     if "images" in observation:
         return [*observation["images"].values(), observation["proprioception"]]
     return [observation["objects"], observation["proprioception"]]
@@ -57,7 +58,7 @@ def test_decisions_are_bit_identical_across_answers(name: str, observation: str)
         for z in others:
             for one, other in zip(seen[first], seen[z], strict=True):
                 assert_identical(one, other)
-            # The check can fail: before, the answers look different.
+            # The comparison can fail: during the evidence, the answers look different.
             assert any(
                 not np.array_equal(a[0], b[0])
                 for a, b in zip(evidence[first], evidence[z], strict=True)
@@ -65,7 +66,7 @@ def test_decisions_are_bit_identical_across_answers(name: str, observation: str)
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)
-def test_it_stays_identical_for_as_long_as_the_arm_waits(name: str) -> None:
+def test_observations_stay_identical_while_the_arm_waits(name: str) -> None:
     env = CamoEnv(name, image_size=64)
     waiting = []
     for z in ANSWERS[name]:
@@ -78,10 +79,10 @@ def test_it_stays_identical_for_as_long_as_the_arm_waits(name: str) -> None:
 
 def snapshots(name: str, seeds: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return images of evidence and decision, and the (first) answer, of random episodes."""
-    # with swaps, no single picture shows where the ball ends
+    # with swaps, no single image shows where the ball ends
     dials = {"swaps": 0} if name == "shell-game" else {}
     env = CamoEnv(name, observation="state", image_size=32, retention_steps=0, **dials)
-    evidence, decision, places = [], [], []
+    evidence, decision, answers = [], [], []
     for seed in seeds:
         env.reset(seed=seed)
         first = env.z[0] if isinstance(env.z, tuple) else env.z
@@ -90,13 +91,13 @@ def snapshots(name: str, seeds: range) -> tuple[np.ndarray, np.ndarray, np.ndarr
             if env.step_index == shown_at(env):
                 evidence.append(picture(env))
         decision.append(picture(env))
-        places.append(first)
+        answers.append(first)
     env.close()
-    return np.array(evidence), np.array(decision), np.array(places)
+    return np.array(evidence), np.array(decision), np.array(answers)
 
 
 def shown_at(env: CamoEnv) -> int:
-    """Return the highlight that shows the answer: a candidate is lifted highest."""
+    """Return the control step that shows the answer: a candidate is lifted."""
     heights = [
         max(env.script.objects[name][step].position[2] for name in env.task.candidates)
         for step in env.script.highlights
@@ -108,26 +109,27 @@ def shown_at(env: CamoEnv) -> int:
 
 
 def picture(env: CamoEnv) -> np.ndarray:
+    """Return the pixels of both views."""
     return np.concatenate([frame.ravel() for frame in env.frames().values()]) / 255.0
 
 
-def held_out_accuracy(features: np.ndarray, places: np.ndarray) -> float:
-    """Ridge regression on one-hot answers, fitted on the first half, tested on the second."""
+def held_out_accuracy(features: np.ndarray, answers: np.ndarray) -> float:
+    """Fit ridge regression to one-hot answers on the first half, test it on the second."""
     half = len(features) // 2
     mean, spread = features[:half].mean(0), features[:half].std(0) + 0.02
     x = (features - mean) / spread
-    targets = np.eye(3)[places] - 1 / 3
+    targets = np.eye(3)[answers] - 1 / 3
     kernel = x[:half] @ x[:half].T
     weights = np.linalg.solve(kernel + 0.1 * np.trace(kernel) / half * np.eye(half), targets[:half])
     guesses = (x[half:] @ x[:half].T @ weights).argmax(1)
-    return float((guesses == places[half:]).mean())
+    return float((guesses == answers[half:]).mean())
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)
 def test_a_classifier_is_at_chance_on_decision_frames(name: str) -> None:
-    evidence, decision, places = snapshots(name, range(300, 420))
-    blind, sighted = held_out_accuracy(decision, places), held_out_accuracy(evidence, places)
+    evidence, decision, answers = snapshots(name, range(300, 420))
+    blind, sighted = held_out_accuracy(decision, answers), held_out_accuracy(evidence, answers)
     # 60 held-out episodes at chance 1/3: standard deviation 0.061; 0.55 is three and a half of them
     # above.
-    assert blind < 0.55, f"decision frames tell the answer: {blind:.2f}"
-    assert sighted > 0.85, f"the classifier cannot see: {sighted:.2f} on evidence frames"
+    assert blind < 0.55, f"decision frames show the answer: {blind:.2f}"
+    assert sighted > 0.85, f"the classifier is too weak: {sighted:.2f} on evidence frames"

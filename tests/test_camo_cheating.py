@@ -1,4 +1,4 @@
-"""Ways to score without memory or without the work, each played in the simulation: none counts."""
+"""Ways to score without memory or without the manipulation, played in simulation: none counts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from chameleon_policy.camo.robot import DECISION_POSE, DOWNWARD
 
 
 def play(kind: type[Expert], task: str, z: object) -> tuple[Score, CamoEnv]:
+    """Let an expert of this kind play an episode."""
     env = CamoEnv(task, observation="state", retention_steps=0)
     env.reset(seed=12, options={"z": z})
     expert, over = kind(env, noise=0.0), False
@@ -25,7 +26,7 @@ def play(kind: type[Expert], task: str, z: object) -> tuple[Score, CamoEnv]:
 
 
 class Peeker(ShellGameExpert):
-    """Looks under the leftmost cup before lifting the right one."""
+    """Expert that looks under the leftmost cup before it lifts the correct one."""
 
     def plan(self, decision: int) -> list[Waypoint]:
         env = self.env
@@ -49,7 +50,7 @@ def test_looking_under_a_cup_first(z: int) -> None:
 
 
 class IntoTheBowl(SeasoningsExpert):
-    """Leaves the shaker in the bowl."""
+    """Expert that leaves the shaker in the bowl."""
 
     def plan(self, decision: int) -> list[Waypoint]:
         *way, _, _, _, _, _, _, back = super().plan(decision)
@@ -71,7 +72,7 @@ def test_leaving_the_shaker_in_the_bowl() -> None:
 
 
 class NoReturn(SeasoningsExpert):
-    """Takes one shaker after the other without returning to the decision pose between them."""
+    """Expert that takes all shakers without returning to the decision pose between them."""
 
     def plan(self, decision: int) -> list[Waypoint]:
         ways = [super(NoReturn, self).plan(number) for number in range(3)]
@@ -86,7 +87,7 @@ def test_leaving_out_decisions() -> None:
 
 
 class HalfShakes(SeasoningsExpert):
-    """One stroke over the bowl, back, and the same once more: two strokes, but no shake."""
+    """Expert that strokes once, puts the shaker back and does it again: two strokes, no shake."""
 
     def plan(self, decision: int) -> list[Waypoint]:
         way = super().plan(decision)
@@ -104,7 +105,7 @@ def test_strokes_of_two_picks_do_not_add_up() -> None:
 
 
 class EdgeWiper(CleanPlateExpert):
-    """Holds the sponge tilted, so that only its edge touches the plate."""
+    """Expert that holds the sponge tilted, so that only its edge touches the plate."""
 
     def plan(self, decision: int) -> list[Waypoint]:
         way = super().plan(decision)

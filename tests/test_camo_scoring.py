@@ -1,4 +1,4 @@
-"""Scores from hand-written logs and their verdicts, and intervals against their definition."""
+"""Scores of hand-written logs, and intervals against their definition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chameleon_policy.seeds import (
 
 
 def log(*entries: str) -> list[Event]:
-    """Events from 'kind object' strings, one per step."""
+    """Return events from strings like `kind object`, one per step."""
     return [Event(step, *entry.split()) for step, entry in enumerate(entries)]
 
 
@@ -154,7 +154,7 @@ def test_the_environment_agrees_with_its_own_log(name: str) -> None:
 
 
 def test_failures_are_seen_in_the_simulation() -> None:
-    """Find reasons in the simulation too: a dropped cup, a pushed plate."""
+    """A dropped cup and a pushed plate are found in the simulation, too."""
     env = CamoEnv("shell-game", observation="state", retention_steps=0)
     env.reset(seed=6)
     expert = make_expert(env, noise=0.0)
@@ -203,7 +203,7 @@ def wilson_by_definition(successes: int, count: int) -> tuple[float, float]:
             ends.append(outer)
             continue
         a, b = outer, share
-        if not inside(share):  # share 0 or 1: the set begins right beside it
+        if not inside(share):  # share 0 or 1: the set begins next to it
             b = share + (1e-9 if share == 0 else -1e-9)
         for _ in range(100):
             middle = (a + b) / 2

@@ -1,4 +1,4 @@
-"""Promises that every Camo task keeps, in the manner of dm_control's suite."""
+"""Properties of every Camo task, as in the tests of dm_control's suite."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_observations_stay_in_their_space_and_none_is_constant(name: str) -> Non
         (objects[slot], SLOT_NAMES[number])
         for slot, number in np.argwhere(np.ptp(slots, axis=0) == 0)
     }
-    # Documented: what is always seen is always present, and what nobody tilts keeps its axis.
+    # Documented: visible objects are always present, and objects that are not tilted keep their
+    # axis.
     documented = {(thing, "present") for thing in env.task.objects if thing != "ball"}
     documented |= {(thing, f"axis_{axis}") for thing in env.task.objects for axis in "xyz"}
     assert constant <= documented
@@ -121,15 +122,15 @@ def test_a_wrong_choice_is_a_manipulation_without_the_decision(name: str) -> Non
     env = CamoEnv(name, observation="state")
     for seed in range(3):
         env.reset(seed=seed)
-        place = env.task.answers.index(env.z)
-        wrong = env.task.answers[(place + 1 + seed % 2) % len(env.task.answers)]
+        index = env.task.answers.index(env.z)
+        wrong = env.task.answers[(index + 1 + seed % 2) % len(env.task.answers)]
         score = demonstrate(env, seed, wrong_choice=wrong).score
         assert (score.manipulation, score.decision, score.choice) == (True, False, wrong), score
         assert score.reason == "wrong choice"
 
 
 def test_the_choice_does_not_depend_on_z(name: str) -> None:
-    """Play the same actions after the decision with another z: success becomes a wrong choice."""
+    """Play the same choice with another z: success becomes a wrong choice."""
     env = CamoEnv(name, observation="state")
     answers = env.task.answers
     truth, other = answers[1], answers[-1]
@@ -179,8 +180,8 @@ def test_phases_follow_one_another_and_the_arm_waits(name: str) -> None:
     assert info["difficulty"]["retention_steps"] == 4
 
 
-def test_the_arm_keeps_no_answer(name: str) -> None:
-    """Write the answer into the arm during the evidence: nothing of it is left at the decision."""
+def test_the_arm_cannot_store_the_answer(name: str) -> None:
+    """Two different arm poses before the decision give the same one at the decision."""
     env = CamoEnv(name, observation="state")
     found = []
     for z in (env.task.answers[0], env.task.answers[-1]):

@@ -16,6 +16,7 @@ from chameleon_policy.camo import TASKS
 from chameleon_policy.camo.recording import Recording
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.cli import main
+from chameleon_policy.evaluate import watch
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.evaluate.oracle import LastAction, OraclePolicy
@@ -197,7 +198,8 @@ def test_a_replay_is_the_episode(tmp_path: Path) -> None:
     assert path.stat().st_size > 1000
 
 
-def test_training_seeds_are_watched_during_training(tmp_path: Path) -> None:
+def test_training_seeds_are_watched_during_training(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(watch, "SAMPLING_STEPS", 1)  # fast
     recording = Recording(
         task="clean-plate", episodes=3, observation="state", retention_steps=(3, 4)
     )

@@ -80,6 +80,7 @@ FRAME = """
 
 
 def run(*command: object, home: Path) -> str:
+    """Run a command without network; return its output."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*map(str, command)], capture_output=True, text=True, env=environment, timeout=900
@@ -89,10 +90,12 @@ def run(*command: object, home: Path) -> str:
 
 
 def tool(name: str) -> Path:
+    """Return the path of one of LeRobot's commands."""
     return Path(os.environ["LEROBOT_PYTHON"]).absolute().parent / name
 
 
 def python(code: str, *arguments: object, home: Path) -> str:
+    """Run code in the Python that has lerobot, with the policy of a checkpoint."""
     return run(
         os.environ["LEROBOT_PYTHON"],
         "-c",
@@ -140,10 +143,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
 
 
 def checkpoint(run: Path, step: int) -> Path:
+    """Return the folder of a checkpoint's policy."""
     return run / f"checkpoints/{step:06d}/pretrained_model"
 
 
-def test_training_goes_on_where_it_was(trained: Path, home: Path) -> None:
+def test_a_resumed_run_continues_the_saved_one(trained: Path, home: Path) -> None:
     """The loaded weights, averages and counters are those saved; a resumed run continues them."""
     code = """
         first, second = (
@@ -454,7 +458,9 @@ def test_lerobot_eval_plays_a_checkpoint(trained: Path, home: Path, tmp_path: Pa
     assert len(list(tmp_path.rglob("*.mp4"))) == 2
 
 
-def test_a_shipped_policy_becomes_one_of_lerobot(trained: Path, home: Path, tmp_path: Path) -> None:
+def test_a_shipped_policy_is_converted_for_lerobot(
+    trained: Path, home: Path, tmp_path: Path
+) -> None:
     """The averaged policy of the conversion has the same weights, features and statistics."""
     run(
         os.environ["LEROBOT_PYTHON"],
@@ -492,8 +498,8 @@ def test_a_shipped_policy_becomes_one_of_lerobot(trained: Path, home: Path, tmp_
     assert "acted" in python(code, tmp_path / "out", home=home)
 
 
-def test_pictures_train(tmp_path: Path, home: Path) -> None:
-    """Two steps on a recording with cameras: videos are decoded, shifted and seen."""
+def test_a_recording_with_images_trains(tmp_path: Path, home: Path) -> None:
+    """Two steps on a recording with cameras: its videos are decoded."""
     data = record(Recording(task="shell-game", episodes=2, image_size=64), tmp_path / "data")
     options = (
         f"--dataset.root={data}",
@@ -571,7 +577,7 @@ def test_lerobots_windows_are_our_episodes(trained: Path, home: Path) -> None:
 
 
 def test_instructions_are_read(trained: Path, home: Path) -> None:
-    """With an encoder in place of a large one: what the task says reaches the policy that acts."""
+    """With a toy encoder: the text of the task reaches the policy that acts."""
     code = """
         from dataclasses import replace
         from chameleon_policy.policy import Language
@@ -622,7 +628,7 @@ def test_another_method_trains(trained: Path, home: Path, tmp_path: Path) -> Non
     )
 
 
-# A robot as a package called lerobot_robot_toy would bring it.
+# A robot as in a package called lerobot_robot_toy.
 ROBOT = """
     import json, sys
     from dataclasses import dataclass

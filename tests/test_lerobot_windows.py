@@ -1,4 +1,4 @@
-"""The plugin's translation of LeRobot's windows; modules without lerobot are loaded as files."""
+"""The plugin's translation of LeRobot's windows, without lerobot itself."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ HORIZON = STATE_FEATURES.horizon
 
 
 def module(name: str) -> ModuleType:
+    """Load a module of the plugin from its file, since importing the package needs lerobot."""
     spec = importlib.util.spec_from_file_location(f"plugin_{name}", PLUGIN / f"{name}.py")
     assert spec is not None and spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
@@ -76,7 +77,7 @@ class Episodes:
         )
 
     def whole(self, episode: int) -> EpisodeBatch:
-        """One episode, written down by hand."""
+        """Return one episode as a batch of its own."""
         place = slice(self.starts[episode], self.starts[episode + 1])
         rows = {key: torch.from_numpy(rows[place]).unsqueeze(0) for key, rows in self.rows.items()}
         seen = Observation(
@@ -89,14 +90,14 @@ class Episodes:
         )
 
 
-def spoilt(batch: dict[str, Any]) -> dict[str, Any]:
+def with_other_padding(batch: dict[str, Any]) -> dict[str, Any]:
     """Return the same batch with other numbers in LeRobot's padding."""
-    spoilt = dict(batch)
+    changed = dict(batch)
     for key in ("observation.state", "observation.environment_state", "action"):
-        spoilt[key] = torch.where(
+        changed[key] = torch.where(
             batch[f"{key}_is_pad"].unsqueeze(-1), torch.tensor(17.0), batch[key]
         )
-    return spoilt
+    return changed
 
 
 def loss_of(policy: Any, batch: EpisodeBatch, **options: Any) -> Any:
@@ -128,8 +129,7 @@ def test_rows_begin_with_their_first_real_frame(after: int) -> None:
             )
         real = int(batch.actions_valid[row].sum())
         reach = min(end + HORIZON - 1, episodes.lengths[episode])
-        # All actions that a chunk of this row reaches are there; more do no harm, they are never
-        # part of one.
+        # All actions of this row's chunks are there; further ones are never part of a chunk.
         assert real >= min(reach - first, batch.actions.shape[1])
         actions = episodes.rows["action"][start + first : start + first + real]
         np.testing.assert_array_equal(batch.actions[row, :real], actions)
@@ -137,7 +137,7 @@ def test_rows_begin_with_their_first_real_frame(after: int) -> None:
 
 
 def test_whole_episodes_have_the_loss_of_whole_episodes() -> None:
-    """Whichever frame was drawn, if the window reaches over both ends."""
+    """The same for every drawn frame, if the window reaches over both ends of the episode."""
     episodes, policy = Episodes(9, 6), make_policy().eval()
     for episode, frame in ((0, 0), (0, 4), (0, 8), (1, 5)):
         window = windows.window_of(
@@ -151,7 +151,8 @@ def test_padding_does_not_count() -> None:
     episodes, policy = Episodes(9, 6, 12), make_policy().eval()
     batch = episodes.batch([(0, 1), (1, 5), (2, 11), (2, 6)], 7, 2)
     clean, dirty = (
-        windows.window_of(each, STATE_FEATURES, {}, 7).batch for each in (batch, spoilt(batch))
+        windows.window_of(each, STATE_FEATURES, {}, 7).batch
+        for each in (batch, with_other_padding(batch))
     )
     assert any(batch["observation.state_is_pad"].any(1)) and any(batch["action_is_pad"].any(1))
     torch.testing.assert_close(loss_of(policy, clean).total, loss_of(policy, dirty).total)
@@ -165,7 +166,7 @@ def test_windows_in_order_carry_the_memory() -> None:
         rows = [(episode, size * (step + 1) - 1) for episode in chosen]
         window = windows.window_of(episodes.batch(rows, size - 1), STATE_FEATURES, {}, size - 1)
         state, augmentation = carry.start_from(carried, policy, window.spans)
-        if step == 2:  # the two have changed places
+        if step == 2:  # the two rows are swapped
             by_hand = {name: value[[1, 0]] for name, value in by_hand.items()}
         expected = loss_of(policy, window.batch, **by_hand)
         got = loss_of(
@@ -174,39 +175,39 @@ def test_windows_in_order_carry_the_memory() -> None:
         if step:
             torch.testing.assert_close(got.total, expected.total)
             assert state is not None and state.steps.tolist() == [size * step] * 2
-            forgetful = loss_of(policy, window.batch, augmentation=augmentation).total
-            assert abs((forgetful - got.total).item()) > 1e-6
+            without_memory = loss_of(policy, window.batch, augmentation=augmentation).total
+            assert abs((without_memory - got.total).item()) > 1e-6
         else:
             assert state is None
         carried = carry.carry_over(got, window.spans, window.whole)
         by_hand = {"state": got.state, "augmentation": got.augmentation}
 
 
-def test_only_rows_that_go_on_carry_the_memory() -> None:
+def test_only_rows_that_continue_a_window_carry_the_memory() -> None:
     episodes, policy = Episodes(10, 10, 10), make_policy()
 
     def window(*rows: tuple[int, int]) -> Any:
         return windows.window_of(episodes.batch(list(rows), 4), STATE_FEATURES, {}, 4)
 
-    # the last one has padding, so that its memory ran on over it
+    # the last row has padding at its end, so that its memory is not that of its last real frame
     before = window((0, 4), (0, 9), (2, 2))
     carried = carry.carry_over(policy.loss(before.batch), before.spans, before.whole)
-    # It goes on; it is another episode, whose first frame follows on the end of that before it; it
-    # overlaps; it has run on.
+    # a row that continues; one of another episode, which begins where an episode ended; one that
+    # overlaps; one that continues a row with padding
     after = window((0, 9), (1, 4), (0, 8), (2, 7))
     state, _ = carry.start_from(carried, policy, after.spans)
     assert state is not None and state.steps.tolist() == [5, 0, 0, 0]
     assert carry.start_from(carried, policy, window((1, 4), (2, 7)).spans) == (None, None)
 
 
-def test_pictures_come_with_channels_last() -> None:
+def test_images_get_their_channels_last() -> None:
     features = Features(
         views=(View(name="third", height=64, width=96),), proprioception=5, action=2, horizon=4
     )
-    picture = torch.rand(2, 3, 64, 96)
-    batch = {"observation.state": torch.rand(2, 5), "observation.images.third": picture}
+    image = torch.rand(2, 3, 64, 96)
+    batch = {"observation.state": torch.rand(2, 5), "observation.images.third": image}
     seen = windows.observation_of(batch, features, {"third": "observation.images.third"})
-    torch.testing.assert_close(seen.images["third"][1, 7, 9], picture[1, :, 7, 9])
+    torch.testing.assert_close(seen.images["third"][1, 7, 9], image[1, :, 7, 9])
     with pytest.raises(
         ValueError, match=r"missing: observation\.images\.third; got: observation\.state"
     ):
@@ -222,8 +223,8 @@ def test_windows_without_masks_are_refused() -> None:
         windows.window_of(batch, STATE_FEATURES, {}, 3)
 
 
-def test_moments_are_those_of_our_own_training() -> None:
-    """A robot that waits, goes, waits and goes on; two of them, one shorter."""
+def test_emphasis_is_that_of_our_own_training() -> None:
+    """Two robots that wait and move in turn; one episode is shorter."""
     rng, horizon, span = np.random.default_rng(3), 4, np.array([2.0, 0.5])
     paths = []
     for length in (30, 22):
