@@ -39,7 +39,7 @@ class Progress:
     step: int
     """Optimizer steps taken."""
     seconds: float
-    """Time spent training, over all sessions."""
+    """Time spent training, also before interruptions."""
     watched: int = 0
     """Number of evaluations during training so far."""
 
