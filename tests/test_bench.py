@@ -576,6 +576,6 @@ def test_from_nothing_to_a_table_and_again(
         and "1 failed: training chameleon-3steps-seed1-state-shell-game" in said.err
     )
     assert (
-        "the same command goes on: chameleon bench camo --task shell-game" in said.err
+        "the same command continues: chameleon bench camo --task shell-game" in said.err
         and Path("table.md").exists()
     )

@@ -240,8 +240,9 @@ def test_a_fixed_number_of_robots(tmp_path: Path) -> None:
     "part", ["event_tokens.proprioception.weight", "action_flow.action_out.weight"]
 )
 def test_check_finds_a_weight_that_is_off_by_one_percent(
-    source: Path, report: ExportReport, part: str
+    source: Path, report: ExportReport, exported, part: str, monkeypatch
 ) -> None:
+    monkeypatch.setattr(check, "ExportedPolicy", lambda _, runtime: exported[runtime])
     policy = load_policy(source)
     with torch.no_grad():
         policy.get_parameter(part).mul_(1.01)
@@ -283,7 +284,10 @@ def reuse_programs(report: ExportReport, monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("reuse_programs")
-def test_failed_check_leaves_nothing_behind(source: Path, tmp_path: Path, monkeypatch) -> None:
+def test_failed_check_leaves_nothing_behind(
+    source: Path, exported, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(check, "ExportedPolicy", lambda _, runtime: exported[runtime])
     monkeypatch.setattr(check, "TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="Nothing was written"):
         export_policy(source, tmp_path / "out", steps=STEPS)

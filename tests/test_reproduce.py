@@ -71,29 +71,33 @@ def test_from_nothing_to_a_score_and_again(
         }
         == {8}
     )
-    # Told what is published, and with nothing left to do.
+    # Again, with published scores: nothing is left to do.
     rate = {"value": 0.5, "low": 0.1, "high": 0.9, "count": 10}
     tasks = {"clean-plate": {"msr": rate, "dsr": rate, "sr": rate}}
     track = {"preset": "small", "image_size": 64, "minutes": 9.04, "steps": 4321, "tasks": tasks}
     published = {"result": {"demonstrations": 600, "tasks": {}, "tracks": {"3": track}}}
     (tmp_path / "camo-chameleon.json").write_text(json.dumps(published))
     played: list[str] = []
-    score = reproduce._score
-    monkeypatch.setattr(
-        reproduce, "_score", lambda *given: played.append(given[1]) or score(*given)
-    )
+
+    def score_again(config: object, task: str, *_: object) -> dict:
+        played.append(task)
+        return scores["tasks"][task]
+
+    monkeypatch.setattr(reproduce, "_score", score_again)
     main()
     assert played == []
     said = capsys.readouterr().out
     assert "50 [10, 90]" in said and "is trained already" in said
     assert said.index("here") < said.index("published") and "4,321 steps" in " ".join(said.split())
-    # A task whose scores were made in another way is played again, and comes out the same.
-    document["result"]["tasks"]["clean-plate"]["euler_steps"] = 50
-    file.write_text(json.dumps(document))
+    # A task whose scores were made in another way is played again.
+    other = {
+        **scores["tasks"],
+        "clean-plate": {**scores["tasks"]["clean-plate"], "euler_steps": 50},
+    }
+    file.write_text(json.dumps({**document, "result": {**scores, "tasks": other}}))
     main()
-    again = json.loads(file.read_text())["result"]["tasks"]
     assert played == ["clean-plate"]
-    assert all(again[task]["rollouts"] == scores["tasks"][task]["rollouts"] for task in again)
+    assert json.loads(file.read_text())["result"] == scores
     monkeypatch.setattr("sys.argv", [*command, "--demonstrations", "6"])
     with pytest.raises(SystemExit):
         main()

@@ -19,7 +19,6 @@ from chameleon_policy.baselines import METHODS
 from chameleon_policy.camo import task_named
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.cli import main
-from chameleon_policy.console import progress_bar
 from chameleon_policy.probes import study as module
 from chameleon_policy.probes import theatre
 from chameleon_policy.probes.addressability import INTERVENTIONS, paper_edits
@@ -66,10 +65,8 @@ def findings(folder: Path) -> Iterator[list[dict]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "INTERVENTIONS", few)
         yield [
-            *probe_runs([folder / "one"], ("clean-plate",), (), SMALL, context, progress_bar),
-            *probe_runs(
-                [folder / "two"], ("clean-plate",), ("none",), SMALL, context, progress_bar
-            ),
+            *probe_runs([folder / "one"], ("clean-plate",), (), SMALL, context),
+            *probe_runs([folder / "two"], ("clean-plate",), ("none",), SMALL, context),
         ]
 
 
@@ -105,24 +102,17 @@ def test_finished_findings_are_not_measured_again(
     monkeypatch.setattr(module, "gather_material", lambda *_: pytest.fail("measured again"))
     context = StudyContext(out=folder / "found", command="again", device="cpu", workers=1)
     runs = [folder / "one", folder / "two"]
-    assert probe_runs(runs, ("clean-plate",), ("none",), SMALL, context, progress_bar) == findings
-    assert probe_runs(runs[:1], ("clean-plate",), (), SMALL, context, progress_bar) == findings[:1]
+    assert probe_runs(runs, ("clean-plate",), ("none",), SMALL, context) == findings
+    assert probe_runs(runs[:1], ("clean-plate",), (), SMALL, context) == findings[:1]
     with pytest.raises(pytest.fail.Exception, match="measured again"):  # its memories, this time
-        probe_runs(runs, ("clean-plate",), (), SMALL, context, progress_bar)
+        probe_runs(runs, ("clean-plate",), (), SMALL, context)
     with pytest.raises(ValueError, match="made with other settings"):
-        probe_runs(
-            runs,
-            ("clean-plate",),
-            (),
-            replace(SMALL, fitted=7),
-            context,
-            progress_bar,
-        )
+        probe_runs(runs, ("clean-plate",), (), replace(SMALL, fitted=7), context)
     assert earlier_findings(runs, (), folder / "found") == findings
     torch.manual_seed(9)
     METHODS["chameleon"](nano(), SLOTS, STATISTICS).save_pretrained(folder / "other" / "one")
     with pytest.raises(ValueError, match="about a policy with other weights"):
-        probe_runs([folder / "other" / "one"], ("clean-plate",), (), SMALL, context, progress_bar)
+        probe_runs([folder / "other" / "one"], ("clean-plate",), (), SMALL, context)
     with pytest.raises(
         ValueError, match=r"has no findings for one, two yet; leave out --found-only"
     ):
@@ -132,12 +122,7 @@ def test_finished_findings_are_not_measured_again(
     damaged.write_text("{}")
     with pytest.raises(ValueError, match="is no finding of a probe"):
         probe_runs(
-            runs[:1],
-            ("clean-plate",),
-            (),
-            SMALL,
-            StudyContext(out=folder / "damaged", command=""),
-            progress_bar,
+            runs[:1], ("clean-plate",), (), SMALL, StudyContext(out=folder / "damaged", command="")
         )
 
 
@@ -234,12 +219,7 @@ def test_runs_are_named_by_their_folders(folder: Path) -> None:
     assert name_of(Path("runs/x/policy")) == "x" and name_of("camo-small") == "camo-small"
     with pytest.raises(ValueError, match="names of their own"):
         probe_runs(
-            [folder / "one", folder / "one"],
-            (),
-            (),
-            SMALL,
-            StudyContext(out=folder, command=""),
-            progress_bar,
+            [folder / "one", folder / "one"], (), (), SMALL, StudyContext(out=folder, command="")
         )
 
 

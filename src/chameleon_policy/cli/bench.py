@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from chameleon_policy.cli.options import typed
+from chameleon_policy.cli.options import UNSET, typed
 from chameleon_policy.device import Device
 from chameleon_policy.experiments.bench.jobs import Bench
 from chameleon_policy.experiments.bench.rows import Results
@@ -22,8 +22,8 @@ def main(
     side_by_side: int = 2,
     workers: int = os.cpu_count() or 1,
     device: Device = "auto",
-    out: Path | None = None,
-    results: Path | None = None,
+    out: Annotated[Path | None, UNSET] = None,
+    results: Annotated[Path | None, UNSET] = None,
     table_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
     """Train and score every method alike, several at a time, and draw the table.

@@ -19,7 +19,7 @@ def main(
     """Record, train a policy and its memoryless twin, score both in closed loop, write a page.
 
     Args:
-        config: How large.
+        config: Size of the experiment.
         out: Folder for everything that is made; what is there already is kept.
     """
     page = run_demo(config, Workspace(out=out, command=typed(), device="cpu"))

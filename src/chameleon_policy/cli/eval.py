@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials, typed
+from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials, typed
 from chameleon_policy.console import progress_bar
 from chameleon_policy.device import Device, gpu_memory
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
@@ -22,10 +22,10 @@ def main(
     run: tyro.conf.Positional[Path],
     task: str,
     episodes: int = 36,
-    steps: int | None = None,
-    executed: int | None = None,
-    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
-    videos: Path | None = None,
+    steps: Annotated[int | None, UNSET] = None,
+    executed: Annotated[int | None, UNSET] = None,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json"), UNSET] = None,
+    videos: Annotated[Path | None, UNSET] = None,
     first_seed: int = FIRST_SEED,
     parallel: int = 36,
     workers: int = 2,
@@ -42,8 +42,8 @@ def main(
         steps: Sampling steps of a chunk (default: the policy's own: 50, or 8 for camo-small).
         executed: Actions of a chunk to carry out before the next one (default: half of them, or
             one for ACT).
-        json_file: File for the scores and every episode.
-        videos: Folder for videos of the failures.
+        json_file: File for the scores and every episode (default: none is written).
+        videos: Folder for videos of the failures (default: none are made).
         first_seed: Seed of the first episode; training seeds are refused.
         parallel: Episodes at the same time.
         workers: Processes for the environments; 0: in this process.

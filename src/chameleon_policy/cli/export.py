@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
+from chameleon_policy.cli.options import UNSET
 from chameleon_policy.device import Device
 from chameleon_policy.export.exporting import export_policy, export_table
 
@@ -14,8 +16,8 @@ from chameleon_policy.export.exporting import export_policy, export_table
 def main(
     run: tyro.conf.Positional[Path],
     out: Path,
-    steps: int | None = None,
-    batch_size: int | None = None,
+    steps: Annotated[int | None, UNSET] = None,
+    batch_size: Annotated[int | None, UNSET] = None,
     onnx: bool = True,
     device: Device = "cpu",
 ) -> None:

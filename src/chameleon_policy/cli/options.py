@@ -10,6 +10,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+UNSET = tyro.conf.arg(help_behavior_hint="")
+"""For an option that is None by default: its own help says what happens then."""
+
 
 def typed() -> str:
     """Return the command as it was typed, for the files that it writes."""
@@ -39,11 +42,10 @@ class Dials:
     """Variation of light, colours and cameras."""
     retention_steps: str = "3-10"
     """Control steps between evidence and decision: a number, or a range like 3-10."""
-    swaps: str | None = None
-    """Shell game: how often cups are swapped, 0 to 6 (a number or a range; default 1-2)."""
-    distractor_hovers: str | None = None
-    """Clean plate: plates that the hand only hovers over, 0 to 2 (a number or a range; default
-    0-2)."""
+    swaps: Annotated[str | None, UNSET] = None
+    """Shell game: how often cups are swapped, a number or a range, 0 to 6 (default: 1-2)."""
+    distractor_hovers: Annotated[str | None, UNSET] = None
+    """Clean plate: plates that the hand only hovers over, 0 to 2 (default: 0-2)."""
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -15,13 +16,13 @@ from chameleon_policy.camo.play import (
     save_sheet,
     watch_episode,
 )
-from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials
+from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials
 
 
 def main(
     task: tyro.conf.Positional[str],
     out: Path = Path("clip.mp4"),
-    z: str | None = None,
+    z: Annotated[str | None, UNSET] = None,
     seed: int = 0,
     size: int = 320,
     dials: FlatDials = DEFAULT_DIALS,

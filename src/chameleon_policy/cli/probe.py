@@ -1,4 +1,4 @@
-"""`chameleon probe`: measure what a policy's memory holds."""
+"""Measure what a policy's memory holds, and when."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from chameleon_policy.cli.options import typed
-from chameleon_policy.console import progress_bar
+from chameleon_policy.cli.options import UNSET, typed
 from chameleon_policy.device import Device
-from chameleon_policy.probes.study import Study, StudyContext, earlier_findings, probe_runs
+from chameleon_policy.probes.study import (
+    FINDINGS,
+    Study,
+    StudyContext,
+    earlier_findings,
+    probe_runs,
+)
 from chameleon_policy.report.probe_figures import publish
 
 
@@ -21,8 +26,8 @@ def main(
     task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     surgery: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     study: Annotated[Study, tyro.conf.OmitArgPrefixes] = Study(),  # noqa: B008
-    out: Path = Path("runs/probes"),
-    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+    out: Path = FINDINGS,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json"), UNSET] = None,
     found_only: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     workers: int = os.cpu_count() or 1,
     device: Device = "auto",
@@ -34,8 +39,8 @@ def main(
     Args:
         runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations. The
             first is compared with the others; add a run without Control-JEPA to see its effect.
-        task: clean-plate, shell-game or seasonings; repeat the option for several (default: all
-            that a policy plays).
+        task: clean-plate, shell-game or seasonings; give it again for another (default: all that a
+            policy plays).
         surgery: Tasks in which memories are edited at the decisions, or none (default: seasonings,
             as in the paper; all tasks for a policy that does not play it).
         study: Settings of the probes.
@@ -52,6 +57,6 @@ def main(
         findings = earlier_findings(runs, task, out)
     else:
         context = StudyContext(out=out, command=command, device=device, workers=workers)
-        findings = probe_runs(runs, task, surgery, study, context, progress_bar)
+        findings = probe_runs(runs, task, surgery, study, context)
     for path in publish(findings, out, json_file or out / "probes.json", command, Console()):
         print(f"Written: {path}")

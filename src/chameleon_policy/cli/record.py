@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials
+from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials
 from chameleon_policy.console import progress_bar
 from chameleon_policy.recorder import record
 from chameleon_policy.suite import Mode, find_task
@@ -16,11 +17,11 @@ def main(
     task: tyro.conf.Positional[str],
     out: Path,
     episodes: int = 120,
-    size: int | None = None,
+    size: Annotated[int | None, UNSET] = None,
     seed: int = 0,
     workers: int = 2,
     observation: Mode = "rgb",
-    noise: float | None = None,
+    noise: Annotated[float | None, UNSET] = None,
     dials: FlatDials = DEFAULT_DIALS,
 ) -> None:
     """Record expert demonstrations of a task as a LeRobot v3 dataset.
@@ -33,7 +34,7 @@ def main(
         episodes: Demonstrations, balanced over the answers.
         size: Height and width of the images (default: 128).
         seed: Number of the recording; different numbers share no episode.
-        workers: Processes.
+        workers: Processes that record.
         observation: Images of both cameras, or object slots.
         noise: Strength of the disturbance that the expert corrects (default: 1, the benchmark's).
         dials: Appearance and difficulty.
@@ -57,7 +58,7 @@ def main(
             raise
         except OSError as error:
             raise ValueError(
-                f"{error}; put that right, and the same command goes on with {out}"
+                f"{error}; correct that, and the same command goes on with {out}"
             ) from error
     print(
         f"{episodes} demonstrations of {task} in {out}. Look at them: chameleon data inspect {out}"

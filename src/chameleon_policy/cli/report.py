@@ -8,9 +8,9 @@ from typing import Annotated
 
 import tyro
 
-from chameleon_policy.cli.options import needs, typed
-from chameleon_policy.console import progress_bar
+from chameleon_policy.cli.options import UNSET, needs, typed
 from chameleon_policy.device import Device
+from chameleon_policy.probes.study import FINDINGS, StudyContext
 from chameleon_policy.report.run_report import Report, report_runs
 
 
@@ -19,8 +19,8 @@ def main(
     task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     out: Path = Path("runs/report"),
     config: Annotated[Report, tyro.conf.OmitArgPrefixes] = Report(),  # noqa: B008
-    rerun: Path | None = None,
-    probes: Path = Path("runs/probes"),
+    rerun: Annotated[Path | None, UNSET] = None,
+    probes: Path = FINDINGS,
     workers: int = os.cpu_count() or 1,
     device: Device = "auto",
 ) -> None:
@@ -32,7 +32,8 @@ def main(
             policy plays).
         out: Folder for the page, its scores and demonstrations.
         config: How much the page shows.
-        rerun: File (.rrd) for the theatre's episodes as a Rerun recording; needs the extra rerun.
+        rerun: File (.rrd) for the theatre's episodes as a Rerun recording, which needs the extra
+            rerun (default: none is written).
         probes: Folder in which chameleon probe keeps its findings on these runs, for their figures.
         workers: Processes that record and play.
         device: Where the policies compute (default: a GPU if there is one).
@@ -46,17 +47,8 @@ def main(
         check_recording(rerun)
     if not runs:
         raise ValueError("name at least one run, such as: chameleon report camo-small")
-    page, episodes = report_runs(
-        runs,
-        task,
-        config,
-        out,
-        progress_bar,
-        typed(),
-        probes=probes,
-        device=device,
-        workers=workers,
-    )
+    context = StudyContext(out=out, command=typed(), device=device, workers=workers)
+    page, episodes = report_runs(runs, task, config, context, probes=probes)
     if rerun is not None:
         save_recording(episodes, rerun)
         print(f"Open it in Rerun: rerun {rerun}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from chameleon_policy.cli.options import typed
+from chameleon_policy.cli.options import UNSET, typed
 from chameleon_policy.device import Device
 from chameleon_policy.experiments.pipeline import Workspace
 from chameleon_policy.experiments.reproduce import Reproduction, reproduce
@@ -16,7 +16,7 @@ from chameleon_policy.experiments.reproduce import Reproduction, reproduce
 
 def main(
     config: Annotated[Reproduction, tyro.conf.OmitArgPrefixes],
-    out: Path | None = None,
+    out: Annotated[Path | None, UNSET] = None,
     workers: int = os.cpu_count() or 1,
     device: Device = "auto",
 ) -> None:

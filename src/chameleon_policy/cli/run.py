@@ -12,7 +12,7 @@ from rich.console import Console
 
 from chameleon_client import Client
 from chameleon_policy import exit_codes
-from chameleon_policy.cli.options import DEFAULT_DIALS, FlatDials, typed
+from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials, typed
 from chameleon_policy.provenance import write_result
 from chameleon_policy.report.tables import evaluation_table
 from chameleon_policy.robot.loop import INTERRUPTED, LoopOptions
@@ -26,12 +26,12 @@ DEFAULT_ROBOT, DEFAULT_LOOP = RobotOptions(), LoopOptions()
 def main(
     server: str,
     robot: Annotated[RobotOptions, tyro.conf.OmitArgPrefixes] = DEFAULT_ROBOT,
-    rate: float | None = None,
-    executed: int | None = None,
+    rate: Annotated[float | None, UNSET] = None,
+    executed: Annotated[int | None, UNSET] = None,
     loop: Annotated[LoopOptions, tyro.conf.OmitArgPrefixes] = DEFAULT_LOOP,
-    record: Path | None = None,
-    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
-    token_file: Path | None = None,
+    record: Annotated[Path | None, UNSET] = None,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json"), UNSET] = None,
+    token_file: Annotated[Path | None, UNSET] = None,
     dials: FlatDials = DEFAULT_DIALS,
 ) -> None:
     """Control a robot at a fixed rate from a policy server, whose memory gets every tick.
@@ -46,10 +46,10 @@ def main(
         executed: Ticks from one chunk to the next (default: the policy's own number, half of a
             chunk).
         loop: How chunks are carried out, and when the robot is stopped.
-        record: Folder for observations and actions, as a LeRobot dataset.
-        json_file: File for delays and, of a simulation, scores.
+        record: Folder for observations and actions, as a LeRobot dataset (default: none).
+        json_file: File for delays and, of a simulation, scores (default: none).
         token_file: File with the server's token (default: the variable CHAMELEON_TOKEN).
-        dials: Looks and difficulty of camo-sim.
+        dials: Appearance and difficulty of camo-sim.
     """
     with Client(server, token=find_token(token_file)) as client:
         metadata = client.metadata

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
+from chameleon_policy.cli.options import UNSET
 from chameleon_policy.device import Device
 from chameleon_policy.serve import ServerSettings, find_token, serve
 
@@ -15,7 +17,7 @@ def main(
     run: tyro.conf.Positional[Path],
     port: int = ServerSettings.port,
     host: str = ServerSettings.host,
-    token_file: Path | None = None,
+    token_file: Annotated[Path | None, UNSET] = None,
     sessions: int = ServerSettings.max_sessions,
     idle_seconds: float = ServerSettings.idle_seconds,
     device: Device = "auto",
@@ -32,7 +34,7 @@ def main(
         token_file: File with the token that clients have to know (default: the variable
             CHAMELEON_TOKEN).
         sessions: Memories of all clients together.
-        idle_seconds: A session without a request for so long is closed.
+        idle_seconds: Seconds without a request after which a session is closed.
         device: Where the policy computes (default: a GPU if there is one).
     """
     logging.basicConfig(format="chameleon: %(message)s", level=logging.WARNING)

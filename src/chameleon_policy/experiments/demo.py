@@ -16,9 +16,9 @@ from chameleon_policy.camo import TASKS, Summary, task_named
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluation_seeds
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.videos import save_rollout
-from chameleon_policy.experiments.pipeline import SCORES, Workspace, recipe_for
+from chameleon_policy.experiments.pipeline import SCORES, Workspace, check_counts, recipe_for
 from chameleon_policy.policy.saving import SHIPPED
-from chameleon_policy.report.demo_page import Contender, Showing, demo_page
+from chameleon_policy.report.demo_page import Contender, ShippedResult, demo_page
 from chameleon_policy.report.pages import Clip
 from chameleon_policy.report.tables import evaluation_table
 from chameleon_policy.suite import find_task
@@ -49,11 +49,7 @@ class DemoConfig:
     """Seed of demonstrations and training; held-out episodes stay the same."""
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "shipped_episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"
-                )
+        check_counts(self, "episodes", "shipped_episodes")
 
 
 def run_demo(config: DemoConfig, workspace: Workspace) -> Path:
@@ -61,7 +57,7 @@ def run_demo(config: DemoConfig, workspace: Workspace) -> Path:
     started = time.perf_counter()
     out, console = workspace.out, workspace.console
     seeds = evaluation_seeds(FIRST_SEED, config.episodes)
-    few = evaluation_seeds(FIRST_SEED, config.shipped_episodes)
+    shipped_seeds = evaluation_seeds(FIRST_SEED, config.shipped_episodes)
     _record_and_train(config, workspace)
     console.rule("4. Closed loop")
     evaluations = {}
@@ -70,12 +66,14 @@ def run_demo(config: DemoConfig, workspace: Workspace) -> Path:
         console.print(evaluation_table(evaluations[method], name))
     console.rule("5. The policy that comes with the package")
     shipped = {
-        task: workspace.play(SHIPPED_POLICY, task, few, parallel=min(len(few), 36))
+        task: workspace.play(
+            SHIPPED_POLICY, task, shipped_seeds, parallel=min(len(shipped_seeds), 36)
+        )
         for task in TASKS
     }
-    showings = _showings(shipped, out / "clips" / SHIPPED_POLICY.name)
-    for showing in showings:
-        console.print(f"{showing.task}: {showing.right} of {showing.episodes} right")
+    shipped_results = _shipped_results(shipped, out / "clips" / SHIPPED_POLICY.name)
+    for each in shipped_results:
+        console.print(f"{each.task}: {each.right} of {each.episodes} right")
     metrics = {method: read_metrics(out / method / METRICS) for method in NAMES}
     contenders = [
         _contender(NAMES[method], evaluation, metrics[method], out / "clips" / method)
@@ -91,10 +89,11 @@ def run_demo(config: DemoConfig, workspace: Workspace) -> Path:
     }
     result |= {"minutes": minutes, "demonstrations": config.demonstrations}
     result["shipped"] = {task: evaluation.as_dict() for task, evaluation in shipped.items()}
-    workspace.write(result, seeds=max(seeds, few, key=len))
+    workspace.write(result, seeds=max(seeds, shipped_seeds, key=len))
     page = out / "index.html"
     facts = _facts(config, minutes, out / SCORES)
-    page.write_text(demo_page(TASK, task_named(TASK).instruction, contenders, facts, showings))
+    instruction = task_named(TASK).instruction
+    page.write_text(demo_page(TASK, instruction, contenders, facts, shipped_results))
     return page
 
 
@@ -126,22 +125,22 @@ def _facts(config: DemoConfig, minutes: float, scores: Path) -> list[str]:
         f"{config.twin_minutes:g} for the twin.",
         f"{config.episodes} rollouts each on held-out seeds, {SAMPLING_STEPS} Euler steps a chunk.",
         f"The policy that comes with the package: {config.shipped_episodes} rollouts of each task.",
-        f"This sitting took {minutes:.1f} minutes. Every episode's score: `{scores}`.",
+        f"The command took {minutes:.1f} minutes. Every episode's score: `{scores}`.",
     ]
 
 
-def _showings(evaluations: dict[str, Evaluation], folder: Path) -> list[Showing]:
+def _shipped_results(evaluations: dict[str, Evaluation], folder: Path) -> list[ShippedResult]:
     """Return for every task how many episodes succeeded, and a clip of the first one."""
     folder.mkdir(parents=True, exist_ok=True)
-    showings = []
+    results = []
     for task, evaluation in evaluations.items():
         first = evaluation.rollouts[0]
         caption = f"Seed {first.played.seed}, z = {first.played.z}."
         clip = _clip(evaluation, first, folder / f"{task}.mp4", caption)
         right = sum(rollout.played.score.success for rollout in evaluation.rollouts)
         instruction = task_named(task).instruction
-        showings.append(Showing(task, instruction, right, len(evaluation.rollouts), clip))
-    return showings
+        results.append(ShippedResult(task, instruction, right, len(evaluation.rollouts), clip))
+    return results
 
 
 def _contender(
@@ -155,7 +154,7 @@ def _contender(
     first, *rest = sorted(
         evaluation.rollouts, key=lambda rollout: not rollout.played.score.manipulation
     )
-    others = [each for each in rest if each.played.z != first.played.z] or rest
+    others = [rollout for rollout in rest if rollout.played.z != first.played.z] or rest
     clips = []
     for rollout in (first, *others[:1]):
         caption = f"Seed {rollout.played.seed}: plate {rollout.played.z} was used."

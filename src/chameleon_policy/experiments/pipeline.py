@@ -49,8 +49,7 @@ class Workspace:
     console: Console = field(default_factory=Console)
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ValueError(f"--workers must be at least 1, got {self.workers}")
+        check_counts(self, "workers")
         if self.out.exists() and not self.out.is_dir():
             raise ValueError(f"--out must name a folder, and {self.out} is a file")
         check_device(self.device)
@@ -91,8 +90,13 @@ class Workspace:
 
 
 def recipe_for(suite: str, observation: Mode) -> Recipe:
-    """Return the recipe for training on a suite's observations."""
-    return RECIPES[cast(RecipeName, suite_named(suite).recipes[observation])]
+    """Return the recipe for training on a suite's observations; ValueError if it has none."""
+    recipes = suite_named(suite).recipes
+    if observation not in recipes:
+        raise ValueError(
+            f"{suite} has no recipe for {observation} observations, only for {', '.join(recipes)}"
+        )
+    return RECIPES[cast(RecipeName, recipes[observation])]
 
 
 def choose_tasks(suite: str, tasks: Sequence[str]) -> tuple[str, ...]:
@@ -105,6 +109,14 @@ def choose_tasks(suite: str, tasks: Sequence[str]) -> tuple[str, ...]:
     for task in tasks:
         known.task(task)  # or ValueError
     return tuple(tasks) or known.tasks
+
+
+def check_counts(config: object, *names: str) -> None:
+    """Raise a ValueError if one of these options is below 1."""
+    for name in names:
+        if getattr(config, name) < 1:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} must be at least 1, got {getattr(config, name)}")
 
 
 def check_unique(option: str, values: Sequence[object]) -> None:

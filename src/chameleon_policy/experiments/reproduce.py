@@ -22,6 +22,7 @@ from chameleon_policy.experiments.pipeline import (
     SCORES,
     SuiteName,
     Workspace,
+    check_counts,
     choose_tasks,
     recipe_for,
 )
@@ -50,8 +51,8 @@ class Reproduction:
     suite: tyro.conf.Positional[SuiteName]
     """Suite of tasks."""
     tasks: Annotated[tuple[str, ...], tyro.conf.arg(name="task"), tyro.conf.UseAppendAction] = ()
-    """clean-plate, shell-game or seasonings; give it again for another, which the same policy
-    learns (default: all three)."""
+    """clean-plate, shell-game or seasonings; give it again for another (default: all three).
+    One policy learns all of them."""
     minutes: float = 20.0
     """Minutes of training."""
     demonstrations: int = 120
@@ -67,8 +68,7 @@ class Reproduction:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", choose_tasks(self.suite, self.tasks))
-        if self.episodes < 1:
-            raise ValueError(f"--episodes must be at least 1, got {self.episodes}")
+        check_counts(self, "episodes")
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ def reproduce(config: Reproduction, workspace: Workspace) -> dict[str, Any]:
     Return the scores, which are also written to scores.json.
     """
     suite, out = suite_named(config.suite), workspace.out
-    # Whatever can be refused is made before the long work.
+    # Wrong options are refused here, before the long work.
     run = recipe_for(config.suite, "rgb").run(
         data=tuple(out / "data" / task for task in config.tasks),
         held_out=tuple(out / "held-out" / task for task in config.tasks),
@@ -116,9 +116,8 @@ def reproduce(config: Reproduction, workspace: Workspace) -> dict[str, Any]:
             result["tasks"][task] = _score(config, task, seeds, workspace)
             # after every task, so that an interrupted command keeps its scores
             workspace.write(result, seeds)
-    there = published(config)
     for task in config.tasks:
-        workspace.console.print(_comparison(task, result, there))
+        workspace.console.print(_comparison(task, result, published(config)))
     return result
 
 
@@ -202,14 +201,15 @@ def _frames_per_step(config: Reproduction, out: Path) -> float:
     return float(training["batch"] * sum(lengths[task] for task in episodes) / len(episodes))
 
 
-def _comparison(task: str, here: dict[str, Any], there: dict[str, Any] | None) -> Table:
-    rates = [rate for rate in RATES if rate in here["tasks"][task]]
-    table = Table(title=f"{task}, {here['demonstrations']} demonstrations")
+def _comparison(task: str, ours: dict[str, Any], theirs: dict[str, Any] | None) -> Table:
+    """Return a table of the scores of a task; `theirs` are the published ones."""
+    rates = [rate for rate in RATES if rate in ours["tasks"][task]]
+    table = Table(title=f"{task}, {ours['demonstrations']} demonstrations")
     table.add_column("", no_wrap=True)
     table.add_column("made with")
     for rate in rates:
         table.add_column(f"{rate.upper()} %", justify="right", no_wrap=True)
-    for name, result in (("here", here), ("published", there)):
+    for name, result in (("here", ours), ("published", theirs)):
         if result is None or task not in result["tasks"]:
             table.add_row(name, *["-"] * (len(table.columns) - 1))
             continue

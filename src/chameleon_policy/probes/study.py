@@ -22,7 +22,7 @@ import torch
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.camo.scoring import summarise
 from chameleon_policy.camo.settings import CamoSettings
-from chameleon_policy.console import Bar
+from chameleon_policy.console import Bar, progress_bar
 from chameleon_policy.device import Device
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
@@ -42,6 +42,8 @@ from chameleon_policy.probes.separability import separability
 from chameleon_policy.provenance import write_result
 from chameleon_policy.recorder import find_recording
 
+FINDINGS = Path("runs/probes")
+"""Where `chameleon probe` keeps its findings, and `chameleon report` looks for them, by default."""
 SURGERY = "seasonings"
 """Task in which the paper edits memories: three decisions that look the same."""
 NONE = "none"
@@ -83,12 +85,15 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyContext:
-    """The output folder, command, device and number of processes of a study."""
+    """The output folder, the machine and the progress bar of a study."""
 
     out: Path
     command: str
+    """The command that was typed, for the results."""
     device: Device = "auto"
     workers: int = 2
+    """Processes that record and play episodes."""
+    bar: Bar = progress_bar
 
 
 def name_of(run: Path | str) -> str:
@@ -128,8 +133,7 @@ def tasks_of(
         found[task] = _with_traces(run, policy), settings
         if settings.kind == "told":
             raise ValueError(
-                f"{run} was trained with the answer in its observations: there is no memory to "
-                "probe"
+                f"{run} was trained with the answer in its observations; it has no memory to probe"
             )
     if not found:
         raise ValueError(refusals[0])
@@ -150,8 +154,7 @@ def _with_traces(run: Path | str, policy: Policy) -> ChameleonPolicy:
         )
     if policy.statistics.action is None:
         raise ValueError(
-            f"{run} was saved without statistics of its actions; probes need a policy that was "
-            "trained"
+            f"{run} was saved without statistics of its actions; probes need a trained policy"
         )
     return policy
 
@@ -180,7 +183,6 @@ def probe_runs(
     surgery: Sequence[str],
     study: Study,
     context: StudyContext,
-    bar: Bar,
 ) -> list[Finding]:
     """Return the findings for each run and task, measuring those that do not exist yet.
 
@@ -202,7 +204,7 @@ def probe_runs(
         for task, (policy, settings) in playable.items():
             file = context.out / name_of(run) / f"{task}.json"
             if not _is_complete(file, study, fingerprint(policy), surgery=task in edited):
-                _measure(policy, settings, file, study, context, bar, surgery=task in edited)
+                _measure(policy, settings, file, study, context, surgery=task in edited)
             findings.append(_read(file))
     return findings
 
@@ -236,8 +238,7 @@ def _is_complete(file: Path, study: Study, weights: str, *, surgery: bool) -> bo
     if finding["study"] != asdict(study):
         raise ValueError(
             f"{file} was made with other settings ({finding['study']}); give the same, choose "
-            "another --out, or show it "
-            "as it is with --found-only"
+            "another --out, or show it as it is with --found-only"
         )
     return not surgery or finding["addressability"] is not None
 
@@ -260,15 +261,15 @@ def _measure(
     file: Path,
     study: Study,
     context: StudyContext,
-    bar: Bar,
     *,
     surgery: bool,
 ) -> None:
     """Run the probes of one run and task, and write their finding."""
     task, seeds = settings.task, evaluation_seeds(FIRST_SEED, study.episodes)
+    bar, workers = context.bar, context.workers
     demonstrations = context.out / "demonstrations"
     material = gather_material(
-        policy, settings, (study.fitted, study.asked), demonstrations, bar, context.workers
+        policy, settings, (study.fitted, study.asked), demonstrations, bar, workers
     )
     with bar(f"{task}: fitting probes", 2) as advance:
         separable = separability(material, torch.Generator().manual_seed(0))
@@ -277,7 +278,7 @@ def _measure(
         advance(2)
     with bar(f"{task}: playing", study.episodes) as advance:
         played = play_episodes(
-            policy, settings, seeds, steps=study.steps, workers=context.workers, progress=advance
+            policy, settings, seeds, steps=study.steps, workers=workers, progress=advance
         )
     addressed = None
     if surgery:

@@ -22,7 +22,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Showing:
+class ShippedResult:
     """The shipped policy's episodes of one task."""
 
     task: str
@@ -37,7 +37,7 @@ def demo_page(
     instruction: str,
     contenders: Sequence[Contender],
     facts: Sequence[str],
-    showings: Sequence[Showing] = (),
+    shipped: Sequence[ShippedResult] = (),
 ) -> str:
     """Return a page that opens without a network: scores, learning curves, clips.
 
@@ -53,6 +53,6 @@ def demo_page(
             inline_svg(chart)
             for chart in learning_curves({each.name: each.metrics for each in contenders})
         ],
-        showings=showings,
+        shipped=shipped,
         facts=facts,
     )

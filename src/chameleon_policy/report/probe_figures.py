@@ -12,16 +12,15 @@ from rich.console import Console
 
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.probes.addressability import PAPER_EDITS, paper_edits
+from chameleon_policy.probes.theatre import CANDIDATES
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate
 from chameleon_policy.report import paper
 from chameleon_policy.report.charts import Point, interval_chart, rate_bars, svg, trajectory_chart
-from chameleon_policy.report.probe_tables import tables
+from chameleon_policy.report.probe_tables import Finding, tables
 
-Finding = Mapping[str, Any]
-ANSWERS = ("left", "middle", "right")
 NEIGHBOURS = 30
-"""Of UMAP."""
+"""Neighbours of a point in UMAP."""
 BEFORE = 24
 """Control steps up to the first decision that trajectories show: the last of the evidence, and the
 wait.
@@ -53,7 +52,7 @@ def publish(
 
 
 def charts(findings: Sequence[Finding]) -> dict[str, Figure]:
-    """Return name -> chart: for every task that the first run plays, it and the other runs."""
+    """Return name -> chart, for every task that the first run plays."""
     found = {}
     for finding in _of_first_run(findings):
         task, same = finding["task"], [each for each in findings if each["task"] == finding["task"]]
@@ -103,7 +102,7 @@ def before_decision(findings: Sequence[Finding]) -> Figure:
 
 
 def edited_memories(findings: Sequence[Finding], rule: Literal["decoded", "attended"]) -> Figure:
-    """Draw the paper's four interventions: bars for each finding, the paper's numbers as marks."""
+    """Draw the paper's four interventions as bars, and the paper's numbers as marks."""
     rates = {}
     for name, finding in zip(_names(findings), findings, strict=True):
         rows = {row["name"]: row for row in finding["addressability"]["rows"]}
@@ -150,7 +149,7 @@ def trajectories(points: np.ndarray, answers: np.ndarray, task: str) -> Figure:
     return trajectory_chart(
         points,
         answers.tolist(),
-        ANSWERS,
+        CANDIDATES,
         title=f"{task}: h in three dimensions (UMAP), by answer",
         note=f"{len(points)} episodes, the last {BEFORE} steps before the first decision",
     )

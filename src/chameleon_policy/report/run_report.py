@@ -14,8 +14,6 @@ from matplotlib.figure import Figure
 
 from chameleon_policy.camo import summarise, task_named
 from chameleon_policy.camo.settings import CamoSettings
-from chameleon_policy.console import Bar
-from chameleon_policy.device import Device
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.videos import save_rollout
@@ -23,6 +21,7 @@ from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.probes.continuation import PlayedEpisodes, play_episodes, play_twins
 from chameleon_policy.probes.representations import gather_material
 from chameleon_policy.probes.study import (
+    StudyContext,
     check_names,
     earlier_findings,
     fingerprint,
@@ -56,7 +55,7 @@ class Report:
     episodes: int = 12
     """Held-out episodes to play and score."""
     shown: int = 2
-    """Episodes of them that the theatre shows."""
+    """How many of them the theatre shows."""
     fitted: int = 48
     """Demonstrations to fit the probes of beliefs to; half as many choose the relevant traces."""
     steps: int = 8
@@ -76,13 +75,9 @@ def report_runs(
     runs: Sequence[Path | str],
     tasks: Sequence[str],
     report: Report,
-    out: Path,
-    bar: Bar,
-    command: str,
+    context: StudyContext,
     *,
-    probes: Path = Path("runs/probes"),
-    device: Device = "auto",
-    workers: int = 2,
+    probes: Path,
 ) -> tuple[Path, list[TheatreEpisode]]:
     """Play, probe, and write the page; return its path and the episodes of the theatre.
 
@@ -90,29 +85,30 @@ def report_runs(
     """
     check_names(runs)
     seeds = evaluation_seeds(FIRST_SEED, report.episodes)
-    reports, episodes, scores = [], [], {}
+    reports, episodes = [], []
     for run in runs:
-        name, played_tasks = name_of(run), {}
-        for task, (policy, settings) in tasks_of(run, tasks, device).items():
-            watcher = StepRecorder()
-            with bar(f"{name}: playing {task}", report.episodes) as advance:
-                played = play_episodes(
-                    policy,
-                    settings,
-                    seeds,
-                    steps=report.steps,
-                    workers=workers,
-                    watch=watcher,
-                    progress=advance,
-                )
-            played_tasks[task] = played
-            episodes += _episodes(
-                policy, name, settings, played, watcher, report, out, bar, workers
-            )
-        reports.append(_run_report(run, policy, played_tasks, out / "clips" / name, probes))
-        scores[name] = {task: summary.as_dict() for task, summary in reports[-1].scores.items()}
+        name, played = name_of(run), {}
+        for task, (policy, settings) in tasks_of(run, tasks, context.device).items():
+            played[task], shown = _play(policy, name, settings, report, context)
+            episodes += shown
+        reports.append(_run_report(run, policy, played, context.out / "clips" / name, probes))
+    scores = {
+        each.name: {task: summary.as_dict() for task, summary in each.scores.items()}
+        for each in reports
+    }
+    context.out.mkdir(parents=True, exist_ok=True)
+    page = context.out / "index.html"
+    facts = _facts(report, context.command, seeds)
+    page.write_text(report_page(reports, episodes, facts), encoding="utf-8")
+    write_result(
+        context.out / "scores.json", {"runs": scores}, command=context.command, seeds=seeds
+    )
+    return page, episodes
+
+
+def _facts(report: Report, command: str, seeds: Sequence[int]) -> list[str]:
     machine = hardware()
-    facts = [
+    return [
         f"Made by `{command}` at revision `{git_revision()}` "
         f"on {machine.get('gpu', machine['cpu'])}.",
         f"{report.episodes} held-out episodes of each task, seeds {seeds[0]} to {seeds[-1]}, "
@@ -123,34 +119,38 @@ def report_runs(
         "Relevant traces are the quarter of the last layer's tokens from which a linear probe "
         "reads the next choice best.",
     ]
-    out.mkdir(parents=True, exist_ok=True)
-    page = out / "index.html"
-    page.write_text(report_page(reports, episodes, facts), encoding="utf-8")
-    write_result(out / "scores.json", {"runs": scores}, command=command, seeds=seeds)
-    return page, episodes
 
 
-def _episodes(
+def _play(
     policy: ChameleonPolicy,
     name: str,
     settings: CamoSettings,
-    played: PlayedEpisodes,
-    watcher: StepRecorder,
     report: Report,
-    out: Path,
-    bar: Bar,
-    workers: int,
-) -> list[TheatreEpisode]:
-    counts = report.fitted, max(1, report.fitted // 2)
-    material = gather_material(policy, settings, counts, out / "demonstrations", bar, workers)
-    chosen = select_examples(played.rollouts, report.shown)
+    context: StudyContext,
+) -> tuple[PlayedEpisodes, list[TheatreEpisode]]:
+    """Play the episodes of a run and task; return them, and some of them for the theatre."""
+    seeds = evaluation_seeds(FIRST_SEED, report.episodes)
+    bar, workers = context.bar, context.workers
+    recorder = StepRecorder()
+    with bar(f"{name}: playing {settings.task}", report.episodes) as advance:
+        played = play_episodes(
+            policy,
+            settings,
+            seeds,
+            steps=report.steps,
+            workers=workers,
+            watch=recorder,
+            progress=advance,
+        )
+    counts, folder = (report.fitted, max(1, report.fitted // 2)), context.out / "demonstrations"
+    material = gather_material(policy, settings, counts, folder, bar, workers)
+    selected = select_examples(played.rollouts, report.shown)
     with bar(f"{name}: twins of {settings.task}", report.episodes) as advance:
         twins = play_twins(policy, played, progress=advance)
-    with bar(
-        f"{name}: {settings.task} with edited memories", len(EDITS) * played.decisions
-    ) as advance:
-        playthrough = Playthrough(policy, name, played, twins, watcher, material)
-        return theatre_episodes(playthrough, chosen, advance)
+    edits = len(EDITS) * played.decisions
+    with bar(f"{name}: {settings.task} with edited memories", edits) as advance:
+        playthrough = Playthrough(policy, name, played, twins, recorder, material)
+        return played, theatre_episodes(playthrough, selected, advance)
 
 
 def _run_report(

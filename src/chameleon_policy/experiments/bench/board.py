@@ -22,10 +22,7 @@ from chameleon_policy.train.metrics import METRICS, read_metrics
 
 
 class Board:
-    """Progress bars on a terminal.
-
-    In a log file, a line at the beginning and the end of each process.
-    """
+    """Progress bars on a terminal; in a log file, a line at the beginning of each process."""
 
     def __init__(self, console: Console, out: Path) -> None:
         columns = (
@@ -49,7 +46,7 @@ class Board:
 
     @contextmanager
     def bar(self, title: str, training: BenchJob | None = None) -> Iterator[None]:
-        """Show a bar while a process runs; it counts the steps of a training."""
+        """Show a bar while a process runs; it counts the steps of a training run."""
         if not self._console.is_terminal:
             self.say(f"{title} begins")
         bar = self._bars.add_task(title, total=training.bench.steps if training else None)
@@ -62,11 +59,11 @@ class Board:
             self._bars.update(bar, visible=False)
 
     def refresh(self) -> None:
-        """Read the steps of each training from its metrics."""
+        """Read the steps of each training run from its metrics."""
         if self._console.is_terminal:
             for bar, job in list(self._training.items()):
-                steps = [each["step"] for each in read_metrics(job.run(self._out) / METRICS)[-1:]]
-                self._bars.update(bar, completed=steps[-1] if steps else 0)
+                lines = read_metrics(job.run(self._out) / METRICS)
+                self._bars.update(bar, completed=lines[-1]["step"] if lines else 0)
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bars."""

@@ -15,14 +15,16 @@ from chameleon_policy.device import Device
 from chameleon_policy.experiments.pipeline import (
     HELD_OUT,
     SuiteName,
+    check_counts,
     check_unique,
     choose_tasks,
+    recipe_for,
 )
 from chameleon_policy.policy.presets import PresetName, preset
 from chameleon_policy.suite import Mode, RecordingSettings, full_name, suite_named
 
 HELD_OUT_RECORDING = 1000
-"""Added to the seed of a training; the sum is the seed of the held-out recording."""
+"""Added to the seed of a training run; the sum is the seed of its held-out recording."""
 HELD_OUT_EVALUATIONS = 1
 """Evaluations on held-out demonstrations: one at the end of training."""
 PARALLEL = 36
@@ -39,19 +41,18 @@ class Bench:
     methods: Annotated[
         tuple[str, ...], tyro.conf.arg(name="method"), tyro.conf.UseAppendAction
     ] = ()
-    """chameleon, no-memory, act ... (docs/baselines.md); give it again for another (default:
-    all).
-    """
+    """chameleon, no-memory, act ... (docs/baselines.md); give it again for another.
+    By default all of them."""
     tasks: Annotated[tuple[str, ...], tyro.conf.arg(name="task"), tyro.conf.UseAppendAction] = ()
-    """clean-plate, shell-game or seasonings; give it again for another (default: all three). From
-    images, one policy learns all of them; from object slots, each has a policy of its own."""
+    """clean-plate, shell-game or seasonings; give it again for another (default: all three).
+    From images, one policy learns all of them; from object slots, each has a policy of its own."""
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(name="seed"), tyro.conf.UseAppendAction] = ()
-    """Seed of a training and its demonstrations; give it again for another training (default: 0).
+    """Seed of a training run and its demonstrations; give it again for another run (default: 0).
     Evaluation episodes are always the same."""
     preset: PresetName = "small"
     """Size of the policies."""
     steps: int = 4000
-    """Optimizer steps of each training."""
+    """Optimizer steps of each training run."""
     demonstrations: int = 120
     """Expert episodes of each task to learn from; the paper has 120."""
     image_size: int = 128
@@ -61,7 +62,7 @@ class Bench:
     episodes: int = 100
     """Held-out episodes of each task."""
     tell_answer: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Give every policy the answer, to see what it fails at besides remembering."""
+    """Give every policy the answer, to see where it fails for other reasons than its memory."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "methods", self.methods or tuple(METHODS))
@@ -72,14 +73,8 @@ class Bench:
         for method in self.methods:
             method_named(method).check_requirements()  # or ValueError, or ImportError
         preset(self.preset)  # or ValueError
-        modes = suite_named(self.suite).recipes
-        if self.observation not in modes:
-            raise ValueError(
-                f"--observation must be one of {', '.join(modes)}, got {self.observation}"
-            )
-        for name in ("steps", "demonstrations", "episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        recipe_for(self.suite, self.observation)  # or ValueError
+        check_counts(self, "steps", "demonstrations", "episodes")
         for seed in self.seeds:
             if not 0 <= seed < HELD_OUT_RECORDING:
                 raise ValueError(
@@ -88,7 +83,7 @@ class Bench:
 
     def jobs(self) -> list[BenchJob]:
         """Return all jobs, seed by seed: a bench that is cut short has compared everything once."""
-        # in the suite's order: the order of --task makes no other training
+        # In the suite's order, so that the order of --task changes nothing.
         tasks = tuple(task for task in suite_named(self.suite).tasks if task in self.tasks)
         together = [tasks] if self.observation == "rgb" else [(task,) for task in tasks]
         return [
@@ -122,7 +117,7 @@ class Bench:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchJob:
-    """One training, and the evaluations of its policy on each task it has learned."""
+    """One training run, and the evaluations of its policy on each task it has learned."""
 
     bench: Bench
     method: str
@@ -167,11 +162,11 @@ class BenchJob:
         return out / "held-out" / self.bench.observation / f"seed{self.seed}" / task
 
     def run(self, out: Path) -> Path:
-        """Return the folder of the training."""
+        """Return the folder of the training run."""
         return out / self.bench.preset / self.name
 
     def log(self, out: Path, task: str | None = None) -> Path:
-        """Return the log of the training, or of the evaluation on a task.
+        """Return the log of the training run, or of the evaluation on a task.
 
         It lies next to the run, whose folder takes nothing else.
         """

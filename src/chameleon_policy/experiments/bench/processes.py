@@ -13,7 +13,7 @@ from chameleon_policy.provenance import git_revision
 
 LAST_LINES = 5
 PATIENCE = 60.0
-"""Seconds for a training to save itself before it is killed."""
+"""Seconds that a training run has to save itself before it is killed."""
 
 
 class ProcessFailedError(ValueError):
@@ -35,7 +35,7 @@ class Processes:
     def run(self, command: Sequence[str], log: Path) -> int:
         """Run a command, append its output to the log, and return its exit status."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        # The revision of this process: results written meanwhile do not count as a change.
+        # The revision of this process: files that it has written since do not count as changes.
         environment = {**os.environ, "GIT_REVISION": git_revision()}
         with log.open("ab") as file:
             with self._turn:
@@ -74,7 +74,7 @@ def last_lines(log: Path, since: int = 0, number: int = LAST_LINES) -> str:
     """Return the end of a process's output in one line; `since` is where in the log it began."""
     output = log.read_bytes()[since:].decode(errors="replace") if log.exists() else ""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return " / ".join(lines[-number:]) or "it said nothing"
+    return " / ".join(lines[-number:]) or "no output"
 
 
 def failure(status: int, log: Path, since: int) -> ProcessFailedError:

@@ -70,11 +70,11 @@ class Results:
     def append(self, row: Row, command: str) -> None:
         """Add a row; an interrupted write leaves the file as it was."""
         with self._turn:
-            # Rows outlive a file that was moved away meanwhile.
+            # If the file was moved away since the last write, its rows are kept.
             rows = [*(self.rows if self.path.exists() else self._last["rows"]), row]
             document = {
                 "command": command,
-                "seeds": evaluation_seeds(FIRST_SEED, max(each["episodes"] for each in rows)),
+                "seeds": evaluation_seeds(FIRST_SEED, max(row["episodes"] for row in rows)),
                 "hardware": hardware(),
                 "software": software(),
                 "git_revision": git_revision(),
@@ -90,7 +90,7 @@ class Results:
 
     @contextmanager
     def only_here(self) -> Iterator[None]:
-        """Keep every other bench from this file."""
+        """Hold a lock on this file against other benches."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = self.path.with_name(f".{self.path.name}.lock")
         with only_process(

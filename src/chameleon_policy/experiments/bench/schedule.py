@@ -25,7 +25,7 @@ from chameleon_policy.train.stopping import StopRequest
 
 SECONDS_BETWEEN_REFRESHES = 0.5
 EVALUATIONS = 2
-"""At the same time: while one starts or plays its last long episodes, the other uses the cores."""
+"""Evaluations at the same time: while one starts or ends, the other uses the cores."""
 
 
 class BenchFailedError(ValueError):
@@ -46,13 +46,15 @@ def run_bench(bench: Bench, workspace: Workspace, results: Results, side_by_side
             schedule = Schedule(workspace, results, board, Processes(), side_by_side)
             failures = schedule.run(jobs, stopped=lambda: stop.signal is not None)
         if stop.signal is not None:
-            workspace.say("Stopped; trainings have saved themselves, and the same command goes on.")
+            workspace.say(
+                "Stopped; the training runs are saved, and the same command continues them."
+            )
             raise SystemExit(STOPPED + stop.signal)
     if failures:
         raise BenchFailedError(
-            f"{len(failures)} failed: {', '.join(failures)}. What they said last stands above, and "
-            f"in the logs in {workspace.out / bench.preset}; everything else is in {results.path}. "
-            f"When that is mended, the same command goes on: {workspace.command}"
+            f"{len(failures)} failed: {', '.join(failures)}. Their last output stands above, and "
+            f"all of it in the logs in {workspace.out / bench.preset}. The other rows are in "
+            f"{results.path}. After a correction the same command continues: {workspace.command}"
         )
 
 
@@ -75,14 +77,14 @@ def is_trained(job: BenchJob, out: Path) -> bool:
 
 @dataclass(frozen=True)
 class Work:
-    """A training, or the evaluation of its policy on a task."""
+    """A training run, or the evaluation of its policy on a task."""
 
     job: BenchJob
     task: str | None = None
 
     @property
     def title(self) -> str:
-        """The process in words."""
+        """The work in words."""
         return (
             f"training {self.job.name}" if self.task is None else f"{self.job.name} on {self.task}"
         )
@@ -91,7 +93,7 @@ class Work:
 class Schedule:
     """Runner of jobs: each policy is evaluated as soon as it is trained.
 
-    Processes without room on the GPU run again when all others are over, one after another.
+    Processes without room on the GPU run again after all others, one at a time.
     """
 
     def __init__(
@@ -152,7 +154,9 @@ class Schedule:
                 self._fail(work, error)
             else:
                 self._crowded_out.append(work)
-                self._board.say(f"no room on the GPU for {work.title}: again when all else is over")
+                self._board.say(
+                    f"no room on the GPU for {work.title}: it runs again, alone, at the end"
+                )
         except Exception as error:  # the other jobs continue after any error
             self._fail(work, error)
         else:
@@ -167,21 +171,22 @@ class Schedule:
         self._board.say(f"failed: {work.title}: {kind}{error}", style="red")
 
     def _train(self, work: Work) -> None:
-        space = self._workspace
-        if is_trained(work.job, space.out):
+        workspace = self._workspace
+        if is_trained(work.job, workspace.out):
             return
-        threads = max(1, space.workers // self._side_by_side)
+        threads = max(1, workspace.workers // self._side_by_side)
         with self._board.bar(work.title, work.job):
-            self._run(work, work.job.train_command(space.out, space.device, threads))
+            self._run(work, work.job.train_command(workspace.out, workspace.device, threads))
 
     def _evaluate(self, work: Work, task: str) -> None:
-        space, job = self._workspace, work.job
+        workspace, job = self._workspace, work.job
+        out, command = workspace.out, workspace.command
         started = time.perf_counter()
         with self._board.bar(work.title):
-            workers = max(1, space.workers // EVALUATIONS)
-            self._run(work, job.eval_command(space.out, task, space.device, workers))
-        row = self._make_row(job, task, space.out, space.command, time.perf_counter() - started)
-        self._results.append(row, space.command)
+            workers = max(1, workspace.workers // EVALUATIONS)
+            self._run(work, job.eval_command(out, task, workspace.device, workers))
+        row = self._make_row(job, task, out, command, time.perf_counter() - started)
+        self._results.append(row, command)
         rates = (
             f"{name.upper()} {interval(Rate.from_dict(row[name]))}"
             for name in ("msr", "dsr", "sr")
