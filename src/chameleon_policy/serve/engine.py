@@ -43,7 +43,7 @@ Deliver = Callable[[list[tuple[PendingRequest, Reply]]], object]
 
 @dataclass(eq=False, slots=True)
 class Counts:
-    """Numbers of what was computed so far."""
+    """Counts of computed ticks, chunks and batches."""
 
     ticks: int = 0
     chunks: int = 0
@@ -165,19 +165,21 @@ class Engine:
         by_kind: dict[type, list[tuple[Session, PendingRequest]]] = defaultdict(list)
         for session, pending in taken:
             by_kind[type(pending.request)].append((session, pending))
-        # first those that free slots
+        # closing first, because it frees slots
         for kind, carry_out in ((Close, self._close), (Open, self._open)):
             for session, pending in by_kind[kind]:
                 replies.append(
                     (pending, self._answer(session, carry_out, session, pending.request))
                 )
-        replies += self._in_batches(
+        replies += self._answer_in_batches(
             by_kind[Observe], self._check_observe, _image_types, self._observe
         )
-        replies += self._in_batches(by_kind[Act], self._check_act, _sampling_steps, self._act)
+        replies += self._answer_in_batches(
+            by_kind[Act], self._check_act, _sampling_steps, self._act
+        )
         return replies
 
-    def _in_batches(
+    def _answer_in_batches(
         self,
         requests: Sequence[tuple[Session, PendingRequest]],
         check: Callable[[Session, PendingRequest], _Member],
@@ -194,10 +196,10 @@ class Engine:
             else:
                 replies.append((pending, member))
         for members in alike.values():
-            replies += self._together(sorted(members, key=lambda member: member.slot), compute)
+            replies += self._compute_batch(sorted(members, key=lambda member: member.slot), compute)
         return replies
 
-    def _together(
+    def _compute_batch(
         self, members: Members, compute: Callable[[Members], list[Reply]]
     ) -> list[tuple[PendingRequest, Reply]]:
         """Return the replies to a batch; compute its members one by one if it fails."""
@@ -208,7 +210,7 @@ class Engine:
             answers = compute(members)
         except Exception:
             LOG.exception("a batch of %d failed; its members are computed one by one", len(members))
-            return [reply for member in members for reply in self._together([member], compute)]
+            return [reply for member in members for reply in self._compute_batch([member], compute)]
         return [(member.pending, answer) for member, answer in zip(members, answers, strict=True)]
 
     def _answer(self, session: Session, carry_out: Callable[..., Any], *arguments: Any) -> Any:

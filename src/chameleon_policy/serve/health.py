@@ -17,11 +17,11 @@ HEALTH = "/healthz"
 
 
 def handshake_filter(
-    token: str | None, health: Callable[[], Mapping[str, Any]], is_full: Callable[[], str | None]
+    token: str | None, health: Callable[[], Mapping[str, Any]], why_full: Callable[[], str | None]
 ) -> Callable[[ServerConnection, Request], Response | None]:
     """Return a function that replies to an HTTP request, or returns None to accept a websocket.
 
-    `is_full` returns why no other client can connect, or None.
+    `why_full` returns why no further client can connect, or None.
     """
 
     def answer(connection: ServerConnection, request: Request) -> Response | None:
@@ -42,7 +42,7 @@ def handshake_filter(
         if "websocket" not in ", ".join(request.headers.get_all("Upgrade")).lower():
             said = f"this is a policy server: connect with a websocket, or see {HEALTH}"
             return _response(http.HTTPStatus.UPGRADE_REQUIRED, said, Upgrade="websocket")
-        if (full := is_full()) is not None:
+        if (full := why_full()) is not None:
             return _response(http.HTTPStatus.SERVICE_UNAVAILABLE, full)
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from torch import Tensor
@@ -20,15 +19,10 @@ class KeptInstructions(InstructionEncoder):
 
     def __call__(self, text: str) -> Tensor:
         """Return the embedding of one text (W)."""
-        kept = self._recent()
-        if text not in kept:
-            kept[text] = self._encode([text])[0]
-        kept.move_to_end(text)
-        if len(kept) > KEPT:
-            kept.popitem(last=False)
-        return kept[text]
-
-    def _recent(self) -> OrderedDict[str, Tensor]:
-        if not isinstance(self._cache, OrderedDict):
-            self._cache = OrderedDict(self._cache)
-        return self._cache
+        embedding = self._cache.pop(text, None)
+        if embedding is None:
+            embedding = self._encode([text])[0]
+        self._cache[text] = embedding  # at the end: the least recently used one is the first
+        if len(self._cache) > KEPT:
+            del self._cache[next(iter(self._cache))]
+        return embedding

@@ -38,9 +38,8 @@ class Memories:
     def give_back(self, slot: int) -> None:
         """Free a slot."""
         assert slot not in self._free
-        self._free = sorted(
-            [*self._free, slot]
-        )  # low ones first, so that used slots are neighbours
+        # low ones first, so that used slots are neighbours
+        self._free = sorted([*self._free, slot])
 
     def read(self, slots: Sequence[int]) -> MemoryState:
         """Return the memories in these slots (in ascending order), which must not be changed."""
@@ -50,19 +49,19 @@ class Memories:
         """Replace the memories in these slots."""
         all_slots = len(slots) == len(self)
         where = torch.tensor(slots, device=self._state.working.device)
-        for mine, new in _pairs(self._state, memory):
+        for old, new in _pairs(self._state, memory):
             # copied, because what a policy returns may share memory with something else
             if all_slots:
-                mine.copy_(new)
+                old.copy_(new)
             else:
-                mine.index_copy_(0, where, new.to(mine))
+                old.index_copy_(0, where, new.to(old))
 
     def _grow(self) -> None:
         now = len(self)
         assert now < self._most, "more sessions than slots"
         larger = self._policy.initial_state(min(2 * now, self._most))
-        for new, mine in _pairs(larger, self._state):
-            new[:now].copy_(mine)
+        for new, old in _pairs(larger, self._state):
+            new[:now].copy_(old)
         self._state = larger
         self._free = list(range(now, len(larger)))
 

@@ -58,7 +58,7 @@ class Server:
         self._closing = False
 
     async def run(self, announce: Announce = lambda url: None) -> None:
-        """Serve until `stop`; `announce` gets the URL once clients can come."""
+        """Serve until `stop`; `announce` gets the URL once clients can connect."""
         loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         settings = self.settings
         try:
@@ -66,7 +66,7 @@ class Server:
                 self._serve_client,
                 settings.host,
                 settings.port,
-                process_request=handshake_filter(settings.token, self.health, self._is_full),
+                process_request=handshake_filter(settings.token, self.health, self._why_full),
                 # browsers send an origin: a web page must not control a robot
                 origins=[None],
                 compression=None,
@@ -153,7 +153,8 @@ class Server:
             },
         }
 
-    def _is_full(self) -> str | None:
+    def _why_full(self) -> str | None:
+        """Return why no further client can connect, or None."""
         if self._closing:
             return "the server is stopping"
         if len(self._connections) >= self.settings.max_connections:
@@ -162,7 +163,7 @@ class Server:
         return None
 
     async def _serve_client(self, socket: ServerConnection) -> None:
-        if (full := self._is_full()) is not None:  # filled up during the handshake
+        if (full := self._why_full()) is not None:  # filled up during the handshake
             await socket.close(CloseCode.TRY_AGAIN_LATER, full)
             return
         connection = Connection(socket, self.engine, self.settings, self._max_bytes, self._sessions)
