@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chameleon_client import Client
+from chameleon_client import Client, ConnectionLost, Session
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.cli import main
 from chameleon_policy.data import RecordedDataset
@@ -21,6 +21,7 @@ from chameleon_policy.policy import ChameleonPolicy, Features, ObjectSlots, pres
 from chameleon_policy.robot.camo_sim import CamoSim
 from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.loop import LoopSettings
+from chameleon_policy.robot.recording import RobotRecording
 from chameleon_policy.robot.run import camo_settings, run_episodes
 from chameleon_policy.seeds import evaluation_seed
 from chameleon_policy.serve import ServerSettings, running_server
@@ -211,3 +212,25 @@ def test_a_stopped_server_ends_the_run_and_keeps_the_recording(
     error = capsys.readouterr().err
     assert "the robot was stopped after" in error and "ConnectionLost" in error
     assert 5 <= len(RecordedDataset(tmp_path / "data").vectors(0)["action"]) < 60
+
+
+def test_an_episode_is_recorded_when_its_session_cannot_be_closed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    robot, closed, close = CamoSim(SETTINGS, SEED), [], Session.close
+
+    def fail_after_warm_up(session: Session) -> None:
+        closed.append(session.name)
+        if len(closed) > 1:
+            raise ConnectionLost("the server is gone")
+        close(session)
+
+    monkeypatch.setattr(Session, "close", fail_after_warm_up)
+    recording = RobotRecording(tmp_path / "data", robot, rate=50)
+    loop = LoopSettings(rate=50, executed=2, steps=1, timeout=60, seconds=0.1)
+    with Client(url) as client, pytest.raises(ConnectionLost):
+        run_episodes(
+            robot, client, loop, Limits.none(10), episodes=1, first_seed=SEED, recording=recording
+        )
+    robot.close()
+    assert recording.finish() == 1

@@ -225,13 +225,15 @@ def run_episodes(
             keep_observations=recording is not None,
             interrupted=interrupted,
         )
-        if report.stopped is None:
-            session.close()  # now, because the server closes sessions that are idle
+        try:
+            if report.stopped is None:
+                session.close()  # now, because the server closes sessions that are idle
+        finally:  # the connection may be lost here
+            if recording is not None:
+                recording.add(report)
         run.timings.append(report.timings)
         if isinstance(robot, CamoSim) and robot.played is not None:
             rollouts.append(Rollout(robot.played, np.stack(report.actions)))
-        if recording is not None:
-            recording.add(report)
         if report.error is not None:
             raise report.error
         if report.stopped is not None:
