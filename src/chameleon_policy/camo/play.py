@@ -97,9 +97,8 @@ def watch_episode(
     """Let an expert play an episode; return images of every control step, and the score."""
     env.reset(seed=seed, options={"z": z})
     expert = make_expert(env)
-    return watch_actions(
-        env, (expert.act().executed for _ in itertools.count()), size, progress=progress
-    ), env.score()
+    actions = (expert.act().executed for _ in itertools.count())
+    return watch_actions(env, actions, size, progress=progress), env.score()
 
 
 def watch_actions(
@@ -167,13 +166,12 @@ def _choose(moments: list[Moment], highlights: tuple[int, ...], columns: int) ->
     retention = [moment.step for moment in moments if moment.phase == "retention"][:1]
     evidence = _spread(list(highlights), min(len(highlights), 4))
     ends = [*decisions[1:], moments[-1].step]
-    each = max(
-        1, (columns - len(evidence) - len(retention) - len(decisions)) // max(1, len(decisions))
-    )
+    free = columns - len(evidence) - len(retention) - len(decisions)
+    shown = max(1, free // max(1, len(decisions)))  # moments after each decision
     execution: list[int] = []
     for decision, end in zip(decisions, ends, strict=True):
-        last = len(execution) // each == len(decisions) - 1 and each > 1
-        points = np.linspace(0, 1, each + 1)[1:] if last else (np.arange(each) + 0.5) / each
+        last = len(execution) // shown == len(decisions) - 1 and shown > 1
+        points = np.linspace(0, 1, shown + 1)[1:] if last else (np.arange(shown) + 0.5) / shown
         execution += [round(decision + share * (end - decision)) for share in points]
     return [moments[step] for step in sorted({*evidence, *retention, *decisions, *execution})]
 
