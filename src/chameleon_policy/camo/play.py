@@ -161,7 +161,7 @@ def save_sheet(moments: list[Moment], env: CamoEnv, path: Path, columns: int = 1
 
 
 def _choose(moments: list[Moment], highlights: tuple[int, ...], columns: int) -> list[Moment]:
-    """Return moments of the evidence, the retention, every decision, and what followed it."""
+    """Return moments of the evidence, the retention, every decision, and the execution after it."""
     decisions = [moment.step for moment in moments if moment.phase == "decision"]
     retention = [moment.step for moment in moments if moment.phase == "retention"][:1]
     evidence = _spread(list(highlights), min(len(highlights), 4))

@@ -1,7 +1,7 @@
 """Scores of an episode from its events, and rates with intervals (Eq. 19 of the paper).
 
-M is a scorable manipulation, whatever was chosen; D says that the choice agrees with the history; a
-task's `judge` reads both from the events. MSR = P(M), DSR = P(D | M), SR = P(M and D).
+M: the manipulation can be scored, right or wrong. D: its choice agrees with the history. A task's
+`judge` reads both from the events. MSR = P(M), DSR = P(D | M), SR = P(M and D).
 """
 
 from __future__ import annotations

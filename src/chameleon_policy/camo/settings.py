@@ -93,13 +93,13 @@ def observation_for(spaces: Spaces, task: str) -> dict[str, Any]:
     ValueError if the policy was made for something else.
     """
     numbers = len(ACTION_NAMES)
-    told = spaces.proprioception == numbers + CHOICES
-    if spaces.action != numbers or not (told or spaces.proprioception == numbers):
+    shows_answer = spaces.proprioception == numbers + CHOICES
+    if spaces.action != numbers or not (shows_answer or spaces.proprioception == numbers):
         raise ValueError(
             f"Camo has {numbers} numbers of proprioception and {numbers} of action; this policy "
             f"has {spaces.proprioception} and {spaces.action}: it was trained for another robot"
         )
-    kind: Kind = "told" if told else "policy"
+    kind: Kind = "told" if shows_answer else "policy"
     if spaces.objects is not None:
         slots = task_named(task).slots()
         if spaces.views or spaces.objects != (slots, len(SLOT_NAMES)):

@@ -125,7 +125,7 @@ class Expert(ABC):
         return Waypoint(DECISION_POSE, OPEN)
 
     def _disturb(self, clean: Pose, goal: Waypoint) -> Array:
-        # One draw per step whatever happens: the disturbance before t_d must not depend on z.
+        # One draw in every step: the disturbance before t_d must not depend on z.
         spread = np.repeat([NOISE_POSITION, NOISE_TURN], 3)
         self._push = NOISE_MEMORY * self._push + spread * self._noise_rng.standard_normal(6)
         push = self._noise * goal.noise * self._push

@@ -1,4 +1,4 @@
-"""Tasks: objects, a layout, a choreography, a watcher and a judge.
+"""The base class of tasks: objects, layout, choreography, events and verdict.
 
 A new task is a file with one subclass of `Task`.
 """
@@ -124,7 +124,7 @@ class Task(ABC):
     def choices(cls, events: Sequence[Event]) -> tuple[int | None, ...]:
         """Return for each decision the index of the candidate chosen after it, None for none.
 
-        It counts whatever became of the manipulation.
+        A choice counts even if the manipulation fails.
         """
         found: list[int | None] = []
         for event in events:
