@@ -83,8 +83,8 @@ class ChameleonPolicy(FlowPolicy):
     ) -> tuple[list[LayerOutput], MemoryState]:
         """Run event tokens (B T N D) through the memory layers: all outputs and the new memory.
 
-        Without a state, from the start of an episode. A given `control_context` replaces the
-        layers' own.
+        Without a state, the tokens begin an episode. A given `control_context` replaces the layers'
+        own.
         """
         memory = None if state is None else state.layers
         outputs = self._through_layers(tokens, memory, control_context=control_context)

@@ -38,7 +38,7 @@ class Inspection:
 
     @property
     def control_context(self) -> tuple[Tensor, ...]:
-        """u_t of every layer (B T D each); pass it to `inspect` to query another memory alike."""
+        """u_t of every layer (B T D each); `inspect` can query another memory with them."""
         return tuple(layer.control_context for layer in self.layers)
 
     def traces(

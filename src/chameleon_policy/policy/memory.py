@@ -183,11 +183,11 @@ class MemoryLayer(nn.Module):
         keep_state: bool = True,
         control_context: Tensor | None = None,
     ) -> LayerOutput:
-        """Run the four operations on event tokens (B T N D); without a state, from the start.
+        """Run the four operations on event tokens (B T N D).
 
-        A given `control_context` replaces the layer's own, so that probes can compare memories. The
-        last layer has `write_back=False`, since nothing reads its tokens (Eq. 11). Without
-        `keep_state` the output has no state.
+        Without a state, the tokens begin an episode. A given `control_context` replaces the layer's
+        own, so that probes can compare memories. The last layer has `write_back=False`, since
+        nothing reads its tokens (Eq. 11). Without `keep_state` the output has no state.
         """
         slow, fast = (None, None) if state is None else (state.slow, state.fast)
         bound = self.binding(tokens)

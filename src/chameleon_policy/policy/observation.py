@@ -135,7 +135,7 @@ class EpisodeBatch:
         )
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> EpisodeBatch:
-        """Return a copy that takes the given tensors in place of its own of the same names."""
+        """Return a copy in which the given tensors replace those of the same names."""
         named = {**self.tensors(), **tensors}
         observation = Observation(
             proprioception=named["proprioception"],

@@ -46,7 +46,7 @@ def exported_weights(policy: VisuomotorPolicy) -> dict[str, Tensor]:
 
 
 def save(policy: VisuomotorPolicy, directory: Path) -> None:
-    """Write the three files; each one appears whole or not at all."""
+    """Write the three files; no file is ever incomplete."""
     directory.mkdir(parents=True, exist_ok=True)
     description = {
         "format": FORMAT,

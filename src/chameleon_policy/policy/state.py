@@ -112,7 +112,7 @@ class MemoryState:
         return named
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> MemoryState:
-        """Return a copy that takes the given tensors in place of its own of the same names."""
+        """Return a copy in which the given tensors replace those of the same names."""
         named = {**self.tensors(), **tensors}
         return replace(
             self,
