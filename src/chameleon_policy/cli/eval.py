@@ -35,8 +35,8 @@ def main(
     """Score a policy in closed loop on held-out episodes.
 
     Args:
-        run: Folder of a run or of a saved policy; camo-small, which comes with the package; oracle
-            or guess: an expert that knows, or guesses, the answer.
+        run: Folder of a run or of a saved policy; or camo-small, which comes with the package;
+            or oracle or guess, experts that know the answer, or guess it.
         task: clean-plate, shell-game or seasonings.
         episodes: Episodes, one per seed.
         steps: Sampling steps of a chunk (default: the policy's own: 50, or 8 for camo-small).

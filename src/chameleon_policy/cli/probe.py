@@ -37,12 +37,12 @@ def main(
     The same command resumes an interrupted study; finished measurements are kept.
 
     Args:
-        runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations. The
-            first is compared with the others; add a run without Control-JEPA to see its effect.
+        runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations.
+            The first is compared with the others; add a run without Control-JEPA to see its effect.
         task: clean-plate, shell-game or seasonings; give it again for another (default: all that a
             policy plays).
-        surgery: Tasks in which memories are edited at the decisions, or none (default: seasonings,
-            as in the paper; all tasks for a policy that does not play it).
+        surgery: Tasks in which memories are edited at the decisions, or none.
+            The default is seasonings, as in the paper; or all, if the policy does not play it.
         study: Settings of the probes.
         out: Folder for demonstrations, findings and figures.
         json_file: File for all findings (default: probes.json in --out).

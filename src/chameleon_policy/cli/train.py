@@ -43,8 +43,8 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
             out: Folder of the run.
             config: What to train, how, and on which data; the defaults are the paper's, or those
                 of the recipe.
-            recipe: Start from the settings of a recipe (camo: for pictures of Camo; camo-state: for
-                object slots, on a CPU); options override it.
+            recipe: Start from the settings of a recipe; options override it.
+                camo is for images of Camo, camo-state for object slots, on a CPU.
             log: Where to write metrics besides metrics.jsonl.
             device: Where to compute (default: a GPU if there is one).
             workers: Threads that read the dataset, and processes for rollouts during training.
