@@ -12,10 +12,13 @@ from torch import Tensor
 Device = Literal["auto", "cpu", "cuda"]
 
 
-def check_device(device: Device) -> None:
-    """Raise a ValueError if a GPU is asked for and torch finds none."""
+def find_device(device: Device) -> Literal["cpu", "cuda"]:
+    """Return the device to compute on; auto: a GPU if there is one. ValueError if it is missing."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: no GPU is available to torch; use --device cpu")
+    return device
 
 
 @contextmanager

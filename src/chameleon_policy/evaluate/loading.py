@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from chameleon_policy.device import Device, check_device
+from chameleon_policy.device import Device, find_device
 from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.policy import Features, VisuomotorPolicy
@@ -61,7 +59,5 @@ def load_for_evaluation(
         if str(run) == kind:
             settings = suite.expert_settings(task, kind, **options)
             return OraclePolicy.of(settings), settings
-    check_device(device)
-    where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    policy = load_trained(run, where)
+    policy = load_trained(run, find_device(device))
     return policy, suite.settings(task, spaces_of(policy.features), **options)

@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 
 from chameleon_policy.console import Bar, progress_bar
-from chameleon_policy.device import Device, check_device
+from chameleon_policy.device import Device, find_device
 from chameleon_policy.evaluate.evaluation import Evaluation, evaluate
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.exit_codes import STOPPED
@@ -52,7 +52,7 @@ class Workspace:
         check_counts(self, "workers")
         if self.out.exists() and not self.out.is_dir():
             raise ValueError(f"--out must name a folder, and {self.out} is a file")
-        check_device(self.device)
+        find_device(self.device)  # or ValueError
 
     def record(self, recordings: Mapping[Path, RecordingSettings]) -> None:
         """Record demonstrations that are missing."""

@@ -13,14 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as listen
 from websockets.frames import CloseCode
 
 from chameleon_client.wire import PROTOCOL
 from chameleon_policy import __version__
-from chameleon_policy.device import Device, check_device
+from chameleon_policy.device import Device, find_device
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.serve.connection import Connection
 from chameleon_policy.serve.engine import Engine
@@ -196,8 +195,7 @@ def serve(
     announce: Announce = print,
 ) -> None:
     """Serve the policy of a run, a saved policy or a shipped one until SIGINT or SIGTERM."""
-    check_device(device)
-    where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    where = find_device(device)
     policy = load_trained(run, where)
     language = policy.features.language
     embed = None if language is None else KeptInstructions(language.encoder, where)

@@ -7,7 +7,6 @@ import math
 import secrets
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from rich.console import Console
@@ -170,12 +169,7 @@ class Display:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def show(self, progress: Progress, share: float, metrics: dict[str, float]) -> None:

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from chameleon_policy.baselines import load_policy, method_named
 from chameleon_policy.data import EpisodeArrays, Episodes, load_episodes, open_datasets
-from chameleon_policy.device import Device, check_device
+from chameleon_policy.device import Device, find_device
 from chameleon_policy.locking import only_process
 from chameleon_policy.policy import InstructionEncoder, VisuomotorPolicy, preset
 from chameleon_policy.policy.config import to_json
@@ -119,8 +119,7 @@ def _resume(trainer: Trainer, console: Console) -> None:
 
 
 def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
-    check_device(device)
-    on_cpu = device == "cpu" or not torch.cuda.is_available()
+    on_cpu = find_device(device) == "cpu"
     # batches have few shapes, so that it is worth measuring which algorithm is fastest
     torch.backends.cudnn.benchmark = not on_cpu
     bf16 = training.precision == "bf16" or (training.precision == "auto" and not on_cpu)
