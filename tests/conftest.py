@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from _pytest.terminal import TerminalReporter
 
@@ -21,6 +22,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start background jobs like this, and some tests send SIGINT to themselves and children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# A busy machine may take any time for an example.
+hypothesis.settings.register_profile("busy machine", deadline=None)
+hypothesis.settings.load_profile("busy machine")
 # Tests create what they need or find it installed; none may download from a model hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import chameleon_policy.camo  # noqa: F401 (registers the environments)
@@ -52,7 +52,6 @@ def env() -> CamoEnv:
     return CamoEnv("shell-game", observation="state")
 
 
-@settings(deadline=None)
 @given(vectors, st.floats(0, np.pi - 1e-3))
 def test_rotations_come_back(axis: np.ndarray, angle: float) -> None:
     rotation = rotation_about(axis, angle)
@@ -65,7 +64,6 @@ def test_rotations_come_back(axis: np.ndarray, angle: float) -> None:
     np.testing.assert_allclose(rotation_from_quaternion(quaternion(rotation)), rotation, atol=1e-7)
 
 
-@settings(deadline=None)
 @given(vectors, st.floats(0.1, 3.0))
 def test_quaternions_are_mujocos(axis: np.ndarray, angle: float) -> None:
     expected = np.zeros(9)
@@ -79,7 +77,6 @@ def test_half_a_turn_has_an_axis() -> None:
         np.testing.assert_allclose(np.abs(vector), np.pi * axis, atol=1e-6)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-5, 5), min_size=6, max_size=6).map(np.array))
 def test_any_six_numbers_give_a_rotation_or_a_clear_error(six: np.ndarray) -> None:
     try:

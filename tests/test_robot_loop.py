@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chameleon_policy.camo.settings import CamoSettings
@@ -96,7 +96,6 @@ def test_a_chunk_is_due_after_the_executed_actions() -> None:
 NUMBERS = st.floats(-10, 10, width=32)
 
 
-@settings(deadline=None)
 @given(
     action=NUMBERS,
     before=NUMBERS,

@@ -78,7 +78,7 @@ def test_scan_equals_step_in_bfloat16(kind: str) -> None:
     assert (scanned.double() - exact).abs().mean() < 0.03 * exact.abs().mean()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     time=st.integers(2, 40),
     cut=st.integers(1, 39),

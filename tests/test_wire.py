@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chameleon_client import Metadata, WireError
@@ -73,20 +73,17 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=6))
 def test_plain_values_arrive_unchanged(message: dict[str, Any]) -> None:
     assert decode(encode(message), 100_000) == message
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_a_message_or_a_wire_error(data: bytes) -> None:
     with suppress(WireError):
         assert isinstance(decode(data, LIMIT), dict)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_random_payloads_are_an_array_or_a_wire_error(payload: bytes) -> None:
     try:
