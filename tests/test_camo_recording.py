@@ -23,6 +23,7 @@ from PIL import Image
 from chameleon_policy.camo import CamoEnv
 from chameleon_policy.camo.recording import Recording, demonstrate
 from chameleon_policy.data import RecordedDataset
+from chameleon_policy.exit_codes import INTERRUPTED
 from chameleon_policy.recorder import record
 from chameleon_policy.seeds import TRAINING_SEEDS
 
@@ -200,7 +201,7 @@ def test_ctrl_c_stops_soon_and_leaves_a_recording_to_continue(tmp_path: Path) ->
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the command and its workers
     _, said = process.communicate(timeout=60)
     assert (
-        process.returncode == 2
+        process.returncode == INTERRUPTED
         and "interrupted; the same command goes on" in said
         and "Traceback" not in said
     )

@@ -251,7 +251,7 @@ def test_the_robot_is_stopped_on_request_between_two_ticks() -> None:
     episode = play(
         robot, LateSession(0), FAST, Limits.none(2), interrupted=lambda: len(robot.sent) == 6
     )
-    assert robot.stopped == 1 and episode.stopped == "interrupted" and len(episode.actions) == 6
+    assert robot.stopped == 1 and episode.interrupted and len(episode.actions) == 6
 
 
 def test_observations_are_kept_only_for_a_recording() -> None:

@@ -1,8 +1,8 @@
-"""Progress bar in the terminal."""
+"""Progress bar in the terminal, and checks of options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
@@ -39,3 +39,18 @@ def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]
             bar.update(line, rate=f"{60 * speed:.0f}/min" if speed else "")
 
         yield advance
+
+
+def check_counts(**options: int) -> None:
+    """Raise a ValueError that names the option if a count is below 1."""
+    for name, count in options.items():
+        if count < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {count}")
+
+
+def check_unique(option: str, values: Sequence[object]) -> None:
+    """Raise a ValueError if an option names something twice."""
+    if len(set(values)) < len(values):
+        raise ValueError(
+            f"--{option} must name each {option} once, got {' '.join(map(str, values))}"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import tyro
 
 from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials
 from chameleon_policy.console import progress_bar
+from chameleon_policy.exit_codes import INTERRUPTED
 from chameleon_policy.recorder import record
 from chameleon_policy.suite import Mode, find_task
 
@@ -53,7 +55,8 @@ def main(
         try:
             record(recording, out, workers=workers, progress=advance)
         except KeyboardInterrupt:
-            raise ValueError(f"interrupted; the same command goes on with {out}") from None
+            print(f"chameleon: interrupted; the same command goes on with {out}", file=sys.stderr)
+            sys.exit(INTERRUPTED)
         except FileExistsError:
             raise
         except OSError as error:

@@ -11,11 +11,11 @@ import tyro
 from rich.console import Console
 
 from chameleon_client import Client
-from chameleon_policy import exit_codes
 from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials, typed
+from chameleon_policy.exit_codes import INTERRUPTED
 from chameleon_policy.provenance import write_result
 from chameleon_policy.report.tables import evaluation_table
-from chameleon_policy.robot.loop import INTERRUPTED, LoopOptions
+from chameleon_policy.robot.loop import LoopOptions
 from chameleon_policy.robot.loop_table import loop_table
 from chameleon_policy.robot.run import RobotOptions, loop_settings, run_robot
 from chameleon_policy.serve.authentication import find_token
@@ -70,8 +70,8 @@ def main(
         result = {**asdict(settings), **given, **result}
         write_result(json_file, result, command=typed(), seeds=seeds)
         print(f"Delays and scores: {json_file}")
-    if done.stopped is not None and done.stopped.endswith(INTERRUPTED):
+    if done.interrupted:
         print(f"chameleon: {done.stopped}", file=sys.stderr)
-        sys.exit(exit_codes.INTERRUPTED)
+        sys.exit(INTERRUPTED)
     if done.stopped is not None:
         raise ConnectionError(done.stopped)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from chameleon_policy.console import check_counts
 from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import AtDecision, Policy, Rollout, roll_out
 from chameleon_policy.policy import Features, InstructionEncoder
@@ -129,8 +130,7 @@ def embed_instruction(features: Features, instruction: str) -> Any:
 
 def evaluation_seeds(first: int, episodes: int) -> list[int]:
     """Return consecutive seeds from `first` on; ValueError for seeds of demonstrations."""
-    if episodes < 1:
-        raise ValueError(f"--episodes must be at least 1, got {episodes}")
+    check_counts(episodes=episodes)
     seeds = list(range(first, first + episodes))
     refuse_training_seeds(seeds)
     return seeds

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from chameleon_policy.camo import TASKS, Summary, task_named
+from chameleon_policy.console import check_counts
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluation_seeds
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.videos import save_rollout
-from chameleon_policy.experiments.pipeline import SCORES, Workspace, check_counts, recipe_for
+from chameleon_policy.experiments.pipeline import SCORES, Workspace, recipe_for
 from chameleon_policy.policy.saving import SHIPPED
 from chameleon_policy.report.demo_page import Contender, ShippedResult, demo_page
 from chameleon_policy.report.pages import Clip
@@ -49,7 +50,7 @@ class DemoConfig:
     """Seed of demonstrations and training; held-out episodes stay the same."""
 
     def __post_init__(self) -> None:
-        check_counts(self, "episodes", "shipped_episodes")
+        check_counts(episodes=self.episodes, shipped_episodes=self.shipped_episodes)
 
 
 def run_demo(config: DemoConfig, workspace: Workspace) -> Path:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 import tyro
 from rich.console import Console
 
-from chameleon_policy.console import Bar, progress_bar
+from chameleon_policy.console import Bar, check_counts, check_unique, progress_bar
 from chameleon_policy.device import Device, find_device
 from chameleon_policy.evaluate.evaluation import Evaluation, evaluate
 from chameleon_policy.evaluate.loading import load_for_evaluation
@@ -49,7 +49,7 @@ class Workspace:
     console: Console = field(default_factory=Console)
 
     def __post_init__(self) -> None:
-        check_counts(self, "workers")
+        check_counts(workers=self.workers)
         if self.out.exists() and not self.out.is_dir():
             raise ValueError(f"--out must name a folder, and {self.out} is a file")
         find_device(self.device)  # or ValueError
@@ -109,19 +109,3 @@ def choose_tasks(suite: str, tasks: Sequence[str]) -> tuple[str, ...]:
     for task in tasks:
         known.task(task)  # or ValueError
     return tuple(tasks) or known.tasks
-
-
-def check_counts(config: object, *names: str) -> None:
-    """Raise a ValueError if one of these options is below 1."""
-    for name in names:
-        if getattr(config, name) < 1:
-            option = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{option} must be at least 1, got {getattr(config, name)}")
-
-
-def check_unique(option: str, values: Sequence[object]) -> None:
-    """Raise a ValueError if an option names something twice."""
-    if len(set(values)) < len(values):
-        raise ValueError(
-            f"--{option} must name each {option} once, got {' '.join(map(str, values))}"
-        )

@@ -15,6 +15,7 @@ import tyro
 from rich.table import Table
 
 from chameleon_policy.baselines import load_policy
+from chameleon_policy.console import check_counts
 from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.experiments.pipeline import (
@@ -22,7 +23,6 @@ from chameleon_policy.experiments.pipeline import (
     SCORES,
     SuiteName,
     Workspace,
-    check_counts,
     choose_tasks,
     recipe_for,
 )
@@ -68,7 +68,7 @@ class Reproduction:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", choose_tasks(self.suite, self.tasks))
-        check_counts(self, "episodes")
+        check_counts(episodes=self.episodes)
 
     @property
     def name(self) -> str:

@@ -22,7 +22,7 @@ import torch
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.camo.scoring import summarise
 from chameleon_policy.camo.settings import CamoSettings
-from chameleon_policy.console import Bar, progress_bar
+from chameleon_policy.console import Bar, check_counts, progress_bar
 from chameleon_policy.device import Device
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
@@ -78,9 +78,7 @@ class Study:
     """Euler steps per chunk."""
 
     def __post_init__(self) -> None:
-        for name in ("fitted", "asked", "episodes", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        check_counts(fitted=self.fitted, asked=self.asked, episodes=self.episodes, steps=self.steps)
 
 
 @dataclass(frozen=True, kw_only=True)

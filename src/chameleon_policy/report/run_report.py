@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from chameleon_policy.camo import summarise, task_named
 from chameleon_policy.camo.settings import CamoSettings
+from chameleon_policy.console import check_counts
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.videos import save_rollout
@@ -62,9 +63,7 @@ class Report:
     """Euler steps of a chunk of actions."""
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "shown", "fitted", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        check_counts(episodes=self.episodes, shown=self.shown, fitted=self.fitted, steps=self.steps)
         if self.shown > self.episodes:
             raise ValueError(
                 f"--shown must be at most --episodes ({self.episodes}), got {self.shown}"

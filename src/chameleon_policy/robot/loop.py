@@ -30,8 +30,6 @@ from chameleon_policy.robot.plan import Plan
 from chameleon_policy.robot.robot import Array, Robot, RobotObservation
 
 T = TypeVar("T")
-INTERRUPTED = "interrupted"
-"""The reason for a stop on request."""
 
 
 class Session(Protocol):
@@ -100,6 +98,8 @@ class EpisodeReport:
     timings: Timings = field(default_factory=Timings)
     stopped: str | None = None
     """Why the robot was stopped, if it was."""
+    interrupted: bool = False
+    """Whether it was stopped on request."""
     error: Exception | None = None
     """The error of the robot itself, if there was one."""
 
@@ -127,7 +127,8 @@ def play(
                 settings.ticks is None or len(report.actions) < settings.ticks
             ):
                 if interrupted():
-                    raise StoppedError(INTERRUPTED)
+                    report.interrupted = True
+                    raise StoppedError("interrupted")
                 clock.tick()
                 loop.tick()
         loop.wait_for_memory()

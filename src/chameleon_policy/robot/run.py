@@ -13,7 +13,7 @@ import numpy as np
 from chameleon_client import Client, Metadata, ServerError
 from chameleon_policy.camo.settings import CamoSettings, observation_for
 from chameleon_policy.camo.world import CONTROL_HZ
-from chameleon_policy.console import progress_bar
+from chameleon_policy.console import check_counts, progress_bar
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.robot.camo_sim import CamoSim
@@ -56,6 +56,8 @@ class RobotRun:
     """Measurements of every episode."""
     stopped: str | None = None
     """Why the last episode was stopped, if it was."""
+    interrupted: bool = False
+    """Whether it was stopped on request."""
     evaluation: Evaluation | None = None
     """Scores of a simulated task."""
 
@@ -208,8 +210,7 @@ def run_episodes(
     progress: Callable[[int], object] = lambda done: None,
 ) -> RobotRun:
     """Play episodes one after another, each with a memory of its own, until one is stopped."""
-    if episodes < 1:
-        raise ValueError(f"--episodes must be at least 1, got {episodes}")
+    check_counts(episodes=episodes)
     run, rollouts = RobotRun(), []
     for episode in range(episodes):
         robot.begin(episode)
@@ -238,6 +239,7 @@ def run_episodes(
             raise report.error
         if report.stopped is not None:
             ticks = len(report.actions)
+            run.interrupted = report.interrupted
             run.stopped = f"the robot was stopped after {ticks} ticks: {report.stopped}"
             break
         progress(episode + 1)

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 import tyro
 
 from chameleon_policy.baselines import METHODS, method_named
+from chameleon_policy.console import check_counts, check_unique
 from chameleon_policy.device import Device
 from chameleon_policy.experiments.pipeline import (
     HELD_OUT,
     SuiteName,
-    check_counts,
-    check_unique,
     choose_tasks,
     recipe_for,
 )
@@ -74,7 +73,7 @@ class Bench:
             method_named(method).check_requirements()  # or ValueError, or ImportError
         preset(self.preset)  # or ValueError
         recipe_for(self.suite, self.observation)  # or ValueError
-        check_counts(self, "steps", "demonstrations", "episodes")
+        check_counts(steps=self.steps, demonstrations=self.demonstrations, episodes=self.episodes)
         for seed in self.seeds:
             if not 0 <= seed < HELD_OUT_RECORDING:
                 raise ValueError(

@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
+from chameleon_policy.console import check_counts
 from chameleon_policy.exit_codes import ALREADY_TRAINED, STOPPED
 from chameleon_policy.experiments.bench.board import Board
 from chameleon_policy.experiments.bench.jobs import Bench, BenchJob
@@ -37,8 +38,7 @@ def run_bench(bench: Bench, workspace: Workspace, results: Results, side_by_side
 
     BenchFailedError if something failed, SystemExit if a signal asked to stop.
     """
-    if side_by_side < 1:
-        raise ValueError(f"--side-by-side must be at least 1, got {side_by_side}")
+    check_counts(side_by_side=side_by_side)
     with results.only_here():
         jobs = [job for job in bench.jobs() if missing(job, results)]
         workspace.record(bench.recordings(workspace.out, jobs))

@@ -85,7 +85,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Columns:
     """The columns of a table."""
 
     chances: dict[str, float | None]
@@ -197,7 +197,7 @@ def _compare(suite: Suite, setting: Setting, rows: list[Row]) -> list[Comparison
     by_method: dict[str, list[Row]] = {}
     for row in rows:
         by_method.setdefault(row["method"], []).append(row)
-    layout, methods = Layout.of(suite, setting, rows), _sections(by_method)
+    columns, methods = Columns.of(suite, setting, rows), _sections(by_method)
     if setting.told:  # a policy with a memory need not be tried without one
         methods = {
             title: tuple(each for each in listed if each in by_method or each in BASELINES)
@@ -205,15 +205,15 @@ def _compare(suite: Suite, setting: Setting, rows: list[Row]) -> list[Comparison
         }
     reference = by_method.get(REFERENCE, [])
     sections = {
-        title: [layout.line(method, by_method.get(method, []), reference) for method in listed]
+        title: [columns.line(method, by_method.get(method, []), reference) for method in listed]
         for title, listed in methods.items()
         if listed
     }
-    scores = Comparison(str(setting), layout.headings(), sections, _notes(layout, rows))
+    scores = Comparison(str(setting), columns.headings(), sections, _notes(columns, rows))
     if setting.told:
         return [scores]
     choices = (
-        choices_comparison(str(setting), task, methods, by_method) for task in layout.chances
+        choices_comparison(str(setting), task, methods, by_method) for task in columns.chances
     )
     return [scores, *(table for table in choices if table is not None)]
 
@@ -275,14 +275,14 @@ def _p(both: Paired) -> str:
     return "< 0.001" if both.p < 0.001 else f"{both.p:.3f}"
 
 
-def _notes(layout: Layout, rows: Sequence[Row]) -> tuple[str, ...]:
+def _notes(columns: Columns, rows: Sequence[Row]) -> tuple[str, ...]:
     """Explain the columns."""
     played = _span(sorted({row["episodes"] for row in rows}))
     notes = [
         f"In per cent. {played} held-out episodes of each task and training; the episodes of "
         "several trainings are pooled."
     ]
-    if any(chance is not None for chance in layout.chances.values()):
+    if any(chance is not None for chance in columns.chances.values()):
         notes.append(
             "MSR: the manipulation counts, whatever was chosen. DSR: of those, the choice is right "
             "(- where none counts). SR: both."
@@ -291,12 +291,12 @@ def _notes(layout: Layout, rows: Sequence[Row]) -> tuple[str, ...]:
         "In brackets 95 % intervals over episodes, not over trainings: Wilson's for a task, "
         "MOVER's for an average."
     )
-    if layout.paper:
+    if columns.paper:
         notes.append(
             "Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands "
             "beside both."
         )
-    if layout.against:
+    if columns.against:
         notes.append(
             "Against Chameleon: difference in SR and two-sided exact McNemar p over the episodes "
             "that both have played (same task, same seed of training, same evaluation seed). p is "
