@@ -1,6 +1,6 @@
 # `make demo` and `make test` need nothing but a fresh Debian or Ubuntu machine.
 BIN := .venv/bin
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test test-slow lint format bench tables setup clean
 

@@ -33,7 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
 
 
+LONGEST = ("test_training_runs", "test_fused", "test_export", "test_camo_recording", "test_methods")
+"""Files that take longest: `make test` begins with them, so that no process ends alone."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
     if not config.getoption("--slow"):
         skip = pytest.mark.skip(reason="slow: make test-slow runs them")
         for item in items:

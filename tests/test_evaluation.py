@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -199,7 +200,8 @@ def test_a_replay_is_the_episode(tmp_path: Path) -> None:
 
 
 def test_training_seeds_are_watched_during_training(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(watch, "SAMPLING_STEPS", 1)  # fast
+    monkeypatch.setattr(watch, "SAMPLING_STEPS", 1)  # fast, as are small batches
+    monkeypatch.setattr(watch, "evaluate", partial(evaluate, parallel=2))
     recording = Recording(
         task="clean-plate", episodes=3, observation="state", retention_steps=(3, 4)
     )

@@ -33,7 +33,13 @@ SMALL_CARD = 99 * 1024
 
 
 @pytest.mark.usefixtures("kernels_on")
-@pytest.mark.parametrize("features", [STATE_FEATURES, SMALL_IMAGES], ids=["objects", "images"])
+@pytest.mark.parametrize(
+    "features",
+    [
+        pytest.param(STATE_FEATURES, id="objects", marks=pytest.mark.slow),
+        pytest.param(SMALL_IMAGES, id="images"),
+    ],
+)
 def test_the_whole_loss_and_its_gradients(
     features: Features, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +223,7 @@ def test_control_can_switch_kernels_off_and_exported_programs_have_none(
     assert not any(type(module) in TWINS.values() for module in exported.modules())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels_on")
 def test_a_fused_policy_may_forget_its_activations() -> None:
     found = []

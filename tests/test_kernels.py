@@ -286,7 +286,13 @@ def test_sums_of_rows(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(sum_rows(rows).double(), rows.double().sum(0), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("shared_memory", [99 * 1024, (227 if DEVICE == "cuda" else 320) * 1024])
+@pytest.mark.parametrize(
+    "shared_memory",
+    [
+        99 * 1024,
+        pytest.param((227 if DEVICE == "cuda" else 320) * 1024, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("horizon", "action", "robots", "ratio"), [(4, 2, 2, 4), (16, 10, 1, 4), (4, 2, 2, 32)]
 )

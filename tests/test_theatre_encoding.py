@@ -76,6 +76,7 @@ def test_a_picture_takes_at_most_three_kilobytes() -> None:
     assert np.abs(picture(files[0]).astype(float) - frames[0]).mean() < 5
 
 
+@pytest.mark.slow
 def test_six_episodes_make_a_page_under_25_megabytes() -> None:
     frames = {view: camera_frames(200, seed) for seed, view in enumerate(("third", "wrist"))}
     episodes = [

@@ -269,6 +269,7 @@ def test_a_chosen_counterfactual_plays_in_a_loop(report: Path, show: Open) -> No
     assert state(page, "step", "playing") == [0, False]  # the stage stands still meanwhile
 
 
+@pytest.mark.slow
 def test_two_thousand_steps(tmp_path: Path, show: Open) -> None:
     steps = 2000
     page = show(

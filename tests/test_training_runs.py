@@ -101,7 +101,7 @@ def test_a_run_leaves_all_its_files(uninterrupted: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("kill_at", [5, 13])
+@pytest.mark.parametrize("kill_at", [5, pytest.param(13, marks=pytest.mark.slow)])
 def test_killed_and_resumed_is_the_same_run(
     data: Path, uninterrupted: Path, tmp_path: Path, kill_at: int
 ) -> None:
@@ -116,7 +116,9 @@ def test_killed_and_resumed_is_the_same_run(
     assert weights(out) == weights(uninterrupted)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT]
+)
 def test_signals_save_first(
     data: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_truncated_checkpoint_is_passed_over(
     assert not list((out / "checkpoints").glob("*.unfinished"))
 
 
+@pytest.mark.slow
 def test_two_processes_are_one_with_the_doubled_batch(data: Path, tmp_path: Path) -> None:
     """Compare two processes with half of the batch each with one that computes both in turn."""
     launcher = (
