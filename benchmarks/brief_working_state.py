@@ -22,7 +22,7 @@ import tyro
 from benchmarks import with_arguments
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.baselines.brief import BriefPolicy
-from chameleon_policy.baselines.no_control_index import NoControlIndexPolicy
+from chameleon_policy.baselines.constant_index import ConstantIndexPolicy
 from chameleon_policy.baselines.similarity import SimilarityPolicy
 from chameleon_policy.baselines.vanilla_mamba import VanillaMambaPolicy
 from chameleon_policy.camo.recording import Recording
@@ -60,14 +60,14 @@ class BriefVanillaMamba(Brief, VanillaMambaPolicy):
     method: ClassVar[str] = "brief-vanilla-mamba"
 
 
-class BriefNoControlIndex(Brief, NoControlIndexPolicy):
-    """Chameleon without control index in which only traces remember."""
+class BriefConstantIndex(Brief, ConstantIndexPolicy):
+    """Chameleon with a constant control index in which only traces remember."""
 
-    method: ClassVar[str] = "brief-no-control-index"
+    method: ClassVar[str] = "brief-constant-index"
 
 
 KINDS: dict[str, type[ChameleonPolicy]] = {
-    kind.method: kind for kind in (Brief, BriefSimilarity, BriefVanillaMamba, BriefNoControlIndex)
+    kind.method: kind for kind in (Brief, BriefSimilarity, BriefVanillaMamba, BriefConstantIndex)
 }
 
 

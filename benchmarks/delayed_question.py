@@ -32,7 +32,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -40,18 +40,15 @@ from torch import Tensor, nn
 
 from benchmarks import with_arguments
 from chameleon_policy import (
-    ChameleonPolicy,
     EpisodeBatch,
     Features,
     ObjectSlots,
     Observation,
-    PolicyConfig,
     fuse,
     preset,
 )
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.policy import VisuomotorPolicy
-from chameleon_policy.policy.memory import ControlIndexedRecall, MemoryLayer
 from chameleon_policy.probes.surgery import MemoryKind, mask
 from chameleon_policy.provenance import git_revision, write_result
 from chameleon_policy.rates import Rate
@@ -213,43 +210,20 @@ TOYS = {toy.name: toy for toy in (question(2), question(3), question(4), questio
 # The methods
 
 
-class UndirectedRecall(ControlIndexedRecall):
-    """Recall of Eq. 9 with a learned constant in place of u_t."""
-
-    def __init__(self, config: PolicyConfig) -> None:
-        super().__init__(config)
-        self.asked = nn.Parameter(torch.randn(config.width))
-
-    def forward(self, control_context: Tensor, traces: Tensor) -> Tensor:
-        """Recall (B T D) what traces (B T N D) answer to the constant."""
-        return super().forward(self.asked.to(traces.dtype).expand(*traces.shape[:-2], -1), traces)
-
-
-class UndirectedPolicy(ChameleonPolicy):
-    """Chameleon whose recall always asks the same; its fast layer still sees u_t."""
-
-    method: ClassVar[str] = "undirected"
-
-    def _make_layer(self) -> MemoryLayer:
-        layer = super()._make_layer()
-        layer.recall = UndirectedRecall(self.config)
-        return layer
-
-
 KINDS: dict[str, tuple[type[VisuomotorPolicy], bool]] = {
     "lstm": (METHODS["lstm"], True),
     "vanilla-mamba": (METHODS["vanilla-mamba"], True),
     "similarity": (METHODS["similarity"], True),
     "transformer-64": (METHODS["transformer-64"], True),
-    "undirected": (UndirectedPolicy, True),
+    "undirected": (METHODS["undirected"], True),
     "no-jepa": (METHODS["no-jepa"], True),
-    "no-control-index": (METHODS["no-control-index"], True),
+    "constant-index": (METHODS["constant-index"], True),
     "brief": (METHODS["brief"], True),
     "chameleon-without-limit": (METHODS["chameleon"], False),
     "chameleon": (METHODS["chameleon"], True),
 }
 """Name -> class, and whether its fast layer has the limit of the preset."""
-TWO_MEMORIES = ("undirected", "no-jepa", "no-control-index", "chameleon-without-limit", "chameleon")
+TWO_MEMORIES = ("undirected", "no-jepa", "constant-index", "chameleon-without-limit", "chameleon")
 """Methods with traces and a working state that lasts."""
 EMPTIED: tuple[MemoryKind, ...] = ("traces", "working")
 

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from chameleon_policy import ChameleonPolicy
 from chameleon_policy.baselines import ABLATIONS, METHODS
 from chameleon_policy.baselines import similarity as similarity_module
-from chameleon_policy.baselines.no_control_index import NoControlIndexPolicy
+from chameleon_policy.baselines.constant_index import ConstantIndexPolicy
 from chameleon_policy.baselines.no_jepa import NoJepaPolicy
 from chameleon_policy.baselines.similarity import RETRIEVED, SimilarityBank, SimilarityPolicy
+from chameleon_policy.baselines.undirected import UndirectedPolicy
 from chameleon_policy.baselines.vanilla_mamba import PooledPropagation, VanillaMambaPolicy
 from chameleon_policy.policy.memory import TracePropagation
 from examples import STATE_FEATURES, make_batch, make_observation, nano
@@ -22,7 +23,7 @@ GONE = {
     "no-memory": (set(), set()),
     "similarity": ({"propagation.slow"}, set()),
     "vanilla-mamba": (set(), set()),
-    "no-control-index": (
+    "constant-index": (
         {
             "recall.control_context.index.0",
             "recall.control_context.index.2",
@@ -30,6 +31,7 @@ GONE = {
         },
         {"recall.control_context.index"},
     ),
+    "undirected": (set(), {"recall"}),
     "no-jepa": (set(), set()),
     "brief": (set(), set()),
 }
@@ -60,7 +62,7 @@ def restore_mechanism(ablated: ChameleonPolicy, full: ChameleonPolicy) -> None:
     """Undo an ablation by putting Chameleon's mechanism back."""
     for layer, whole in zip(ablated.memory, full.memory, strict=True):
         layer.propagation = copy.deepcopy(whole.propagation)
-        layer.recall.control_context.index = copy.deepcopy(whole.recall.control_context.index)
+        layer.recall = copy.deepcopy(whole.recall)
         layer.consolidation.fast = copy.deepcopy(whole.consolidation.fast)
     if ablated.control_jepa is not None:
         ablated.control_jepa.target.index = copy.deepcopy(full.control_jepa.target.index)
@@ -180,22 +182,48 @@ class TestSimilarity:
         )
 
 
-class TestNoControlIndex:
+class TestConstantIndex:
     def test_the_control_index_does_not_depend_on_body_or_instruction(self) -> None:
-        for kind, same in ((NoControlIndexPolicy, True), (ChameleonPolicy, False)):
+        for kind, same in ((ConstantIndexPolicy, True), (ChameleonPolicy, False)):
             torch.manual_seed(0)
             index = kind(nano(), STATE_FEATURES).memory[0].recall.control_context.index
             first, second = torch.randn(2, 3, 2 * nano().width)
             assert torch.equal(index(first), index(second)) == same
 
     def test_its_target_follows_the_constant(self) -> None:
-        policy = NoControlIndexPolicy(nano(), STATE_FEATURES)
+        policy = ConstantIndexPolicy(nano(), STATE_FEATURES)
         query = policy.memory[-1].recall.control_context.index.query
         with torch.no_grad():
             query.add_(1)
         before = policy.control_jepa.target.index.query.clone()
         policy.update_target()
         torch.testing.assert_close(policy.control_jepa.target.index.query, before.lerp(query, 0.01))
+
+
+class TestUndirected:
+    def test_recall_does_not_depend_on_the_control_context(self) -> None:
+        traces, contexts = torch.randn(1, 1, 7, 64), torch.randn(2, 1, 1, 64)
+        for kind, same in ((UndirectedPolicy, True), (ChameleonPolicy, False)):
+            torch.manual_seed(0)
+            recall = kind(nano(), STATE_FEATURES).memory[0].recall
+            first, second = (recall(context, traces) for context in contexts)
+            assert torch.equal(first, second) == same
+
+    def test_its_working_state_still_sees_the_control_context(self) -> None:
+        """What recall does not ask, the working state and Control-JEPA still get."""
+        torch.manual_seed(0)
+        layer = UndirectedPolicy(nano(), STATE_FEATURES).memory[0]
+        tokens, contexts = torch.randn(1, 5, 7, 64), torch.randn(2, 1, 5, 64)
+        first, second = (
+            layer(tokens, None, write_back=False, control_context=context) for context in contexts
+        )
+        assert torch.equal(first.recalled, second.recalled)
+        assert not torch.equal(first.working, second.working)
+
+    def test_the_constant_learns(self) -> None:
+        policy = UndirectedPolicy(nano(), STATE_FEATURES)
+        policy.loss(make_batch(STATE_FEATURES, 3, 12)).total.backward()
+        assert all(layer.recall.asked.grad.any() for layer in policy.memory)
 
 
 class TestNoJepa:

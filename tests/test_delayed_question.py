@@ -15,7 +15,6 @@ from benchmarks.delayed_question import (
     KINDS,
     TOYS,
     Toy,
-    UndirectedPolicy,
     make_policy,
     score,
     train,
@@ -134,17 +133,6 @@ def test_an_emptied_part_is_gone_when_the_question_comes(monkeypatch: pytest.Mon
         for layer in remembered.layers:
             assert bool(layer.slow.ssm.any()) == (emptied != "traces")
             assert bool(layer.fast.ssm.any()) == (emptied != "working")
-
-
-def test_undirected_recall_asks_a_constant() -> None:
-    """Recall the same from the same traces whatever the control context; Chameleon does not."""
-    toy = TOYS["question-4"]
-    traces, contexts = torch.randn(1, 1, 7, 64), torch.randn(2, 1, 1, 64)
-    for method, same in (("undirected", True), ("chameleon", False)):
-        policy = make_policy(method, toy, 0)
-        assert isinstance(policy, UndirectedPolicy) == same
-        first, second = (policy.memory[0].recall(context, traces) for context in contexts)
-        assert torch.equal(first, second) == same
 
 
 def test_rows_of_the_file_are_kept(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

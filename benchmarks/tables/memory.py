@@ -19,7 +19,7 @@ METHODS = (
     "transformer-64",
     "undirected",
     "no-jepa",
-    "no-control-index",
+    "constant-index",
     "brief",
     "chameleon-without-limit",
     "chameleon",
@@ -136,7 +136,7 @@ def brief(result: Result, bench: list[Result]) -> str:
     remembers = {row["method"]: row for row in bench if row["preset"] == "nano"}
     rows = [
         [NAMES[method], rate_cell(remembers[method]["dsr"]), rate_cell(forgets[method]["dsr"])]
-        for method in ("chameleon", "no-control-index", "vanilla-mamba", "similarity")
+        for method in ("chameleon", "constant-index", "vanilla-mamba", "similarity")
     ]
     return markdown("nano, clean-plate | fast layer remembers | fast layer forgets", rows)
 

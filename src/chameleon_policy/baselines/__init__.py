@@ -2,8 +2,8 @@
 
 Read in this order: policy/visuomotor.py (the base of all) -> window -> flow_matching, diffusion,
 act, transformer -> lstm; then the ablations, each of which changes one thing in Chameleon:
-no_memory, similarity, vanilla_mamba, no_control_index, no_jepa; and one that the paper does not
-have: brief.
+no_memory, similarity, vanilla_mamba, constant_index and undirected (two readings of the paper's
+"w/o control index"), no_jepa; and one that the paper does not have: brief.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import torch
 
 from chameleon_policy.baselines.act import ACTPolicy
 from chameleon_policy.baselines.brief import BriefPolicy
+from chameleon_policy.baselines.constant_index import ConstantIndexPolicy
 from chameleon_policy.baselines.diffusion_transformer import DiffusionTransformerPolicy
 from chameleon_policy.baselines.diffusion_unet import DiffusionUNetPolicy
 from chameleon_policy.baselines.flow_matching import FlowMatchingPolicy
 from chameleon_policy.baselines.lstm import RecurrentPolicy
-from chameleon_policy.baselines.no_control_index import NoControlIndexPolicy
 from chameleon_policy.baselines.no_jepa import NoJepaPolicy
 from chameleon_policy.baselines.no_memory import NoMemoryPolicy
 from chameleon_policy.baselines.similarity import SimilarityPolicy
 from chameleon_policy.baselines.transformer import TransformerPolicy
+from chameleon_policy.baselines.undirected import UndirectedPolicy
 from chameleon_policy.baselines.vanilla_mamba import VanillaMambaPolicy
 from chameleon_policy.policy import ChameleonPolicy, VisuomotorPolicy
 from chameleon_policy.policy.saving import describe
@@ -38,7 +39,8 @@ ABLATIONS: tuple[type[ChameleonPolicy], ...] = (
     NoMemoryPolicy,
     SimilarityPolicy,
     VanillaMambaPolicy,
-    NoControlIndexPolicy,
+    ConstantIndexPolicy,
+    UndirectedPolicy,
     NoJepaPolicy,
     BriefPolicy,
 )

@@ -21,6 +21,9 @@ class PaperRow:
 
 
 DIFFUSION = PaperRow("Diffusion Policy", ((33.3, 30.6), (34.3, 33.3), (0.0, 0.0)), 22.5, 67.6, 21.3)
+NO_CONTROL_INDEX = PaperRow(
+    "w/o control index", ((40.7, 30.6), (45.8, 30.6), (60.0, 16.7)), 48.8, 56.5, 26.0
+)
 TABLE_1: dict[str, PaperRow] = {
     "diffusion-transformer": DIFFUSION,
     "diffusion-unet": DIFFUSION,
@@ -38,16 +41,15 @@ TABLE_1: dict[str, PaperRow] = {
     "vanilla-mamba": PaperRow(
         "vanilla Mamba", ((27.6, 22.2), (30.0, 25.0), (50.0, 19.4)), 35.9, 67.6, 22.2
     ),
-    "no-control-index": PaperRow(
-        "w/o control index", ((40.7, 30.6), (45.8, 30.6), (60.0, 16.7)), 48.8, 56.5, 26.0
-    ),
+    "constant-index": NO_CONTROL_INDEX,
+    "undirected": NO_CONTROL_INDEX,
     "no-jepa": PaperRow(
         "w/o Control-JEPA", ((82.8, 66.7), (71.0, 61.1), (61.1, 30.6)), 71.6, 72.2, 52.8
     ),
 }
-"""Name of a method here -> its row. The paper has one Diffusion Policy, which is used for both."""
-SHARED = ("diffusion-transformer", "diffusion-unet")
-"""Methods that share a row of the paper."""
+"""Name of a method here -> its row. Two rows are used twice: see `SHARED`."""
+SHARED = ("diffusion-transformer", "diffusion-unet", "constant-index", "undirected")
+"""Methods that share a row: the paper has one Diffusion Policy and one "w/o control index"."""
 
 REFERENCE = "chameleon"
 """The method that all others are compared with, episode by episode."""
@@ -64,7 +66,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "no-memory",
         "similarity",
         "vanilla-mamba",
-        "no-control-index",
+        "constant-index",
+        "undirected",
         "no-jepa",
     ),
     "Ablation beyond the paper": ("brief",),
@@ -81,7 +84,8 @@ NAMES = {
     "no-memory": "w/o memory",
     "similarity": "similarity retrieval",
     "vanilla-mamba": "vanilla Mamba",
-    "no-control-index": "w/o control index",
+    "constant-index": "w/o control index: constant c_t",
+    "undirected": "w/o control index: constant question",
     "no-jepa": "w/o Control-JEPA",
     "brief": "w/o lasting working state",
 }

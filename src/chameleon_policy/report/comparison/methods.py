@@ -293,8 +293,8 @@ def _notes(columns: Columns, rows: Sequence[Row]) -> tuple[str, ...]:
     )
     if columns.paper:
         notes.append(
-            "Paper: the averages of its Table 1. *: it has one Diffusion Policy, which stands "
-            "beside both."
+            "Paper: the averages of its Table 1. *: it has one Diffusion Policy and one row w/o "
+            "control index; each stands beside two methods."
         )
     if columns.against:
         notes.append(

@@ -1,4 +1,8 @@
-"""Ablation: a learned constant replaces the control index (addressability)."""
+"""Ablation: a learned constant replaces the control index (addressability).
+
+One of two readings of the paper's "w/o control index". The constant still attends to the scene, so
+recall still follows what is seen now; `undirected` is the other reading.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,10 @@ class ConstantIndex(nn.Module):
         return query.expand(*body_and_instruction.shape[:-1], -1)
 
 
-class NoControlIndexPolicy(ChameleonPolicy):
+class ConstantIndexPolicy(ChameleonPolicy):
     """Chameleon without f_c; the constant still attends to the scene (Eq. 8)."""
 
-    method: ClassVar[str] = "no-control-index"
+    method: ClassVar[str] = "constant-index"
 
     def _make_layer(self) -> MemoryLayer:
         layer = super()._make_layer()
