@@ -9,20 +9,24 @@ from typing import Any
 from benchmarks.tables.layout import Result, Rows, markdown, rate_cell, rate_cells
 from chameleon_policy.rates import percent
 from chameleon_policy.report.comparison.methods import comparisons
-from chameleon_policy.report.paper import PAPER_TASKS, TABLE_1
+from chameleon_policy.report.paper import NAMES, PAPER_TASKS, TABLE_1
 
 RATES = ("msr", "dsr", "sr")
 SCORES = "MSR % [95 %] | DSR % [95 %] | SR % [95 %]"
 TASKS = ("clean-plate", "shell-game", "seasonings")
-REMEMBER = (
-    "Transformer, 64 frames",
-    "LSTM",
-    "Chameleon",
-    "similarity retrieval",
-    "vanilla Mamba",
-    "w/o control index",
-    "w/o Control-JEPA",
-    "w/o lasting working state",
+REMEMBER = tuple(
+    NAMES[method]
+    for method in (
+        "transformer-64",
+        "lstm",
+        "chameleon",
+        "similarity",
+        "vanilla-mamba",
+        "constant-index",
+        "undirected",
+        "no-jepa",
+        "brief",
+    )
 )
 """Methods in the table of single choices: those that remember."""
 
