@@ -9,6 +9,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -17,7 +18,7 @@ from chameleon_policy.rates import Rate, average, interval, mcnemar
 from chameleon_policy.report.comparison import choices
 from chameleon_policy.report.comparison.cells import Comparison
 from chameleon_policy.report.comparison.methods import comparisons
-from chameleon_policy.report.comparison.outcomes import Paired, episodes, paired
+from chameleon_policy.report.comparison.outcomes import Paired, episodes, paired, seed_interval
 from chameleon_policy.report.comparison.rendering import (
     draw_tables,
     escape_latex,
@@ -94,6 +95,55 @@ def test_the_papers_averages_are_those_of_its_tasks() -> None:
             ), published.name
 
 
+def played(sr: dict[int, str], task: str = "shell-game") -> dict:
+    """Return the outcomes of a method: training seed -> a letter for each episode."""
+    return {
+        (task, seed, number): letter == "s"
+        for seed, letters in sr.items()
+        for number, letter in enumerate(letters)
+    }
+
+
+def test_an_interval_over_seeds_knows_that_seeds_differ() -> None:
+    """One method wins in one training and loses in another: episodes alone would call it."""
+    reference = played({0: "s" * 100, 1: "s" * 100, 2: "s" * 100})
+    other = played({0: "s" * 100, 1: "s" * 100, 2: "f" * 100})
+    assert paired(reference, other).p < 1e-20
+    low, high = seed_interval(reference, other)
+    assert (low, high) == pytest.approx((-1.0, 0.0))
+    both_worse = played({seed: "f" * 40 + "s" * 60 for seed in range(3)})
+    low, high = seed_interval(reference, both_worse)
+    assert -0.52 < low < -0.45 and -0.35 < high < -0.28, "seeds agree: only episodes are uncertain"
+
+
+def test_the_variance_over_seeds_is_unbiased() -> None:
+    """The bootstrap's variance is that of a mean of seeds, s^2 / n, if episodes never differ."""
+    successes = (100, 60, 20, 40)
+    gains = [(100 - each) / 100 for each in successes]
+    tasks = [f"task-{number}" for number in range(100)]  # of one episode, which is always drawn
+    ours = {key: True for task in tasks for key in played(dict.fromkeys(range(4), "s"), task)}
+    theirs = {
+        (task, seed, 0): number < successes[seed]
+        for number, task in enumerate(tasks)
+        for seed in range(4)
+    }
+    low, high = seed_interval(ours, theirs)
+    rng = np.random.default_rng(1)
+    means = np.mean(rng.choice(gains, size=(200_000, 3)), axis=1)
+    assert np.var(means) == pytest.approx(np.var(gains, ddof=1) / 4, rel=0.02)
+    expected = -np.quantile(means, (0.975, 0.025))
+    assert (low, high) == pytest.approx(tuple(expected), abs=0.02)
+
+
+def test_an_interval_over_seeds_needs_two_whole_trainings() -> None:
+    one = played({0: "ssff"})
+    assert seed_interval(one, one) is None
+    longer = played({0: "ssff", 1: "ssf"})
+    assert seed_interval(longer, longer) is None, "seed 1 has not played the last episode"
+    two = played({0: "ssff", 1: "sfsf"})
+    assert seed_interval(two, two) == (0.0, 0.0)
+
+
 # The tables.
 
 
@@ -115,6 +165,7 @@ def test_the_table_shows_the_rows_and_what_is_not_there() -> None:
     assert ours["seasonings SR"] == ours["Average SR"] == "not run"
     assert (
         other["Against Chameleon SR, points"] == "-50 (100 pairs)"
+        and other["Against Chameleon 95 %, seeds included"] == "one seed"
         and other["Against Chameleon p"] == "< 0.001"
     )
     assert (

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.tables.layout import Result, Rows, markdown, rate_cell, rate_cells
 from chameleon_policy.rates import percent
-from chameleon_policy.report.comparison.methods import comparisons
+from chameleon_policy.report.comparison.methods import AGAINST, comparisons
 from chameleon_policy.report.paper import NAMES, PAPER_TASKS, TABLE_1
 
 RATES = ("msr", "dsr", "sr")
@@ -159,9 +159,7 @@ def comparison(bench: list[Result]) -> str:
     rows: Rows = []
     for cells, emphasised in _comparison(bench):
         paper = dict.fromkeys(cells[f"Paper {rate}"].value for rate in ("DSR", "MSR", "SR"))
-        against = dict.fromkeys(
-            cells[f"Against Chameleon {name}"].value for name in ("SR, points", "p")
-        )
+        against = dict.fromkeys(cells[f"Against Chameleon {name}"].value for name in AGAINST)
         row = [
             f"**{cells['Method']}**" if emphasised else str(cells["Method"]),
             *(str(cells[f"Average {rate}"]) for rate in ("DSR", "MSR", "SR")),
@@ -169,7 +167,8 @@ def comparison(bench: list[Result]) -> str:
             ", ".join(against),
         ]
         rows.append(row)
-    heading = "method | DSR % | MSR % | SR % | paper: DSR, MSR, SR | SR against Chameleon, p"
+    against = f"SR against Chameleon: {', '.join(AGAINST).removeprefix('SR, ')}"
+    heading = f"method | DSR % | MSR % | SR % | paper: DSR, MSR, SR | {against}"
     return markdown(heading, rows)
 
 

@@ -19,6 +19,7 @@ from chameleon_policy.report.comparison.outcomes import (
     episodes,
     paired,
     rates,
+    seed_interval,
 )
 from chameleon_policy.report.paper import (
     NAMES,
@@ -34,6 +35,7 @@ from chameleon_policy.suite import DEFAULT_SUITE, Suite, suite_named
 PAPER_TITLE = "Table 1 of the paper"
 FACTS = (Heading("Method"), Heading("Parameters, M"), Heading("Seeds"))
 AVERAGED = ("dsr", "msr", "sr")
+AGAINST = ("SR, points", "95 %, seeds included", "p")
 BASELINES = SECTIONS["Matched imitation baselines"]
 """Methods that must be able to act when the answer is given, before anything can be said of their
 memory.
@@ -92,37 +94,39 @@ class Columns:
     """Task -> DSR of a guess; None for a task without a decision to remember."""
     scores: tuple[str, ...]
     """Names of `Rates` to show of each task with a decision; the others have an SR only."""
-    averages: bool
-    """Whether there are averages over the tasks."""
+    averaged_tasks: tuple[str, ...]
+    """Tasks of the averages: the paper's, or all of another suite; empty for none."""
     against: bool
     """Whether methods are compared with the reference, episode by episode."""
 
     @classmethod
     def of(cls, suite: Suite, setting: Setting, rows: Iterable[Row]) -> Self:
-        """Return the columns for the rows of a setting.
+        """Return the columns for the rows of a setting: the tasks that were learned or played.
 
-        Unless all tasks of the suite were played there are no averages.
+        Unless these include the paper's (in another suite: all) there are no averages.
         """
-        seen = {row["task"] for row in rows}
-        chances = {task: suite.task(task).summarise([]).chance for task in suite.tasks}
-        played = {task: chance for task, chance in chances.items() if task in seen}
+        seen = {row["task"] for row in rows}.union(() if setting.told else setting.trained_on)
+        tasks = tuple(task for task in suite.tasks if task in seen)
+        chances = {task: suite.task(task).summarise([]).chance for task in tasks}
         if setting.told:
-            return cls(played, ("msr", "sr"), averages=False, against=False)
-        if len(setting.trained_on) == len(chances) or len(played) == len(chances):
-            return cls(chances, ("dsr", "sr"), averages=True, against=True)
-        return cls(played, ("dsr", "msr", "sr"), averages=False, against=True)
+            return cls(chances, ("msr", "sr"), averaged_tasks=(), against=False)
+        wanted = PAPER_TASKS if _is_papers(suite) else suite.tasks
+        if seen.issuperset(wanted):
+            return cls(chances, ("dsr", "sr"), averaged_tasks=wanted, against=True)
+        return cls(chances, ("dsr", "msr", "sr"), averaged_tasks=(), against=True)
 
     @property
     def averaged(self) -> tuple[str, ...]:
-        """Names of `Rates` to average: those that all tasks have."""
-        if not self.averages:
+        """Names of `Rates` to average: those that all these tasks have."""
+        if not self.averaged_tasks:
             return ()
-        return ("sr",) if None in self.chances.values() else AVERAGED
+        without = any(self.chances[task] is None for task in self.averaged_tasks)
+        return ("sr",) if without else AVERAGED
 
     @property
     def paper(self) -> bool:
-        """Whether the paper has averages over these tasks."""
-        return self.averages and tuple(self.chances) == PAPER_TASKS
+        """Whether the paper has averages over the same tasks."""
+        return self.averaged_tasks == PAPER_TASKS
 
     def headings(self) -> tuple[Heading, ...]:
         """Return the headings of all columns."""
@@ -136,7 +140,7 @@ class Columns:
         if self.paper:
             found += [Heading("Paper", name.upper()) for name in AVERAGED]
         if self.against:
-            found += [Heading("Against Chameleon", name) for name in ("SR, points", "p")]
+            found += [Heading("Against Chameleon", name) for name in AGAINST]
         return tuple(found)
 
     def scores_of(self, task: str) -> tuple[str, ...]:
@@ -161,9 +165,9 @@ class Columns:
         return Line(tuple(cells), emphasised=method == REFERENCE)
 
     def _averages(self, by_task: Mapping[str, Rates]) -> list[Cell]:
-        if not by_task.keys() >= self.chances.keys():
+        if not self.averaged_tasks or not by_task.keys() >= set(self.averaged_tasks):
             return [Cell(NOT_RUN)] * len(self.averaged)
-        mean = average_rates(by_task[task] for task in self.chances)
+        mean = average_rates(by_task[task] for task in self.averaged_tasks)
         return [Cell.of(getattr(mean, name)) for name in self.averaged]
 
 
@@ -180,7 +184,11 @@ def comparisons(rows: Iterable[Row], suite: str = DEFAULT_SUITE) -> list[Compari
     ours = [
         table for setting, found in ordered for table in _compare(known, setting, _longest(found))
     ]
-    return [*ours, paper_comparison()] if known.tasks == PAPER_TASKS else ours
+    return [*ours, paper_comparison()] if _is_papers(known) else ours
+
+
+def _is_papers(suite: Suite) -> bool:
+    return set(PAPER_TASKS) <= set(suite.tasks)
 
 
 def _longest(rows: Iterable[Row]) -> list[Row]:
@@ -260,15 +268,21 @@ def _published(method: str) -> list[Cell]:
 
 def _against(method: str, rows: list[Row], reference: list[Row]) -> list[Cell]:
     if method == REFERENCE:
-        return [Cell("reference")] * 2
+        return [Cell("reference")] * len(AGAINST)
     if not rows:
-        return [Cell(NOT_RUN)] * 2
-    both = paired(episodes(reference), episodes(rows))
+        return [Cell(NOT_RUN)] * len(AGAINST)
+    ours, theirs = episodes(reference), episodes(rows)
+    both, spread = paired(ours, theirs), seed_interval(ours, theirs)
     if both is None:
-        return [Cell("no pair")] * 2
-    # halves are rounded away from zero
-    points = int(math.copysign(percent(abs(both.difference)), both.difference))
-    return [Cell(f"{points:+d}", f"({both.episodes} pairs)"), Cell(_p(both))]
+        return [Cell("no pair")] * len(AGAINST)
+    seeds = "one seed" if spread is None else " to ".join(map(_points, spread))
+    points = Cell(_points(both.difference), f"({both.episodes} pairs)")
+    return [points, Cell(seeds), Cell(_p(both))]
+
+
+def _points(difference: float) -> str:
+    """Format a difference in per cent points; halves are rounded away from zero."""
+    return f"{int(math.copysign(percent(abs(difference)), difference)):+d}"
 
 
 def _p(both: Paired) -> str:
@@ -287,6 +301,8 @@ def _notes(columns: Columns, rows: Sequence[Row]) -> tuple[str, ...]:
             "MSR: the manipulation counts, whatever was chosen. DSR: of those, the choice is right "
             "(- where none counts). SR: both."
         )
+    if columns.paper and len(columns.chances) > len(PAPER_TASKS):
+        notes.append("Averages are over the paper's tasks.")
     notes.append(
         "In brackets 95 % intervals over episodes, not over trainings: Wilson's for a task, "
         "MOVER's for an average."
@@ -298,10 +314,11 @@ def _notes(columns: Columns, rows: Sequence[Row]) -> tuple[str, ...]:
         )
     if columns.against:
         notes.append(
-            "Against Chameleon: difference in SR and two-sided exact McNemar p over the episodes "
-            "that both have played (same task, same seed of training, same evaluation seed). p is "
-            "about these trainings: other seeds of training may differ by more than episodes do. "
-            "It is not corrected for the number of methods."
+            "Against Chameleon: difference in SR over the episodes that both have played (same "
+            "task, same seed of training, same evaluation seed), its 95 % interval from a "
+            "bootstrap over seeds of training and episodes, and the two-sided exact McNemar p over "
+            "episodes. p is about these trainings alone: other seeds may differ by more than "
+            "episodes do. It is not corrected for the number of methods."
         )
     else:
         notes.append("Every policy sees the answer: what it fails at here is not its memory.")

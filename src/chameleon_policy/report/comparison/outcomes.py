@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from chameleon_policy.rates import Rate, average, mcnemar
 
 Row = Mapping[str, Any]
@@ -20,6 +22,8 @@ digits, as in its `answers`.
 """
 Episode = tuple[str, int, int]
 """Task, seed of the training run, seed of the evaluation episode."""
+RESAMPLES = 10_000
+"""Bootstrap samples of an interval."""
 
 
 @dataclass(frozen=True)
@@ -103,3 +107,38 @@ def paired(reference: Mapping[Episode, bool], other: Mapping[Episode, bool]) -> 
     lost = sum(reference[episode] and not other[episode] for episode in common)
     gained = sum(other[episode] and not reference[episode] for episode in common)
     return Paired(len(common), lost, gained)
+
+
+def seed_interval(
+    reference: Mapping[Episode, bool], other: Mapping[Episode, bool]
+) -> tuple[float, float] | None:
+    """Return the 95 % interval of the difference in mean SR that includes the training seed.
+
+    A two-way bootstrap: training seeds and evaluation episodes are drawn independently, since every
+    training plays the same episodes; tasks count equally. One seed fewer is drawn than there are,
+    which makes the variance over seeds unbiased (Rao and Wu, 1988). None if the methods do not
+    share two trainings that have played the same episodes of every task.
+    """
+    common = reference.keys() & other.keys()
+    seeds = sorted({seed for _, seed, _ in common})
+    played = {task: sorted({e for t, _, e in common if t == task}) for task, _, _ in common}
+    whole = len(common) == len(seeds) * sum(map(len, played.values()))
+    if len(seeds) < 2 or not whole:
+        return None
+    rng = np.random.default_rng(0)
+    drawn_seeds = rng.multinomial(
+        len(seeds) - 1, np.full(len(seeds), 1 / len(seeds)), size=RESAMPLES
+    ) / (len(seeds) - 1)
+    difference = np.zeros(RESAMPLES)
+    for task, numbers in sorted(played.items()):
+        gains = np.array(
+            [
+                [other[task, seed, n] - float(reference[task, seed, n]) for n in numbers]
+                for seed in seeds
+            ]
+        )
+        count = len(numbers)
+        drawn = rng.multinomial(count, np.full(count, 1 / count), size=RESAMPLES) / count
+        difference += np.einsum("bs,sn,bn->b", drawn_seeds, gains, drawn) / len(played)
+    low, high = np.quantile(difference, (0.025, 0.975))
+    return float(low), float(high)
