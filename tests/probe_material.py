@@ -24,7 +24,7 @@ def material(
     The last layer's token 3 tells it from `trace_from` on; event tokens tell nothing.
     """
     generator = torch.Generator().manual_seed(seed)
-    kind = task_named(task)
+    kind = task_named(task)()
     parts = []
     for count in (fitted, asked):
         answers = [

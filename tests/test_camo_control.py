@@ -245,7 +245,7 @@ def test_violent_actions_do_not_break_the_simulation(name: str) -> None:
         ({"swaps": 1.5}, "between 0 and 6"),
         (
             {"distractor_hovers": 1},
-            "shell-game has no parameter distractor_hovers; its own are: swaps",
+            "shell-game has no parameter distractor_hovers; its own are: cups, swaps",
         ),
         ({"render_mode": "human"}, "rgb_array or None"),
     ],

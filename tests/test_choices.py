@@ -20,7 +20,7 @@ def events(*kinds: str) -> list[Event]:
 
 def test_one_choice_for_every_decision() -> None:
     shell, seasonings, plate = (
-        task_named(name) for name in ("shell-game", "seasonings", "clean-plate")
+        task_named(name)() for name in ("shell-game", "seasonings", "clean-plate")
     )
     assert shell.choices(events("decision", "touched cup_2", "raised cup_1", "raised cup_0")) == (
         1,

@@ -219,7 +219,7 @@ def test_training_seeds_are_watched_during_training(tmp_path: Path, monkeypatch)
         watch_training_seeds([tmp_path], 2, 0, policy)
     other = ChameleonPolicy(
         nano(),
-        Features(objects=ObjectSlots(count=6, size=7), proprioception=10, action=10, horizon=4),
+        Features(objects=ObjectSlots(count=4, size=7), proprioception=10, action=10, horizon=4),
     )
     with pytest.raises(ValueError, match="trained on another task"):
         watch_training_seeds([tmp_path / "data"], 2, 0, other)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -139,9 +139,9 @@ class LitTask:
     name = "lit"
     instruction = LitRecording.instruction
 
-    def summarise(self, scores: list[SuccessScore]) -> SuccessSummary:
+    def summarise(self, episodes: Sequence[EpisodeResult]) -> SuccessSummary:
         """Return the success rate."""
-        return SuccessSummary.of(scores)
+        return SuccessSummary.of([each.score for each in episodes])
 
 
 class ToySuite:

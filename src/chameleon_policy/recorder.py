@@ -139,7 +139,9 @@ def _check_same(recording: RecordingSettings, settings: Path, out: Path) -> None
         ) from error
     now = recording.as_dict()
     changed = [
-        f"{key}: {then.get(key)} then, {now[key]} now" for key in now if then.get(key) != now[key]
+        f"{key}: {then.get(key)} then, {now.get(key)} now"
+        for key in now | then
+        if then.get(key) != now.get(key)
     ]
     if changed:
         raise FileExistsError(

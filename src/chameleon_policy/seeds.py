@@ -11,9 +11,9 @@ EVALUATION_SEEDS = range(1_000_000_000, 2_000_000_000)
 SEEDS_PER_RECORDING = 100_000
 LARGEST_RECORDING_SEED = len(TRAINING_SEEDS) // SEEDS_PER_RECORDING - 1
 
-STREAMS = ("answer", "layout", "script", "nuisance", "expert", "noise", "balance")
+STREAMS = ("answer", "layout", "script", "nuisance", "expert", "noise", "balance", "cups", "length")
 """Independent sources of randomness in an episode. Only `answer` decides z: everything else is the
-same for every z of a seed.
+same for every z of a seed. Those after `balance` are dials that decide which answers there are.
 """
 
 

@@ -86,6 +86,8 @@ class EpisodeResult:
     """The candidate chosen after each decision, also where the manipulation does not count; None
     where none was chosen.
     """
+    chance: float | None = None
+    """Probability of guessing z; None in a task without a decision to remember."""
 
 
 class Environment(Protocol):
@@ -190,8 +192,8 @@ class SuiteTask(Protocol):
     def instruction(self) -> str:
         """The task in words."""
 
-    def summarise(self, scores: Sequence[Any]) -> ScoreSummary:
-        """Summarise the scores of many episodes."""
+    def summarise(self, episodes: Sequence[EpisodeResult]) -> ScoreSummary:
+        """Summarise many episodes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,8 @@ class CamoSuite:
 
     def settings(self, task: str, spaces: Spaces, **options: Any) -> CamoSettings:
         """Return an environment for a policy with these spaces; ValueError if it fits none."""
-        return CamoSettings(task=task, **observation_for(spaces, task), **options)
+        observation = observation_for(spaces, task, options.get("difficulty", {}))
+        return CamoSettings(task=task, **observation, **options)
 
     def expert_settings(self, task: str, kind: ExpertKind, **options: Any) -> CamoSettings:
         """Return an environment that shows an expert's next action as its proprioception."""
@@ -34,7 +35,7 @@ class CamoSuite:
     def recorded_settings(self, recorded: Mapping[str, Any], spaces: Spaces) -> CamoSettings:
         """Return the environment of a recording, for a policy with these spaces."""
         settings = CamoSettings(**{name: recorded[name] for name in RECORDED})
-        return replace(settings, **observation_for(spaces, settings.task))
+        return replace(settings, **observation_for(spaces, settings.task, settings.difficulty))
 
     def recording(self, task: str, **options: Any) -> Recording:
         """Return the settings of a recording, or raise a ValueError."""

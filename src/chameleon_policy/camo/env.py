@@ -30,7 +30,7 @@ from chameleon_policy.camo.nuisance import LEVELS, Level, Nuisance
 from chameleon_policy.camo.robot import add_robot
 from chameleon_policy.camo.scene import LARGEST_IMAGE, new_scene
 from chameleon_policy.camo.scoring import Score, score
-from chameleon_policy.camo.tasks import Span, make_task
+from chameleon_policy.camo.tasks import Span, Task, make_task
 from chameleon_policy.camo.tasks.task import check_span
 from chameleon_policy.camo.world import CONTROL_HZ, World
 from chameleon_policy.seeds import TRAINING_SEEDS, stream
@@ -45,7 +45,7 @@ REACH = 1.5
 
 
 class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
-    """Environment of one task; difficulty (`swaps`, `distractor_hovers`) goes to the task."""
+    """Environment of one task; difficulty (`swaps`, `cups`, `length` ...) goes to the task."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}  # noqa: RUF012 (Gymnasium's convention)
 
@@ -58,8 +58,14 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         retention_steps: Span = (3, 10),
         nuisance: Level = "none",
         render_mode: str | None = None,
+        object_slots: int | None = None,
         **difficulty: Any,
     ) -> None:
+        """Build the scene.
+
+        `object_slots` is the number of rows of object slots, for a policy that has more than the
+        task has objects: the rest stays zero, after the candidates.
+        """
         _check(observation, nuisance, render_mode, image_size)
         self._retention_range = check_span("retention_steps", retention_steps, 0, 100_000)
         self.task = make_task(task, difficulty)
@@ -70,6 +76,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             render_mode,
         )
 
+        self._slot_count = _check_slots(self.task, object_slots)
         spec = new_scene(self.task.name)
         add_robot(spec)
         self.task.build(spec)
@@ -102,10 +109,11 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             if seed is None
             else int(seed)
         )
+        self.task.drawn = self.task.draw(self.seed)
         self.z = self._answer((options or {}).get("z"))
         self._appearance.apply(self.nuisance, stream(self.seed, "nuisance"))
         self.world.free()
-        self.world.reset(self.task.layout(stream(self.seed, "layout")))
+        self.world.reset({**self.task.layout(stream(self.seed, "layout")), **self.task.parked()})
         homes = self.world.settle()
         self.world.reset(homes)
         # the scene to which every decision of this episode returns
@@ -117,7 +125,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         self.evidence_steps = self.script.steps
         self.decision_step = self.evidence_steps + retention
         """t_d, known in advance; the first one of several."""
-        self.difficulty = {**self.task.difficulty, "retention_steps": retention}
+        self.difficulty = {**self.task.varied, **self.task.difficulty, "retention_steps": retention}
         self.task.begin({name: poses[-1] for name, poses in self.script.objects.items()})
         self.step_index, self._over = 0, False
         self.decisions: list[int] = []
@@ -200,9 +208,14 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
 
     def result(self) -> EpisodeResult:
         """Return the result of the episode so far."""
-        choices = self.task.choices(self.events)
         return EpisodeResult(
-            self.seed, self.z, self.score(), dict(self.difficulty), self.step_index, choices
+            seed=self.seed,
+            z=self.z,
+            score=self.score(),
+            difficulty=dict(self.difficulty),
+            length=self.step_index,
+            choices=self.task.choices(self.events),
+            chance=1 / len(self.task.possible),
         )
 
     def proprioception(self) -> npt.NDArray[np.float32]:
@@ -235,7 +248,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             self.decisions.append(self.step_index)
 
     def _answer(self, z: Any) -> Answer:
-        answers = self.task.answers
+        answers = self.task.possible
         if z is None:
             return answers[int(stream(self.seed, "answer").integers(len(answers)))]
         plain = z.tolist() if isinstance(z, (np.ndarray, np.generic)) else z
@@ -254,14 +267,14 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
     def _slots(self) -> npt.NDArray[np.float32]:
         """Return one row per object: candidates from left to right, other objects, hands.
 
-        Rows of hidden objects are zero.
+        Rows of hidden objects are zero; so are those after the candidates of this episode that
+        make up the number of slots.
         """
-        hidden = self.task.hidden(self.world)
+        hidden, nothing = self.task.hidden(self.world), np.zeros(len(SLOT_NAMES))
         slots = []
-        for group in (self.task.candidates, self.task.others):
+        for group in (self.task.present, self.task.others):
             rows = [
-                np.zeros(len(SLOT_NAMES)) if name in hidden else _slot(self.world.pose(name), 2)
-                for name in group
+                nothing if name in hidden else _slot(self.world.pose(name), 2) for name in group
             ]
             slots += sorted(rows, key=lambda row: row[2])
         hands = [self.world.hand(name) for name in self.task.hands]
@@ -270,6 +283,8 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             for pose in hands
         ]
         slots += sorted(rows, key=lambda row: row[2])
+        after = len(self.task.present)
+        slots[after:after] = [nothing] * (self._slot_count - len(slots))
         return np.asarray(slots, np.float32)
 
     def _make_observation_space(self) -> gym.spaces.Dict:
@@ -281,9 +296,9 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             image = gym.spaces.Box(0, 255, (self.image_size, self.image_size, 3), np.uint8)
             images = gym.spaces.Dict(dict.fromkeys(VIEWS, image))
             return gym.spaces.Dict({"images": images, "proprioception": proprioception})
-        count = len(self.task.objects) + len(self.task.hands)
-        low = np.tile(np.array([0, *[-REACH] * 3, *[-1.001] * 3], np.float32), (count, 1))
-        high = np.tile(np.array([1, *[REACH] * 3, *[1.001] * 3], np.float32), (count, 1))
+        rows = (self._slot_count, 1)
+        low = np.tile(np.array([0, *[-REACH] * 3, *[-1.001] * 3], np.float32), rows)
+        high = np.tile(np.array([1, *[REACH] * 3, *[1.001] * 3], np.float32), rows)
         return gym.spaces.Dict(
             {"objects": gym.spaces.Box(low, high), "proprioception": proprioception}
         )
@@ -324,6 +339,18 @@ def _check(observation: str, nuisance: str, render_mode: str | None, image_size:
         raise ValueError(
             f"image_size must be a whole number between 16 and {LARGEST_IMAGE}, got {image_size!r}"
         )
+
+
+def _check_slots(task: Task, asked: int | None) -> int:
+    """Return the number of object slots; ValueError if the task needs more."""
+    if asked is None:
+        return task.slots
+    if not isinstance(asked, int) or isinstance(asked, bool) or asked < task.slots:
+        raise ValueError(
+            f"object_slots must be a whole number of at least {task.slots}, which {task.name} "
+            f"needs with these dials, got {asked!r}; give None for exactly as many"
+        )
+    return asked
 
 
 def _slot(pose: Pose, axis: int) -> npt.NDArray[np.float64]:

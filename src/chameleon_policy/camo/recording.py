@@ -13,7 +13,7 @@ from chameleon_policy.camo.controller import ACTION_NAMES
 from chameleon_policy.camo.env import SLOT_NAMES, CamoEnv
 from chameleon_policy.camo.experts import make_expert
 from chameleon_policy.camo.nuisance import Level
-from chameleon_policy.camo.settings import RECORDED, CamoSettings
+from chameleon_policy.camo.settings import RECORDED, CamoSettings, without_object_slots
 from chameleon_policy.camo.tasks import Answer, Span, make_task, task_named
 from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.data import Schema
@@ -41,6 +41,8 @@ class Recording:
     nuisance: Level = "none"
     noise: float = 1.0
     difficulty: dict[str, Span] = field(default_factory=dict)
+    object_slots: int | None = None
+    """Rows of object slots; None: as many as the task has objects."""
 
     def __post_init__(self) -> None:
         for name, number in (
@@ -70,21 +72,31 @@ class Recording:
 
     def make_env(self) -> CamoEnv:
         """Return a new environment with these settings."""
-        return CamoSettings(**{name: getattr(self, name) for name in RECORDED}).make_env()
+        settings = {name: getattr(self, name) for name in RECORDED}
+        return CamoSettings(**settings, object_slots=self.object_slots).make_env()
 
-    def answer(self, episode: int) -> Answer:
-        """Return z of the episode with this index.
+    def answer(self, episode: int, seed: int | None = None) -> Answer:
+        """Return z of the episode with this index, played from this seed (default: the first try).
 
         Every block of as many episodes as there are answers has each of them once, in random order.
+        Where a dial decides which answers there are, the episodes that draw the same number have
+        blocks of their own.
         """
-        answers = task_named(self.task).answers
-        block, index = divmod(episode, len(answers))
+        task = make_task(self.task, self.difficulty)
+
+        def first_draw(episode: int) -> dict[str, int]:
+            return task.draw(recording_seed(self.seed, episode, 0, self.episodes))
+
+        task.drawn = first_draw(episode) if seed is None else task.draw(seed)
+        answers = task.possible
+        before = sum(first_draw(earlier) == task.drawn for earlier in range(episode))
+        block, index = divmod(before, len(answers))
         order = stream(self.seed, "balance", block).permutation(len(answers))
         return answers[int(order[index])]
 
     def demonstrate(self, env: CamoEnv, episode: int, seed: int) -> Demonstration:
         """Let the expert play the episode with this index from this seed."""
-        return demonstrate(env, seed, self.answer(episode), noise=self.noise)
+        return demonstrate(env, seed, self.answer(episode, seed), noise=self.noise)
 
     def schema(self) -> Schema:
         """Return the features of the dataset."""
@@ -96,15 +108,15 @@ class Recording:
         if self.observation == "rgb":
             views = dict.fromkeys(VIEWS, (self.image_size, self.image_size))
         else:
-            slots = range(task_named(self.task).slots())
+            count = self.object_slots or make_task(self.task, self.difficulty).slots
+            slots = range(count)
             names = tuple(f"slot{slot}.{name}" for slot in slots for name in SLOT_NAMES)
             vectors["observation.environment_state"] = names
         return Schema(fps=CONTROL_HZ, robot_type="ur5e", views=views, vectors=vectors)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in JSON's types."""
-        settings: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return settings
+        return without_object_slots(json.loads(json.dumps(asdict(self))))
 
 
 def demonstrate(
@@ -132,16 +144,20 @@ def demonstrate(
 
 def annotate(env: CamoEnv) -> dict[str, Any]:
     """Return the facts of a finished episode."""
-    answers = env.task.answers
     result = env.score()
-    return {
+    facts = {
         "seed": env.seed,
         "z": list(env.z) if isinstance(env.z, tuple) else [env.z],
-        "z_index": answers.index(env.z),
+        "z_index": env.task.answers.index(env.z),
         "length": env.step_index,
         "evidence_steps": env.evidence_steps,
         "decision_steps": [step for step in env.decisions if step < env.step_index],
-        **env.difficulty,
+    }
+    # `length` is that of the episode; the number of seasonings is that of z
+    dials = {name: number for name, number in env.difficulty.items() if name not in facts}
+    return {
+        **facts,
+        **dials,
         "manipulation": result.manipulation,
         "decision": result.decision,
         "reason": result.reason,

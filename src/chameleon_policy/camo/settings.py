@@ -17,7 +17,7 @@ from chameleon_policy.camo.env import SLOT_NAMES, CamoEnv
 from chameleon_policy.camo.nuisance import Level
 from chameleon_policy.camo.play import save_clip, watch_actions
 from chameleon_policy.camo.scoring import Score
-from chameleon_policy.camo.tasks import Span, task_named
+from chameleon_policy.camo.tasks import Span, make_task
 from chameleon_policy.camo.variants import AnswerShownEnv, GuessingEnv, OneChoiceEnv, OracleEnv
 from chameleon_policy.suite import Mode, Spaces
 
@@ -29,7 +29,8 @@ VARIANTS: dict[Kind, type[CamoEnv]] = {
     "guess": GuessingEnv,
 }
 RECORDED = ("task", "observation", "image_size", "retention_steps", "nuisance", "difficulty")
-"""Fields that the settings of a recording have as well."""
+"""Fields that the settings of a recording have as well; `object_slots` only where it is set."""
+NO_DIALS: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,8 @@ class CamoSettings:
     retention_steps: Span = (3, 10)
     nuisance: Level = "none"
     difficulty: dict[str, Span] = field(default_factory=dict)
+    object_slots: int | None = None
+    """Rows of object slots, for a policy that has more than the task needs; None: just as many."""
     kind: Kind = "policy"
     until_choice: int | None = None
     """End with the choice after this decision, counted from 0, and repeat the first observation
@@ -67,6 +70,7 @@ class CamoSettings:
             image_size=self.image_size,
             retention_steps=self.retention_steps,
             nuisance=self.nuisance,
+            object_slots=self.object_slots,
             **difficulty,
         )
 
@@ -84,10 +88,19 @@ class CamoSettings:
         """Return the settings in JSON's types."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         del plain["until_choice"]  # no dial of the benchmark
-        return plain
+        return without_object_slots(plain)
 
 
-def observation_for(spaces: Spaces, task: str) -> dict[str, Any]:
+def without_object_slots(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings as they are written: `object_slots` only where it is set."""
+    if settings["object_slots"] is None:
+        del settings["object_slots"]
+    return settings
+
+
+def observation_for(
+    spaces: Spaces, task: str, difficulty: Mapping[str, Any] = NO_DIALS
+) -> dict[str, Any]:
     """Return the settings of the observations for a policy with these spaces.
 
     ValueError if the policy was made for something else.
@@ -101,13 +114,14 @@ def observation_for(spaces: Spaces, task: str) -> dict[str, Any]:
         )
     kind: Kind = "told" if shows_answer else "policy"
     if spaces.objects is not None:
-        slots = task_named(task).slots()
-        if spaces.views or spaces.objects != (slots, len(SLOT_NAMES)):
+        slots, (count, size) = make_task(task, difficulty).slots, spaces.objects
+        if spaces.views or count < slots or size != len(SLOT_NAMES):
             raise ValueError(
                 f"{task} has {slots} object slots of {len(SLOT_NAMES)} numbers; this policy has "
-                f"{spaces.objects[0]} of {spaces.objects[1]}: it was trained on another task"
+                f"{count} of {size}: it was trained on another task, or with fewer objects"
             )
-        return {"observation": "state", "kind": kind}
+        more = None if count == slots else count
+        return {"observation": "state", "object_slots": more, "kind": kind}
     return {"observation": "rgb", "image_size": _image_size(spaces.views), "kind": kind}
 
 

@@ -69,8 +69,8 @@ class GuessingEnv(OracleEnv):
 
     def choice(self) -> Answer | None:
         """Return a random answer."""
-        return self.task.answers[
-            int(np.random.default_rng([self.seed, 1]).integers(len(self.task.answers)))
+        return self.task.possible[
+            int(np.random.default_rng([self.seed, 1]).integers(len(self.task.possible)))
         ]
 
 

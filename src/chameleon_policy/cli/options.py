@@ -34,6 +34,10 @@ def needs(extras: str) -> Iterator[None]:
         raise ImportError(f"this command needs {error.name}: {install}") from error
 
 
+OWN = ("cups", "swaps", "distractor_hovers", "length")
+"""Dials that only one task has."""
+
+
 @dataclass(frozen=True)
 class Dials:
     """Appearance and difficulty of a Camo task."""
@@ -42,10 +46,14 @@ class Dials:
     """Variation of light, colours and cameras."""
     retention_steps: str = "3-10"
     """Control steps between evidence and decision: a number, or a range like 3-10."""
+    cups: Annotated[str | None, UNSET] = None
+    """Shell game: how many cups, a number or a range, 3 to 5 (default: 3)."""
     swaps: Annotated[str | None, UNSET] = None
     """Shell game: how often cups are swapped, a number or a range, 0 to 6 (default: 1-2)."""
     distractor_hovers: Annotated[str | None, UNSET] = None
     """Clean plate: plates that the hand only hovers over, 0 to 2 (default: 0-2)."""
+    length: Annotated[str | None, UNSET] = None
+    """Seasonings: how many are added, a number or a range, 1 to 6 (default: 3)."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -53,7 +61,7 @@ class Dials:
 
         A task's own dials are in `difficulty`.
         """
-        own = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
+        own = {name: getattr(self, name) for name in OWN}
         settings: dict[str, Any] = {}
         if self.nuisance != Dials.nuisance:
             settings["nuisance"] = self.nuisance

@@ -82,7 +82,7 @@ class Evaluation:
 
     def _summary(self, rollouts: Sequence[Rollout]) -> ScoreSummary:
         task = suite_named(self.settings.suite).task(self.settings.task)
-        return task.summarise([rollout.played.score for rollout in rollouts])
+        return task.summarise([rollout.played for rollout in rollouts])
 
 
 def evaluate(

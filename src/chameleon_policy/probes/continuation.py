@@ -22,7 +22,7 @@ from torch import Tensor
 
 from chameleon_policy.camo import task_named
 from chameleon_policy.camo.settings import CamoSettings
-from chameleon_policy.camo.tasks import Answer
+from chameleon_policy.camo.tasks import Answer, make_task
 from chameleon_policy.evaluate.evaluation import embed_instruction
 from chameleon_policy.evaluate.pool import EnvPool
 from chameleon_policy.evaluate.rollouts import Rollout, roll_out
@@ -92,8 +92,11 @@ def play_twins(
     evidence before it differed.
     """
     seeds = [rollout.played.seed for rollout in played.rollouts]
-    choices = len(task_named(played.settings.task).candidates)
-    answers = [_next(rollout.played.z, choices) for rollout in played.rollouts]
+    task = make_task(played.settings.task, played.settings.difficulty)
+    answers = []
+    for rollout in played.rollouts:
+        task.drawn = task.draw(rollout.played.seed)
+        answers.append(_next(rollout.played.z, len(task.present)))
     return play_episodes(
         policy,
         played.settings,

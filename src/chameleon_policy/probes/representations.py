@@ -68,7 +68,7 @@ class Material:
     @property
     def choices(self) -> int:
         """Number of candidates at one decision."""
-        return len(task_named(self.task).candidates)
+        return len(task_named(self.task)().candidates)
 
     @property
     def chance(self) -> float:
@@ -78,7 +78,7 @@ class Material:
     def answer_index(self, answers: Sequence[int]) -> int:
         """Return the index of z among all answers of the task."""
         z = tuple(answers) if len(answers) > 1 else answers[0]
-        return task_named(self.task).answers.index(z)
+        return task_named(self.task)().answers.index(z)
 
 
 def gather_material(
@@ -99,6 +99,7 @@ def gather_material(
             episodes=count,
             seed=RECORDING + index,
             observation=settings.observation,
+            object_slots=settings.object_slots,
         )
         recording = replace(recording, image_size=settings.image_size) if images else recording
         path = folder / f"{settings.task}-{kind}-{('fitted', 'asked')[index]}{count}"

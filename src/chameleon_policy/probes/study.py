@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from chameleon_policy.camo import TASKS, task_named
-from chameleon_policy.camo.scoring import summarise
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.console import Bar, check_counts, progress_bar
 from chameleon_policy.device import Device
@@ -286,9 +285,7 @@ def _measure(
             addressed = addressability(
                 policy, played, twins, trace_accuracies(material), INTERVENTIONS, advance
             )
-    scores = summarise(
-        [rollout.played.score for rollout in played.rollouts], task_named(task)().chance
-    )
+    scores = task_named(task)().summarise([rollout.played for rollout in played.rollouts])
     result = {
         "run": file.parent.name,
         "weights": fingerprint(policy),

@@ -236,7 +236,7 @@ def replay_episode(
 
 def _candidates(env: CamoEnv) -> dict[str, tuple[float, float]]:
     poses = sorted(
-        (env.world.position(name) for name in env.task.candidates), key=lambda position: position[1]
+        (env.world.position(name) for name in env.task.present), key=lambda position: position[1]
     )
     return {name: (float(x), float(y)) for name, (x, y, _) in zip(CANDIDATES, poses, strict=True)}
 

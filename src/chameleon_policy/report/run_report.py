@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from chameleon_policy.camo import summarise, task_named
+from chameleon_policy.camo import task_named
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.console import check_counts
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
@@ -164,9 +164,7 @@ def _run_report(
         metrics = read_metrics(Path(run) / METRICS)
     clips = [clip for each in played.values() for clip in _clips(each, folder)]
     scores = {
-        task: summarise(
-            [rollout.played.score for rollout in each.rollouts], task_named(task)().chance
-        )
+        task: task_named(task)().summarise([rollout.played for rollout in each.rollouts])
         for task, each in played.items()
     }
     return RunReport(

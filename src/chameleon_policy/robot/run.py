@@ -75,7 +75,8 @@ def camo_settings(metadata: Metadata, task: str, **dials: Any) -> CamoSettings:
         views=metadata.views,
         objects=metadata.objects,
     )
-    settings = CamoSettings(task=task, **observation_for(spaces, task), **dials)
+    observation = observation_for(spaces, task, dials.get("difficulty", {}))
+    settings = CamoSettings(task=task, **observation, **dials)
     if settings.kind != "policy":
         raise ValueError(
             f"{metadata.policy} is given the answer, which no robot has; use chameleon eval"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from chameleon_policy.camo import TASKS, CamoEnv, task_named
 from chameleon_policy.camo.env import SLOT_NAMES
+from chameleon_policy.camo.tasks import make_task
 from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.seeds import evaluation_seed
 
@@ -26,10 +28,9 @@ def task_of(name: str | None) -> str:
     return task_named(str(name)).name
 
 
-def slots_of(task: str) -> int:
-    """Return the number of values in all object slots of a task."""
-    kind = task_named(task)
-    return (len(kind.candidates) + len(kind.others) + len(kind.hands)) * len(SLOT_NAMES)
+def slots_of(task: str, dials: Mapping[str, Any]) -> int:
+    """Return the number of values in all object slots of a task with these dials."""
+    return make_task(task, dials).slots * len(SLOT_NAMES)
 
 
 class LeRobotCamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):

@@ -12,6 +12,7 @@ GYM_ID = "lerobot_camo/Camo-v0"
 VIEWS = ("third", "wrist")
 TOOL_POSE = 10
 """Numbers of a tool pose and gripper: the size of proprioception and of an action."""
+DIALS = ("cups", "swaps", "distractor_hovers", "length")
 
 # Without wrappers, because LeRobot reads the task from the environment itself.
 gym.register(
@@ -39,10 +40,14 @@ class CamoEnvConfig(EnvConfig):
     retention_steps: tuple[int, int] = (3, 10)
     """Shortest and longest wait between evidence and decision."""
     nuisance: str = "none"
+    cups: tuple[int, int] | None = None
+    """Shell game: fewest and most cups; None: three."""
     swaps: tuple[int, int] | None = None
     """Shell game: how often cups change places; None: the task's own range."""
     distractor_hovers: tuple[int, int] | None = None
     """Clean plate: plates that the hand only hovers over."""
+    length: tuple[int, int] | None = None
+    """Seasonings: fewest and most additions; None: three."""
     features: dict[str, PolicyFeature] = field(default_factory=dict)
     features_map: dict[str, str] = field(default_factory=dict)
 
@@ -53,7 +58,7 @@ class CamoEnvConfig(EnvConfig):
         self.task = task_of(self.task)
         seen = {"agent_pos": (FeatureType.STATE, (TOOL_POSE,), "observation.state")}
         if self.observation == "state":
-            numbers = slots_of(self.task)
+            numbers = slots_of(self.task, self.dials)
             seen["environment_state"] = FeatureType.ENV, (numbers,), "observation.environment_state"
         elif self.observation == "rgb":
             size = (self.image_size, self.image_size, 3)
@@ -82,7 +87,6 @@ class CamoEnvConfig(EnvConfig):
     @property
     def gym_kwargs(self) -> dict[str, Any]:
         """Arguments of the environment."""
-        dials = {"swaps": self.swaps, "distractor_hovers": self.distractor_hovers}
         return {
             "task": self.task,
             "observation": self.observation,
@@ -90,5 +94,11 @@ class CamoEnvConfig(EnvConfig):
             "retention_steps": tuple(self.retention_steps),
             "nuisance": self.nuisance,
             "render_mode": "rgb_array",
-            **{name: tuple(span) for name, span in dials.items() if span is not None},
+            **self.dials,
         }
+
+    @property
+    def dials(self) -> dict[str, tuple[int, int]]:
+        """The task's own dials that are set."""
+        spans = {name: getattr(self, name) for name in DIALS}
+        return {name: tuple(span) for name, span in spans.items() if span is not None}

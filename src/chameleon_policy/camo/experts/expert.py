@@ -61,8 +61,8 @@ class Expert(ABC):
     def __init__(
         self, env: CamoEnv, *, noise: float = 1.0, wrong_choice: Answer | None = None
     ) -> None:
-        if wrong_choice is not None and wrong_choice not in env.task.answers:
-            answers = describe_answers(env.task.answers)
+        if wrong_choice is not None and wrong_choice not in env.task.possible:
+            answers = describe_answers(env.task.possible)
             raise ValueError(
                 f"{env.task.name} has no answer {wrong_choice!r} to choose wrongly; "
                 f"it has {answers}"

@@ -11,7 +11,7 @@ class ShellGameExpert(Expert):
 
     def plan(self, decision: int) -> list[Waypoint]:
         """Return the way above the cup, down, close, up."""
-        cups = sorted(self.env.task.candidates, key=lambda name: self.env.world.position(name)[1])
+        cups = sorted(self.env.task.present, key=lambda name: self.env.world.position(name)[1])
         assert isinstance(self.choice, int)
         cup = cups[self.choice]
         way = self.grasp(cup, CUP_HEIGHT - 0.033, CUP_HEIGHT + 0.09)

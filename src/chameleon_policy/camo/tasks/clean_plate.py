@@ -5,7 +5,7 @@ The robot must take the sponge and wipe that plate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import mujoco
 import numpy as np
@@ -42,12 +42,11 @@ class CleanPlate(Task):
     name = "clean-plate"
     gym_id = "Camo/CleanPlate-v0"
     instruction = "Take the sponge and wipe the plate that was used."
-    answers = (0, 1, 2)
     candidates = ("plate_0", "plate_1", "plate_2")
     others = ("sponge",)
     hands = ("hand",)
     choosing = "wiped"
-    execution_steps = 90
+    steps_per_choice = 90
     dials = {"distractor_hovers": (0, 2)}  # noqa: RUF012
 
     def __init__(self, *, distractor_hovers: Span = dials["distractor_hovers"]) -> None:
@@ -58,6 +57,10 @@ class CleanPlate(Task):
         self._cells = cells[np.hypot(*cells.T) <= PLATE_INNER]
         self._wiped: dict[str, npt.NDArray[np.bool_]] = {}
         self._last_contact: dict[str, Pose] = {}
+
+    def possible_with(self, drawn: Mapping[str, int]) -> tuple[Answer, ...]:
+        """Return an answer for each plate."""
+        return tuple(range(len(self.candidates)))
 
     def build(self, spec: mujoco.MjSpec) -> None:
         """Add three plates, a sponge and a hand."""
@@ -168,8 +171,7 @@ class CleanPlate(Task):
         wiped = [event.step for event in events if event.kind == "wiped"]
         return bool(wiped) and step >= wiped[0] + 8
 
-    @staticmethod
-    def judge(events: Sequence[Event]) -> Verdict:
+    def judge(self, events: Sequence[Event]) -> Verdict:
         """Return the choice if one plate was wiped, none moved and nothing knocked over."""
         wiped = names(events, "wiped")
         if len(wiped) > 1:
@@ -177,5 +179,5 @@ class CleanPlate(Task):
         if happened(events, "moved"):
             return Verdict(None, f"moved: {', '.join(names(events, 'moved'))}")
         if wiped and not happened(events, "toppled"):
-            return Verdict(CleanPlate.candidates.index(wiped[0]))
+            return Verdict(self.candidates.index(wiped[0]))
         return Verdict(None, failure(events, "the sponge") or "timeout: no plate was wiped")

@@ -1,4 +1,4 @@
-"""Seasonings: a hand lifts three shakers one after the other, repeats allowed.
+"""Seasonings: a hand lifts shakers one after the other, repeats allowed.
 
 The robot must add them to the bowl in that order. After every addition the scene and the arm return
 exactly to the same state: only memory knows the progress.
@@ -7,7 +7,7 @@ exactly to the same state: only memory knows the progress.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import mujoco
 import numpy as np
@@ -18,10 +18,12 @@ from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Script, add_hand, var
 from chameleon_policy.camo.objects import BOWL_RADIUS, SHAKER_HEIGHT, SPICES, add_bowl, add_shaker
 from chameleon_policy.camo.robot import DECISION_POSE
 from chameleon_policy.camo.scoring import Verdict
-from chameleon_policy.camo.tasks.task import Task, failure, in_a_row, standing
+from chameleon_policy.camo.tasks.task import Span, Task, check_span, failure, in_a_row, standing
 from chameleon_policy.camo.world import World
 from chameleon_policy.suite import Answer
 
+LENGTHS = (1, 6)
+"""Shortest and longest sequence."""
 STROKES, STROKE = 2, 0.02
 """A shake: this many strokes down of at least this length (m), with the lid over the bowl."""
 AT_HOME = 0.035
@@ -34,25 +36,33 @@ GRIP = SHAKER_HEIGHT * 0.5
 
 
 class Seasonings(Task):
-    """Task whose z is the sequence of three shakers."""
+    """Task whose z is the sequence of shakers, three by default."""
 
     name = "seasonings"
     gym_id = "Camo/Seasonings-v0"
     instruction = "Add the seasonings to the bowl in the order in which they were shown."
-    answers = tuple(itertools.product(range(3), repeat=3))
     candidates = ("shaker_0", "shaker_1", "shaker_2")
     others = ("bowl",)
     hands = ("hand",)
-    execution_steps = 270
-    decisions = 3
+    steps_per_choice = 90
+    dials = {"length": (3, 3)}  # noqa: RUF012
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, length: Span = dials["length"]) -> None:
+        super().__init__(length=check_span("length", length, *LENGTHS))
         self._held = ""
         self._strokes = 0
         self._turning_point = 0.0
         self._falling = False
         self._shaken = ""
+
+    def possible_with(self, drawn: Mapping[str, int]) -> tuple[Answer, ...]:
+        """Return every sequence of this length."""
+        return tuple(itertools.product(range(len(self.candidates)), repeat=drawn["length"]))
+
+    @property
+    def decisions(self) -> int:
+        """One for each shaker of the sequence."""
+        return self.drawn["length"]
 
     def build(self, spec: mujoco.MjSpec) -> None:
         """Add three shakers, a bowl and a hand."""
@@ -70,7 +80,7 @@ class Seasonings(Task):
         return homes
 
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
-        """Lift three shakers, each as long; between two lifts the hand lets go and draws back."""
+        """Lift the shakers, each as long; between two lifts the hand lets go and draws back."""
         assert isinstance(z, tuple)
         self.difficulty = {}
         scene = self.new_choreography(homes)
@@ -150,16 +160,15 @@ class Seasonings(Task):
         return bool(near and turned < RETURNED[1] and world.gripper() > RETURNED[2])
 
     def finished(self, step: int) -> bool:
-        """Return true after three additions, or when something is spoilt for good."""
+        """Return true after the last addition, or when something is spoilt for good."""
         events = self.events
         return _spoilt(events) or sum(event.kind == "added" for event in events) >= self.decisions
 
-    @staticmethod
-    def judge(events: Sequence[Event]) -> Verdict:
-        """Return the choices if three shakers were added, each put back before the next."""
+    def judge(self, events: Sequence[Event]) -> Verdict:
+        """Return the choices if all shakers were added, each put back before the next."""
         added = [event.object for event in events if event.kind == "added"]
-        if len(added) == Seasonings.decisions and not _spoilt(events):
-            return Verdict(tuple(Seasonings.candidates.index(shaker) for shaker in added))
+        if len(added) == self.decisions and not _spoilt(events):
+            return Verdict(tuple(self.candidates.index(shaker) for shaker in added))
         if pair := _raised_together(events):
             return Verdict(None, f"two shakers before returning: {', '.join(pair)}")
         if happened(events, "moved") and not happened(events, "toppled"):
@@ -168,7 +177,7 @@ class Seasonings(Task):
             return Verdict(None, f"{word}: {', '.join(moved)}")
         if reason := failure(events, "a shaker"):
             return Verdict(None, reason)
-        return Verdict(None, f"timeout: {len(added)} of {Seasonings.decisions} additions")
+        return Verdict(None, f"timeout: {len(added)} of {self.decisions} additions")
 
 
 def _spoilt(events: Sequence[Event]) -> bool:

@@ -5,7 +5,8 @@ The robot must lift the cup that hides the ball.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 import mujoco
 import numpy as np
@@ -27,6 +28,8 @@ from chameleon_policy.camo.tasks.task import Span, Task, check_span, failure, in
 from chameleon_policy.camo.world import World
 from chameleon_policy.suite import Answer
 
+CUPS = (3, 5)
+"""Fewest and most cups."""
 LIFT = 0.10
 """A cup counts as lifted from this height on (m)."""
 GRIP = CUP_HEIGHT * 0.62
@@ -39,20 +42,29 @@ class ShellGame(Task):
     name = "shell-game"
     gym_id = "Camo/ShellGame-v0"
     instruction = "Lift the cup that hides the ball."
-    answers = (0, 1, 2)
-    candidates = ("cup_0", "cup_1", "cup_2")
     others = ("ball",)
     hands = ("left_hand", "right_hand")
-    execution_steps = 60
-    dials = {"swaps": (1, 2)}  # noqa: RUF012
+    steps_per_choice = 60
+    dials = {"cups": (3, 3), "swaps": (1, 2)}  # noqa: RUF012
 
-    def __init__(self, *, swaps: Span = dials["swaps"]) -> None:
-        super().__init__()
+    def __init__(self, *, cups: Span = dials["cups"], swaps: Span = dials["swaps"]) -> None:
+        fewest, most = check_span("cups", cups, *CUPS)
+        self.candidates = tuple(f"cup_{number}" for number in range(most))
+        super().__init__(cups=(fewest, most))
         self._swaps = check_span("swaps", swaps, 0, 6)
         self._grips: dict[str, Array] = {}
 
+    def possible_with(self, drawn: Mapping[str, int]) -> tuple[Answer, ...]:
+        """Return an answer for each cup."""
+        return tuple(range(drawn["cups"]))
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The cups of this episode."""
+        return self.candidates[: self.drawn["cups"]]
+
     def build(self, spec: mujoco.MjSpec) -> None:
-        """Add three cups, a ball and two hands."""
+        """Add cups, a ball and two hands."""
         for cup in self.candidates:
             add_cup(spec, cup)
         add_ball(spec, "ball")
@@ -64,7 +76,7 @@ class ShellGame(Task):
 
         The ball waits next to them until the script puts it under one.
         """
-        homes = in_a_row(self.candidates, rng, x=0.57, spacing=0.17, shift=0.02, disorder=0.012)
+        homes = in_a_row(self.present, rng, x=0.57, spacing=0.17, shift=0.02, disorder=0.012)
         homes["ball"] = Pose(np.array([0.80, 0.0, BALL_RADIUS]), np.eye(3))
         return homes
 
@@ -73,9 +85,11 @@ class ShellGame(Task):
 
         The swaps are drawn first: z decides only where the ball begins.
         """
-        pairs = [(0, 1), (1, 2), (0, 2)]
+        places = range(len(self.present))
+        pairs = sorted(combinations(places, 2), key=lambda pair: pair[1] - pair[0])
         swaps = [
-            pairs[rng.integers(3)] for _ in range(rng.integers(self._swaps[0], self._swaps[1] + 1))
+            pairs[rng.integers(len(pairs))]
+            for _ in range(rng.integers(self._swaps[0], self._swaps[1] + 1))
         ]
         self.difficulty = {"swaps": len(swaps)}
         assert isinstance(z, int)
@@ -87,7 +101,7 @@ class ShellGame(Task):
             "right_hand": vary_grip(rng) @ RIGHT_GRIP,
         }
         scene = self.new_choreography(homes)
-        cup_at = list(self.candidates)
+        cup_at = list(self.present)
         covered = cup_at[start]
         self._put_ball_under(scene, covered)
         self._show_ball(scene, covered)
@@ -103,11 +117,8 @@ class ShellGame(Task):
 
     def _show_ball(self, scene: Choreography, cup: str) -> None:
         home = scene.where(cup)
-        hand = (
-            "left_hand"
-            if home.position[1] < scene.where("cup_1").position[1] + 0.01
-            else "right_hand"
-        )
+        middle = scene.where(self.present[(len(self.present) - 1) // 2])
+        hand = "left_hand" if home.position[1] < middle.position[1] + 0.01 else "right_hand"
         grip = self._grip(home, hand)
         idle = next(other for other in self.hands if other != hand)
         scene.move(
@@ -167,19 +178,19 @@ class ShellGame(Task):
         return Pose(AWAY + (0, OUTSIDE[hand], 0), self._grips[hand])
 
     def hidden(self, world: World) -> set[str]:
-        """Return the ball while a cup stands over it."""
-        ball = world.position("ball")
-        for cup in self.candidates:
+        """Return parked cups, and the ball while a cup stands over it."""
+        hidden, ball = super().hidden(world), world.position("ball")
+        for cup in self.present:
             pose = world.pose(cup)
             local = pose.rotation.T @ (ball - pose.position)
             if np.hypot(local[0], local[1]) < CUP_RIM and local[2] > 0:
-                return {"ball"}
-        return set()
+                return {*hidden, "ball"}
+        return hidden
 
     def watch(self, world: World) -> None:
         """Note handling and lifts of the cups."""
         touching = world.touching()
-        for cup in self.candidates:
+        for cup in self.present:
             self.note_handling(world, touching, cup)
             held = frozenset(("gripper", cup)) in touching
             if held and world.position(cup)[2] - self._homes[cup].position[2] >= LIFT:
@@ -199,8 +210,7 @@ class ShellGame(Task):
         lifts = [event.step for event in events if event.kind == "lifted"]
         return bool(lifts) and step >= lifts[0] + 3
 
-    @staticmethod
-    def judge(events: Sequence[Event]) -> Verdict:
+    def judge(self, events: Sequence[Event]) -> Verdict:
         """Return the choice if exactly one cup was lifted and is held, and the others stand.
 
         A policy that looks under a second cup needs no memory.
@@ -209,7 +219,7 @@ class ShellGame(Task):
         if len(raised) > 1:
             return Verdict(None, f"two cups: {', '.join(raised)} were raised")
         if lifted and not any(happened(events, kind) for kind in ("toppled", "dropped", "lowered")):
-            return Verdict(ShellGame.candidates.index(lifted[0]))
+            return Verdict(self.candidates.index(lifted[0]))
         if reason := failure(events, "a cup"):
             return Verdict(None, reason)
         if happened(events, "lowered"):

@@ -6,7 +6,9 @@ A new task is a file with one subclass of `Task`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain, product
+from statistics import mean
 from typing import ClassVar
 
 import mujoco
@@ -15,9 +17,10 @@ import numpy as np
 from chameleon_policy.camo.events import Event, Kind, happened, names
 from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Choreography, Script
-from chameleon_policy.camo.scoring import Score, Summary, Verdict, summarise
+from chameleon_policy.camo.scoring import Summary, Verdict, summarise
 from chameleon_policy.camo.world import World
-from chameleon_policy.suite import Answer
+from chameleon_policy.seeds import stream
+from chameleon_policy.suite import Answer, EpisodeResult
 
 Span = int | tuple[int, int]
 """A number, or a range (both ends included) from which every episode draws one."""
@@ -26,6 +29,12 @@ RAISED, GROUNDED, TOPPLED = 0.03, 0.012, 0.7
 """Height above home (m) from which an object counts as raised, height below which it stands again,
 and tilt (rad) from which it has fallen over.
 """
+
+PARKED = np.array([-1.5, 0.0, 0.0])
+"""Where the first candidate stands that an episode does not use: behind the wall. No camera sees it
+there and nothing touches it.
+"""
+PARKED_APART = 0.3
 
 
 def check_span(name: str, span: Span, lowest: int, highest: int) -> tuple[int, int]:
@@ -43,20 +52,23 @@ def check_span(name: str, span: Span, lowest: int, highest: int) -> tuple[int, i
 
 
 class Task(ABC):
-    """Task of the benchmark; an instance serves one environment and keeps the episode's events."""
+    """Task of the benchmark; an instance serves one environment and keeps the episode's events.
+
+    Dials may decide which answers there are (the number of cups, say). They are given to
+    `Task.__init__`, and every episode draws them from its seed, each from a stream of its own:
+    z is drawn among the answers that are `possible` then. As many candidates are built as the
+    largest number asks for; those that are not `present` in an episode are parked.
+    """
 
     name: ClassVar[str]
     gym_id: ClassVar[str]
     instruction: ClassVar[str]
-    answers: ClassVar[tuple[Answer, ...]]
-    """Every z; all equally likely."""
-    candidates: ClassVar[tuple[str, ...]]
+    candidates: tuple[str, ...]
     """Objects to choose from, from left to right at the beginning."""
     others: ClassVar[tuple[str, ...]]
     hands: ClassVar[tuple[str, ...]]
-    execution_steps: ClassVar[int]
-    """Limit of control steps after the first decision."""
-    decisions: ClassVar[int] = 1
+    steps_per_choice: ClassVar[int]
+    """Limit of control steps for each choice."""
     choosing: ClassVar[Kind] = "raised"
     """The first event that identifies the chosen candidate."""
     dials: ClassVar[dict[str, tuple[int, int]]] = {}
@@ -64,33 +76,95 @@ class Task(ABC):
     episode's draw is in `difficulty`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **deciding: tuple[int, int]) -> None:
+        self._deciding = deciding
+        self.drawn = {name: high for name, (_, high) in deciding.items()}
+        """The dials that decide which answers there are, as drawn for this episode; before the
+        first one, the largest.
+        """
+        self._possible = {
+            numbers: self.possible_with(dict(zip(deciding, numbers, strict=True)))
+            for numbers in product(*(range(low, high + 1) for low, high in deciding.values()))
+        }
+        self.answers = tuple(dict.fromkeys(chain.from_iterable(self._possible.values())))
+        """Every z of any episode."""
         self.difficulty: dict[str, int] = {}
-        """The dials of this episode (swaps, hovers ...)."""
+        """The other dials of this episode (swaps, hovers ...)."""
         self._homes: dict[str, Pose] = {}
         self._log: list[Event] = []
         self._label: dict[str, str] = {}
         self._seen: set[tuple[Kind, str]] = set()
         self._step = 0
 
+    @abstractmethod
+    def possible_with(self, drawn: Mapping[str, int]) -> tuple[Answer, ...]:
+        """Return the answers of an episode that drew these numbers; all are equally likely."""
+
+    def draw(self, seed: int) -> dict[str, int]:
+        """Return the numbers that the episode of a seed draws for `drawn`."""
+        return {
+            name: low if low == high else int(stream(seed, name).integers(low, high + 1))
+            for name, (low, high) in self._deciding.items()
+        }
+
+    @property
+    def possible(self) -> tuple[Answer, ...]:
+        """The answers of this episode, all equally likely."""
+        return self._possible[tuple(self.drawn.values())]
+
     @property
     def chance(self) -> float:
-        """DSR of a guess."""
-        return 1 / len(self.answers)
+        """DSR of a guess, on average over all episodes."""
+        return mean(1 / len(answers) for answers in self._possible.values())
+
+    @property
+    def decisions(self) -> int:
+        """The number of decisions of this episode."""
+        return 1
+
+    @property
+    def execution_steps(self) -> int:
+        """Limit of control steps after the first decision of this episode."""
+        return self.steps_per_choice * self.decisions
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The candidates of this episode: the first ones, as many as it drew."""
+        return self.candidates
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """All objects on the table."""
+        """All objects, also those that are parked."""
         return (*self.candidates, *self.others)
 
-    @classmethod
-    def slots(cls) -> int:
-        """Return the number of object slots: objects and hands."""
-        return len(cls.candidates) + len(cls.others) + len(cls.hands)
+    @property
+    def slots(self) -> int:
+        """The number of object slots: objects and hands."""
+        return len(self.objects) + len(self.hands)
 
-    def summarise(self, scores: Sequence[Score]) -> Summary:
-        """Return MSR, DSR and SR of many episodes."""
-        return summarise(scores, self.chance)
+    @property
+    def varied(self) -> dict[str, int]:
+        """The drawn numbers of dials that are not at their default."""
+        return {
+            name: number
+            for name, number in self.drawn.items()
+            if self._deciding[name] != self.dials[name]
+        }
+
+    def parked(self) -> dict[str, Pose]:
+        """Return the poses of the candidates that this episode does not use."""
+        absent = self.candidates[len(self.present) :]
+        return {
+            name: Pose(PARKED + (0.0, number * PARKED_APART, 0.0), np.eye(3))
+            for number, name in enumerate(absent)
+        }
+
+    def summarise(self, episodes: Sequence[EpisodeResult]) -> Summary:
+        """Return MSR, DSR and SR of many episodes; chance is the mean of theirs."""
+        chances = [each.chance for each in episodes if each.chance is not None]
+        return summarise(
+            [each.score for each in episodes], mean(chances) if chances else self.chance
+        )
 
     @abstractmethod
     def build(self, spec: mujoco.MjSpec) -> None:
@@ -98,7 +172,7 @@ class Task(ABC):
 
     @abstractmethod
     def layout(self, rng: np.random.Generator) -> dict[str, Pose]:
-        """Return the initial poses of the objects, the same for every z."""
+        """Return the initial poses of the objects in play, the same for every z."""
 
     @abstractmethod
     def choreograph(self, z: Answer, homes: dict[str, Pose], rng: np.random.Generator) -> Script:
@@ -115,13 +189,11 @@ class Task(ABC):
     def finished(self, step: int) -> bool:
         """Return whether the outcome is settled."""
 
-    @staticmethod
     @abstractmethod
-    def judge(events: Sequence[Event]) -> Verdict:
+    def judge(self, events: Sequence[Event]) -> Verdict:
         """Return the choice, or why the manipulation does not count, from the events alone."""
 
-    @classmethod
-    def choices(cls, events: Sequence[Event]) -> tuple[int | None, ...]:
+    def choices(self, events: Sequence[Event]) -> tuple[int | None, ...]:
         """Return for each decision the index of the candidate chosen after it, None for none.
 
         A choice counts even if the manipulation fails.
@@ -131,23 +203,23 @@ class Task(ABC):
             if event.kind == "decision":
                 found.append(None)
             elif (
-                event.kind == cls.choosing
-                and event.object in cls.candidates
+                event.kind == self.choosing
+                and event.object in self.candidates
                 and found
                 and found[-1] is None
             ):
-                found[-1] = cls.candidates.index(event.object)
+                found[-1] = self.candidates.index(event.object)
         return tuple(found)
 
     def hidden(self, world: World) -> set[str]:
-        """Return the objects that no camera can see."""
-        return set()
+        """Return the objects that no camera can see, first of all the parked ones."""
+        return set(self.candidates) - set(self.present)
 
     def begin(self, homes: dict[str, Pose]) -> None:
         """Begin the execution of an episode, with the objects at these poses."""
         self._homes, self._log, self._seen, self._step = homes, [], set(), 0
-        in_order = sorted(self.candidates, key=lambda name: homes[name].position[1])
-        self._label = dict(zip(in_order, self.candidates, strict=True))
+        in_order = sorted(self.present, key=lambda name: homes[name].position[1])
+        self._label = dict(zip(in_order, self.present, strict=True))
 
     def observe(self, world: World, step: int) -> None:
         """Watch one control step."""
