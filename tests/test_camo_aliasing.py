@@ -13,7 +13,9 @@ ANSWERS = {
     "clean-plate": (0, 1, 2),
     "shell-game": (0, 1, 2),
     "seasonings": ((0, 0, 0), (1, 2, 0), (2, 1, 1)),
+    "pantry": ((0, 3), (4, 1), (2, 5)),
 }
+"""Answers to compare. In pantry all of them have the same questions: two different cards."""
 
 
 def flat(observation: dict) -> list[np.ndarray]:
@@ -33,7 +35,8 @@ def assert_identical(one: list[np.ndarray], other: list[np.ndarray]) -> None:
 def test_decisions_are_bit_identical_across_answers(name: str, observation: str) -> None:
     """Compare decisions after different evidence, with an expert's noise.
 
-    Hands move, cups are swapped, and in seasonings different shakers are added.
+    Hands move, cups are swapped, in seasonings different shakers are added, and in pantry other
+    cups are lifted.
     """
     env = CamoEnv(name, observation=observation, image_size=96, nuisance="mild")
     for seed in (1, 8):
@@ -50,7 +53,7 @@ def test_decisions_are_bit_identical_across_answers(name: str, observation: str)
                 if info["decision"]:
                     decisions.append(flat(current))
             assert len(decisions) == env.task.decisions
-            for later in decisions[1:]:
+            for later in decisions[1:] if not env.task.signs else ():
                 assert_identical(decisions[0], later)
             seen[z] = decisions
             evidence[z] = frames[: env.evidence_steps]
@@ -63,6 +66,25 @@ def test_decisions_are_bit_identical_across_answers(name: str, observation: str)
                 not np.array_equal(a[0], b[0])
                 for a, b in zip(evidence[first], evidence[z], strict=True)
             )
+
+
+@pytest.mark.parametrize("observation", ["rgb", "state"])
+def test_a_question_that_comes_again_finds_the_same_scene(observation: str) -> None:
+    """In pantry decisions differ in the card alone: with the same card they are the same."""
+    env = CamoEnv("pantry", observation=observation, image_size=96, questions=3)
+    for seed, z in ((1, (2, 2, 5)), (3, (4, 0, 4))):
+        env.reset(seed=seed, options={"z": z})
+        expert, seen, over = make_expert(env), [], False
+        while not over and len(seen) < 3:
+            current, _, terminated, truncated, info = env.step(expert.act().executed)
+            over = terminated or truncated
+            if info["decision"]:
+                seen.append(flat(current))
+        same = [z.index(cup) for cup in z]
+        for one in range(3):
+            for other in range(one):
+                equal = all(map(np.array_equal, seen[one], seen[other]))
+                assert equal == (same[one] == same[other])
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)
@@ -79,8 +101,8 @@ def test_observations_stay_identical_while_the_arm_waits(name: str) -> None:
 
 def snapshots(name: str, seeds: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return images of evidence and decision, and the (first) answer, of random episodes."""
-    # with swaps, no single image shows where the ball ends
-    dials = {"swaps": 0} if name == "shell-game" else {}
+    # with swaps, no single image shows where the ball ends; always three candidates
+    dials = {"shell-game": {"swaps": 0}, "pantry": {"cups": 3}}.get(name, {})
     env = CamoEnv(name, observation="state", image_size=32, retention_steps=0, **dials)
     evidence, decision, answers = [], [], []
     for seed in seeds:
@@ -97,9 +119,11 @@ def snapshots(name: str, seeds: range) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def shown_at(env: CamoEnv) -> int:
-    """Return the control step that shows the answer: a candidate is lifted."""
+    """Return the control step that shows the (first) answer: a candidate is lifted."""
+    # in pantry all cups are lifted, in the other tasks (first) the right object
+    names = [env.task.candidates[env.z[0]]] if env.task.signs else env.task.candidates
     heights = [
-        max(env.script.objects[name][step].position[2] for name in env.task.candidates)
+        max(env.script.objects[name][step].position[2] for name in names)
         for step in env.script.highlights
     ]
     lifted = [

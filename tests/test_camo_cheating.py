@@ -8,6 +8,7 @@ import pytest
 from chameleon_policy.camo import CamoEnv, Score
 from chameleon_policy.camo.experts.clean_plate import CleanPlateExpert
 from chameleon_policy.camo.experts.expert import CLOSED, OPEN, Expert, Waypoint
+from chameleon_policy.camo.experts.pantry import PantryExpert
 from chameleon_policy.camo.experts.seasonings import GRIP, SeasoningsExpert
 from chameleon_policy.camo.experts.shell_game import ShellGameExpert
 from chameleon_policy.camo.geometry import Pose, rotation_about
@@ -47,6 +48,45 @@ class Peeker(ShellGameExpert):
 def test_looking_under_a_cup_first(z: int) -> None:
     score, _ = play(Peeker, "shell-game", z)
     assert not score.manipulation and score.reason.split(":")[0] in ("set down", "two cups"), score
+
+
+class Slider(PantryExpert):
+    """Expert that slides the leftmost cup aside, and back when it has seen what is under it."""
+
+    def plan(self, decision: int) -> list[Waypoint]:
+        cups = sorted(self.env.task.present, key=lambda name: self.env.world.position(name)[1])
+        look = self.grasp(cups[0], 0.072, 0.2)
+        held = look[-1].pose
+        return [
+            *look,
+            Waypoint(held.translated(-0.06, 0, 0), CLOSED, speed=0.02),
+            Waypoint(held, CLOSED, speed=0.02),
+            Waypoint(held, OPEN, stay=2, tolerance=0.02),
+            Waypoint(held.translated(0, 0, 0.12), OPEN),
+            *super().plan(decision),
+        ]
+
+
+def test_sliding_a_cup_aside_to_look() -> None:
+    score, _ = play(Slider, "pantry", (3, 4))
+    assert not score.manipulation and score.reason.startswith("pushed away: cup_0"), score
+
+
+class SecondLook(PantryExpert):
+    """Expert that lifts two cups before it returns for the next question."""
+
+    def plan(self, decision: int) -> list[Waypoint]:
+        cups = sorted(self.env.task.present, key=lambda name: self.env.world.position(name)[1])
+        first, *rest = self.grasp(cups[0], 0.072, 0.2)
+        held = rest[-1].pose
+        *way, _, _ = super().plan(decision)
+        return [*way, first, *rest, Waypoint(held.translated(0, 0, 0.15), CLOSED)]
+
+
+def test_lifting_a_second_cup() -> None:
+    score, env = play(SecondLook, "pantry", (3, 4))
+    assert not score.manipulation and score.reason == "two cups: cup_3, cup_0 were raised", score
+    assert len(env.decisions) == 1
 
 
 class IntoTheBowl(SeasoningsExpert):

@@ -27,6 +27,7 @@ def log(*entries: str) -> list[Event]:
     return [Event(step, *entry.split()) for step, entry in enumerate(entries)]
 
 
+LIFTED = ["touched cup_4", "raised cup_4", "lifted cup_4", "lowered cup_4", "returned cup_4"]
 CASES = [
     ("shell-game", ["decision", "touched cup_1", "raised cup_1", "lifted cup_1"], 1, ""),
     ("shell-game", ["decision", "raised cup_1", "raised cup_2", "lifted cup_2"], None, "two cups"),
@@ -118,6 +119,26 @@ CASES = [
     ("seasonings", ["moved shaker_2"], None, "pushed away: shaker_2"),
     ("seasonings", ["touched shaker_2", "toppled shaker_1"], None, "toppled: shaker_1"),
     ("seasonings", ["decision", "timeout"], None, "no contact"),
+    ("pantry", ["decision", *LIFTED, "decision", "raised cup_2", "lifted cup_2"], (4, 2), ""),
+    ("pantry", ["decision", *LIFTED, "decision", "raised cup_4", "lifted cup_4"], (4, 4), ""),
+    ("pantry", ["decision", *LIFTED, "decision", "timeout"], None, "timeout: 1 of 2"),
+    (
+        "pantry",
+        ["decision", *LIFTED, "decision", "raised cup_2", "lifted cup_2", "raised cup_3"],
+        None,
+        "two cups: cup_2, cup_3",
+    ),
+    (
+        "pantry",
+        ["decision", "touched cup_1", "raised cup_1", "lowered cup_1"],
+        None,
+        "set down: cup_1",
+    ),
+    ("pantry", ["decision", *LIFTED[:3], "moved cup_4"], None, "not put back: cup_4"),
+    ("pantry", ["decision", "touched cup_1", "moved cup_1"], None, "pushed away: cup_1"),
+    ("pantry", ["decision", *LIFTED[:3], "dropped cup_4"], None, "dropped: cup_4"),
+    ("pantry", ["decision", "touched cup_1", "toppled cup_0"], None, "toppled: cup_0"),
+    ("pantry", ["decision", "timeout"], None, "no contact"),
 ]
 
 

@@ -24,23 +24,19 @@ from chameleon_policy.camo.controller import (
     read_action,
 )
 from chameleon_policy.camo.events import Event
-from chameleon_policy.camo.geometry import Pose
+from chameleon_policy.camo.geometry import Array, Pose
 from chameleon_policy.camo.hand import AWAY, VISIBLE_X, Script
 from chameleon_policy.camo.nuisance import LEVELS, Level, Nuisance
 from chameleon_policy.camo.robot import add_robot
 from chameleon_policy.camo.scene import LARGEST_IMAGE, new_scene
 from chameleon_policy.camo.scoring import Score, score
 from chameleon_policy.camo.tasks import Span, Task, make_task
-from chameleon_policy.camo.tasks.task import check_span
+from chameleon_policy.camo.tasks.task import SLOT_NAMES, check_span
 from chameleon_policy.camo.world import CONTROL_HZ, World
 from chameleon_policy.seeds import TRAINING_SEEDS, stream
 from chameleon_policy.suite import Answer, EpisodeResult, Mode
 
 Phase = Literal["evidence", "retention", "decision", "execution"]
-SLOT_NAMES = ("present", "x", "y", "z", "axis_x", "axis_y", "axis_z")
-"""Numbers of an object slot: whether it is visible, its position, its z axis (of a hand: the
-direction of its forearm).
-"""
 REACH = 1.5
 
 
@@ -129,6 +125,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         self.task.begin({name: poses[-1] for name, poses in self.script.objects.items()})
         self.step_index, self._over = 0, False
         self.decisions: list[int] = []
+        self.task.furnish(self.world, 0)
         self.world.pin()
         self._follow_script()
         return self._observation(), self._info(clamped=False)
@@ -230,9 +227,11 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             self.world.free()
         now = min(self.step_index, self.script.steps - 1)
         for name, track in self.script.hands.items():
-            self.world.place_hand(name, track[now])
+            self.world.place_scenery(name, track[now])
         for name, poses in self.script.objects.items():
             self.world.place(name, poses[now])
+        if deciding:
+            self.task.furnish(self.world, 1)
         self.world.refresh()
         if deciding:
             self.decisions.append(self.step_index)
@@ -246,6 +245,7 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             # from nearly to exactly the same scene: only memory can distinguish the decisions
             self.world.restore(self._start)
             self.decisions.append(self.step_index)
+            self.task.furnish(self.world, len(self.decisions))
 
     def _answer(self, z: Any) -> Answer:
         answers = self.task.possible
@@ -270,22 +270,29 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
         Rows of hidden objects are zero; so are those after the candidates of this episode that
         make up the number of slots.
         """
-        hidden, nothing = self.task.hidden(self.world), np.zeros(len(SLOT_NAMES))
-        slots = []
-        for group in (self.task.present, self.task.others):
+        task, world = self.task, self.world
+        hidden, slots = task.hidden(world), []
+        for group in (task.present, task.others):
             rows = [
-                nothing if name in hidden else _slot(self.world.pose(name), 2) for name in group
+                self._slot(None if name in hidden else world.pose(name), task.mark(world, name))
+                for name in group
             ]
             slots += sorted(rows, key=lambda row: row[2])
-        hands = [self.world.hand(name) for name in self.task.hands]
-        rows = [
-            _slot(pose, 0) if pose.position[0] < VISIBLE_X else np.zeros(len(SLOT_NAMES))
-            for pose in hands
-        ]
-        slots += sorted(rows, key=lambda row: row[2])
-        after = len(self.task.present)
-        slots[after:after] = [nothing] * (self._slot_count - len(slots))
+        slots += [self._slot(task.sign(name), task.mark(world, name)) for name in task.signs]
+        hands = [world.hand(name) for name in task.hands]
+        seen = [pose if pose.position[0] < VISIBLE_X else None for pose in hands]
+        unmarked = np.zeros(len(task.marks))
+        slots += sorted((self._slot(pose, unmarked, 0) for pose in seen), key=lambda row: row[2])
+        after = len(task.present)
+        slots[after:after] = [self._slot(None, unmarked)] * (self._slot_count - len(slots))
         return np.asarray(slots, np.float32)
+
+    def _slot(self, pose: Pose | None, mark: Array, axis: int = 2) -> Array:
+        """Return the row of an object with this axis of its own, or zeros for a hidden one."""
+        if pose is None:
+            return np.zeros(len(SLOT_NAMES) + len(mark))
+        position = np.clip(pose.position, -REACH, REACH)
+        return np.array([1.0, *position, *pose.rotation[:, axis], *mark])
 
     def _make_observation_space(self) -> gym.spaces.Dict:
         proprioception = gym.spaces.Box(
@@ -297,8 +304,9 @@ class CamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
             images = gym.spaces.Dict(dict.fromkeys(VIEWS, image))
             return gym.spaces.Dict({"images": images, "proprioception": proprioception})
         rows = (self._slot_count, 1)
-        low = np.tile(np.array([0, *[-REACH] * 3, *[-1.001] * 3], np.float32), rows)
-        high = np.tile(np.array([1, *[REACH] * 3, *[1.001] * 3], np.float32), rows)
+        marks = len(self.task.marks)
+        low = np.tile(np.array([0, *[-REACH] * 3, *[-1.001] * 3, *[0] * marks], np.float32), rows)
+        high = np.tile(np.array([1, *[REACH] * 3, *[1.001] * 3, *[1] * marks], np.float32), rows)
         return gym.spaces.Dict(
             {"objects": gym.spaces.Box(low, high), "proprioception": proprioception}
         )
@@ -351,10 +359,6 @@ def _check_slots(task: Task, asked: int | None) -> int:
             f"needs with these dials, got {asked!r}; give None for exactly as many"
         )
     return asked
-
-
-def _slot(pose: Pose, axis: int) -> npt.NDArray[np.float64]:
-    return np.array([1.0, *np.clip(pose.position, -REACH, REACH), *pose.rotation[:, axis]])
 
 
 def describe_answers(answers: tuple[Answer, ...]) -> str:

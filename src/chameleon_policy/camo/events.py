@@ -18,6 +18,7 @@ Kind = Literal[
     "wiped",  # the sponge was over enough of it
     "shaken",  # it was shaken over the bowl
     "added",  # shaken, back in its place, and the arm back at the decision pose
+    "returned",  # lifted, back in its place, and the arm back at the decision pose
     "timeout",  # the time for the execution is over
     "diverged",  # the simulation became unstable
 ]

@@ -84,6 +84,11 @@ def vary_grip(rng: np.random.Generator) -> Array:
     )
 
 
+def drawn_back(grip: Pose) -> Pose:
+    """Return the pose of a hand drawn back from a cup along the forearm."""
+    return grip.translated(*(0.11 * grip.rotation[:, 0] + (0, 0, 0.02)))
+
+
 @dataclass(frozen=True)
 class Script:
     """Poses before the decision: one per control step, for every hand and every moving object."""

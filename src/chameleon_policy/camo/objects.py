@@ -1,8 +1,9 @@
-"""The objects of the tasks: cups, a ball, plates, a sponge, shakers and a bowl.
+"""The objects of the tasks: cups, a ball, plates, a sponge, shakers, a bowl, blocks and cards.
 
 Every object is a free body named by its task. Its visible geoms (turned meshes without contacts)
 and its solid ones (a few invisible primitives) are separate: thin walls standing on a table would
-cost a hundred contacts.
+cost a hundred contacts. Blocks and cards are scenery: bodies without contacts that stay where the
+task puts them, so that they cannot change how the arm moves.
 """
 
 from __future__ import annotations
@@ -37,9 +38,33 @@ SPICES = ((0.95, 0.95, 0.96, 1), (0.20, 0.19, 0.19, 1), (0.77, 0.27, 0.12, 1))
 """Colours of salt, pepper and paprika, from left to right in the third view."""
 GLASS, LID = (0.66, 0.76, 0.80, 1), (0.55, 0.57, 0.60, 1)
 STONEWARE = (0.36, 0.47, 0.50, 1)
+CUP_WHITE, CUP_SHADE = (0.83, 0.83, 0.80, 1), (0.42, 0.42, 0.41, 1)
+PALETTE: dict[str, Colour] = {
+    "red": (0.84, 0.10, 0.10, 1),
+    "orange": (1.00, 0.50, 0.00, 1),
+    "yellow": (1.00, 0.92, 0.05, 1),
+    "green": (0.10, 0.55, 0.16, 1),
+    "cyan": (0.10, 0.80, 0.85, 1),
+    "blue": (0.10, 0.18, 0.80, 1),
+    "pink": (1.00, 0.45, 0.80, 1),
+    "black": (0.06, 0.06, 0.07, 1),
+}
+"""Colours of blocks and cards."""
+STAND, STAND_HEIGHT = (0.45, 0.31, 0.20, 1), 0.012
+BLOCK = (0.036, 0.036, 0.050)
+"""Length, width and height of a block; it fits under a cup."""
+CARD, CARD_TILT = (0.110, 0.085), -0.75
+"""Width and height of a card, and how far it leans back from the third camera (rad)."""
+UNDERGROUND = np.array([0.0, 0.0, -2.0])
+"""Place of scenery that is not in use: the floor hides it from every camera."""
 
 
-def add_cup(spec: mujoco.MjSpec, name: str) -> None:
+def add_cup(
+    spec: mujoco.MjSpec,
+    name: str,
+    outside: Colour = CUP_RED,
+    inside: Colour = (0.45, 0.14, 0.11, 1),
+) -> None:
     """Add an upside-down cup, whose origin is the centre of the rim.
 
     Its walls are hollow: a ball fits under it.
@@ -67,8 +92,8 @@ def add_cup(spec: mujoco.MjSpec, name: str) -> None:
             [(0, CUP_HEIGHT - 0.006), (CUP_TOP - 0.003, CUP_HEIGHT - 0.006), (CUP_RIM - 0.004, 0)],
         )
     body = _add_object(spec, name, 0.12, 0.045, (0.002, 0.002, 0.001))
-    _add_visible(body, "cup", CUP_RED)
-    _add_visible(body, "cup_inside", (0.45, 0.14, 0.11, 1))
+    _add_visible(body, "cup", outside)
+    _add_visible(body, "cup_inside", inside)
     # Hollow only where the ball is: thin walls would let strong fingers through.
     hollow, walls, wall = 0.055, 8, 0.004
     for angle in 2 * np.pi * np.arange(walls) / walls:
@@ -256,6 +281,36 @@ def add_bowl(spec: mujoco.MjSpec, name: str) -> None:
         )
         _add_solid(body, SPHERE, size=(0.01, 0, 0), pos=position)
     _stand_on_feet(body, 0.044, (0.004,), friction=0.8)
+
+
+def add_block(spec: mujoco.MjSpec, name: str, colour: Colour) -> None:
+    """Add a block as scenery; its origin is the centre of its bottom."""
+    body = spec.worldbody.add_body(name=name, mocap=True, pos=UNDERGROUND)
+    _add_scenery(body, BOX, size=np.array(BLOCK) / 2, pos=(0, 0, BLOCK[2] / 2), rgba=colour)
+
+
+def add_card(spec: mujoco.MjSpec, name: str, colour: Colour) -> None:
+    """Add a card as scenery; its origin is the middle of its lower edge."""
+    body = spec.worldbody.add_body(name=name, mocap=True, pos=UNDERGROUND)
+    width, height = CARD
+    tilt = (np.cos(CARD_TILT / 2), 0, np.sin(CARD_TILT / 2), 0)
+    middle = height / 2 * np.array([np.sin(CARD_TILT), 0, np.cos(CARD_TILT)])
+    _add_scenery(body, BOX, size=(0.002, width / 2, height / 2), pos=middle, quat=tilt, rgba=colour)
+
+
+def add_stand(spec: mujoco.MjSpec, x: float, y: float) -> None:
+    """Add a wooden stand for a card, which stays on the table."""
+    _add_scenery(
+        spec.worldbody,
+        BOX,
+        size=(0.012, CARD[0] / 2 + 0.008, STAND_HEIGHT / 2),
+        pos=(x, y, STAND_HEIGHT / 2),
+        rgba=STAND,
+    )
+
+
+def _add_scenery(body: mujoco.MjsBody, kind: int, **properties: object) -> None:
+    body.add_geom(type=kind, contype=0, conaffinity=0, mass=0, density=0, **properties)
 
 
 def _add_object(

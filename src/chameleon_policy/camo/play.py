@@ -143,7 +143,7 @@ def save_clip(moments: list[Moment], path: Path) -> None:
     encode_video(path, np.stack(images), Fraction(CONTROL_HZ))
 
 
-def save_sheet(moments: list[Moment], env: CamoEnv, path: Path, columns: int = 10) -> None:
+def save_sheet(moments: list[Moment], env: CamoEnv, path: Path) -> None:
     """Save a contact sheet: evidence, retention, every decision, execution."""
     answer = f"z = {env.z}" + "".join(
         f", {name.replace('_', ' ')} {number}" for name, number in env.difficulty.items()
@@ -151,7 +151,7 @@ def save_sheet(moments: list[Moment], env: CamoEnv, path: Path, columns: int = 1
     sheet = contact_sheet(
         [
             SheetColumn([moment.frames[view] for view in VIEWS], moment.phase, moment.clock)
-            for moment in _choose(moments, env.script.highlights, columns)
+            for moment in _choose(moments, env.script.highlights)
         ],
         f"{env.task.name}: {env.task.instruction}",
         subtitle=f"seed {env.seed}, {answer}",
@@ -160,11 +160,15 @@ def save_sheet(moments: list[Moment], env: CamoEnv, path: Path, columns: int = 1
     Image.fromarray(sheet).save(path)
 
 
-def _choose(moments: list[Moment], highlights: tuple[int, ...], columns: int) -> list[Moment]:
-    """Return moments of the evidence, the retention, every decision, and the execution after it."""
+def _choose(moments: list[Moment], highlights: tuple[int, ...]) -> list[Moment]:
+    """Return moments of the evidence, the retention, every decision, and the execution after it.
+
+    Ten of them, or thirteen if more than four show the evidence.
+    """
+    most, columns = (4, 10) if len(highlights) <= 4 else (6, 13)
     decisions = [moment.step for moment in moments if moment.phase == "decision"]
     retention = [moment.step for moment in moments if moment.phase == "retention"][:1]
-    evidence = _spread(list(highlights), min(len(highlights), 4))
+    evidence = _spread(list(highlights), min(len(highlights), most))
     ends = [*decisions[1:], moments[-1].step]
     free = columns - len(evidence) - len(retention) - len(decisions)
     shown = max(1, free // max(1, len(decisions)))  # moments after each decision

@@ -10,7 +10,7 @@ import numpy as np
 
 from chameleon_policy.camo.cameras import VIEWS
 from chameleon_policy.camo.controller import ACTION_NAMES
-from chameleon_policy.camo.env import SLOT_NAMES, CamoEnv
+from chameleon_policy.camo.env import CamoEnv
 from chameleon_policy.camo.experts import make_expert
 from chameleon_policy.camo.nuisance import Level
 from chameleon_policy.camo.settings import RECORDED, CamoSettings, without_object_slots
@@ -41,6 +41,7 @@ class Recording:
     nuisance: Level = "none"
     noise: float = 1.0
     difficulty: dict[str, Span] = field(default_factory=dict)
+    """The task's dials; those of its `practice` are added where they are not given."""
     object_slots: int | None = None
     """Rows of object slots; None: as many as the task has objects."""
 
@@ -56,6 +57,8 @@ class Recording:
             raise ValueError(f"episodes must be at least 1, got {self.episodes}")
         if not isinstance(self.noise, (int, float)) or not 0 <= self.noise <= LARGEST_NOISE:
             raise ValueError(f"noise must be between 0 and {LARGEST_NOISE}, got {self.noise!r}")
+        dials = {**task_named(self.task).practice, **self.difficulty}
+        object.__setattr__(self, "difficulty", dials)
         make_task(self.task, self.difficulty)
         if self.observation == "rgb" and self.image_size % 2:
             raise ValueError(
@@ -108,9 +111,9 @@ class Recording:
         if self.observation == "rgb":
             views = dict.fromkeys(VIEWS, (self.image_size, self.image_size))
         else:
-            count = self.object_slots or make_task(self.task, self.difficulty).slots
-            slots = range(count)
-            names = tuple(f"slot{slot}.{name}" for slot in slots for name in SLOT_NAMES)
+            task = make_task(self.task, self.difficulty)
+            slots = range(self.object_slots or task.slots)
+            names = tuple(f"slot{slot}.{name}" for slot in slots for name in task.slot_names)
             vectors["observation.environment_state"] = names
         return Schema(fps=CONTROL_HZ, robot_type="ur5e", views=views, vectors=vectors)
 

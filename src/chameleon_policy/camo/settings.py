@@ -13,7 +13,7 @@ import numpy as np
 from chameleon_policy.camo.cameras import VIEWS
 from chameleon_policy.camo.controller import ACTION_NAMES
 from chameleon_policy.camo.dataset_variants import CHOICES
-from chameleon_policy.camo.env import SLOT_NAMES, CamoEnv
+from chameleon_policy.camo.env import CamoEnv
 from chameleon_policy.camo.nuisance import Level
 from chameleon_policy.camo.play import save_clip, watch_actions
 from chameleon_policy.camo.scoring import Score
@@ -114,13 +114,14 @@ def observation_for(
         )
     kind: Kind = "told" if shows_answer else "policy"
     if spaces.objects is not None:
-        slots, (count, size) = make_task(task, difficulty).slots, spaces.objects
-        if spaces.views or count < slots or size != len(SLOT_NAMES):
+        known, (count, size) = make_task(task, difficulty), spaces.objects
+        numbers = len(known.slot_names)
+        if spaces.views or count < known.slots or size != numbers:
             raise ValueError(
-                f"{task} has {slots} object slots of {len(SLOT_NAMES)} numbers; this policy has "
+                f"{task} has {known.slots} object slots of {numbers} numbers; this policy has "
                 f"{count} of {size}: it was trained on another task, or with fewer objects"
             )
-        more = None if count == slots else count
+        more = None if count == known.slots else count
         return {"observation": "state", "object_slots": more, "kind": kind}
     return {"observation": "rgb", "image_size": _image_size(spaces.views), "kind": kind}
 

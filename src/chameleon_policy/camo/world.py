@@ -85,8 +85,8 @@ class World:
         self.data.qpos[address + 3 : address + 7] = quaternion(pose.rotation)
         self.data.qvel[dof : dof + 6] = 0.0
 
-    def place_hand(self, name: str, pose: Pose) -> None:
-        """Put a hand at a pose."""
+    def place_scenery(self, name: str, pose: Pose) -> None:
+        """Put a hand, or something else without contacts, at a pose."""
         index = int(self.model.body_mocapid[self.model.body(name).id])
         self.data.mocap_pos[index] = pose.position
         self.data.mocap_quat[index] = quaternion(pose.rotation)

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from chameleon_policy.camo import TASKS, CamoEnv, task_named
-from chameleon_policy.camo.env import SLOT_NAMES
 from chameleon_policy.camo.tasks import make_task
 from chameleon_policy.camo.world import CONTROL_HZ
 from chameleon_policy.seeds import evaluation_seed
@@ -30,7 +29,8 @@ def task_of(name: str | None) -> str:
 
 def slots_of(task: str, dials: Mapping[str, Any]) -> int:
     """Return the number of values in all object slots of a task with these dials."""
-    return make_task(task, dials).slots * len(SLOT_NAMES)
+    known = make_task(task, dials)
+    return known.slots * len(known.slot_names)
 
 
 class LeRobotCamoEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from chameleon_policy.camo.env import CamoEnv
 from chameleon_policy.camo.experts.clean_plate import CleanPlateExpert
 from chameleon_policy.camo.experts.expert import Demonstrated, Expert
+from chameleon_policy.camo.experts.pantry import PantryExpert
 from chameleon_policy.camo.experts.seasonings import SeasoningsExpert
 from chameleon_policy.camo.experts.shell_game import ShellGameExpert
 from chameleon_policy.camo.tasks import Answer
@@ -13,6 +14,7 @@ EXPERTS: dict[str, type[Expert]] = {
     "clean-plate": CleanPlateExpert,
     "shell-game": ShellGameExpert,
     "seasonings": SeasoningsExpert,
+    "pantry": PantryExpert,
 }
 
 

@@ -21,6 +21,10 @@ from chameleon_policy.camo.tasks import Answer
 from chameleon_policy.seeds import stream
 
 OPEN, CLOSED = 1.0, 0.0
+RETURNING = rotation_about((0, 0, 1), 0.5) @ DOWNWARD
+"""On the way back the tool is turned about the vertical: putting something back looks different
+from taking it, so that only the choice needs memory, not the manipulation.
+"""
 TURN = 0.22
 """Largest rotation in one control step (rad)."""
 NOISE_POSITION, NOISE_TURN, NOISE_MEMORY = 0.0045, 0.02, 0.6

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from chameleon_policy.camo.experts.expert import CLOSED, OPEN, Expert, Waypoint
+from chameleon_policy.camo.experts.expert import CLOSED, OPEN, RETURNING, Expert, Waypoint
 from chameleon_policy.camo.geometry import Pose, rotation_about
 from chameleon_policy.camo.robot import DECISION_POSE, DOWNWARD
 
 GRIP = 0.058
 TILTED = rotation_about((0, 1, 0), -0.4) @ DOWNWARD
-RETURNING = rotation_about((0, 0, 1), 0.5) @ DOWNWARD
-"""On the way back the tool is turned about the vertical: putting a shaker back looks different from
-taking it, so that only the choice needs memory, not the manipulation.
-"""
 OVER_BOWL, DIP = 0.20, 0.07
 
 

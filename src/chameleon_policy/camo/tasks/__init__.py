@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from chameleon_policy.camo.tasks.clean_plate import CleanPlate
+from chameleon_policy.camo.tasks.pantry import Pantry
 from chameleon_policy.camo.tasks.seasonings import Seasonings
 from chameleon_policy.camo.tasks.shell_game import ShellGame
 from chameleon_policy.camo.tasks.task import Span, Task
 from chameleon_policy.suite import Answer
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (CleanPlate, ShellGame, Seasonings)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (CleanPlate, ShellGame, Seasonings, Pantry)
+}
 
 
 def task_named(name: str) -> type[Task]:

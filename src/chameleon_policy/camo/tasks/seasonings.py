@@ -13,12 +13,19 @@ import mujoco
 import numpy as np
 
 from chameleon_policy.camo.events import Event, happened, names
-from chameleon_policy.camo.geometry import Pose, rotation_vector
+from chameleon_policy.camo.geometry import Pose
 from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Script, add_hand, vary_grip
 from chameleon_policy.camo.objects import BOWL_RADIUS, SHAKER_HEIGHT, SPICES, add_bowl, add_shaker
-from chameleon_policy.camo.robot import DECISION_POSE
 from chameleon_policy.camo.scoring import Verdict
-from chameleon_policy.camo.tasks.task import Span, Task, check_span, failure, in_a_row, standing
+from chameleon_policy.camo.tasks.task import (
+    Span,
+    Task,
+    arm_is_back,
+    check_span,
+    failure,
+    in_a_row,
+    standing,
+)
 from chameleon_policy.camo.world import World
 from chameleon_policy.suite import Answer
 
@@ -30,8 +37,6 @@ AT_HOME = 0.035
 """A shaker is back when it stands this close (m) to its home ..."""
 UPRIGHT = 0.2
 """... and is tilted by less than this (rad)."""
-RETURNED = (0.035, 0.25, 0.7)
-"""The arm is back within these: position (m), rotation (rad), gripper at least this open."""
 GRIP = SHAKER_HEIGHT * 0.5
 
 
@@ -125,7 +130,7 @@ class Seasonings(Task):
             elif not held and shaker == self._held:
                 self._held = ""  # it stands at home: the next pick counts its strokes anew
             at_home &= not held and away <= AT_HOME and world.tilt(shaker) < UPRIGHT
-        if self._shaken and at_home and self._arm_is_back(world):
+        if self._shaken and at_home and arm_is_back(world):
             self.append("added", self._shaken)
             self._held = self._shaken = ""
             self.forget("touched", "raised", "lowered", "shaken")
@@ -152,12 +157,6 @@ class Seasonings(Task):
         if self._strokes >= STROKES and not self._shaken:
             self._shaken = shaker
             self.note("shaken", shaker)
-
-    def _arm_is_back(self, world: World) -> bool:
-        tool = world.tool()
-        near = np.linalg.norm(tool.position - DECISION_POSE.position) < RETURNED[0]
-        turned = np.linalg.norm(rotation_vector(tool.rotation @ DECISION_POSE.rotation.T))
-        return bool(near and turned < RETURNED[1] and world.gripper() > RETURNED[2])
 
     def finished(self, step: int) -> bool:
         """Return true after the last addition, or when something is spoilt for good."""

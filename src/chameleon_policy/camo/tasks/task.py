@@ -15,8 +15,9 @@ import mujoco
 import numpy as np
 
 from chameleon_policy.camo.events import Event, Kind, happened, names
-from chameleon_policy.camo.geometry import Pose
+from chameleon_policy.camo.geometry import Array, Pose, rotation_vector
 from chameleon_policy.camo.hand import AWAY, UPRIGHT_GRIP, Choreography, Script
+from chameleon_policy.camo.robot import DECISION_POSE
 from chameleon_policy.camo.scoring import Summary, Verdict, summarise
 from chameleon_policy.camo.world import World
 from chameleon_policy.seeds import stream
@@ -25,10 +26,17 @@ from chameleon_policy.suite import Answer, EpisodeResult
 Span = int | tuple[int, int]
 """A number, or a range (both ends included) from which every episode draws one."""
 
+SLOT_NAMES = ("present", "x", "y", "z", "axis_x", "axis_y", "axis_z")
+"""Numbers of an object slot: whether it is visible, its position, its z axis (of a hand: the
+direction of its forearm).
+"""
 RAISED, GROUNDED, TOPPLED = 0.03, 0.012, 0.7
 """Height above home (m) from which an object counts as raised, height below which it stands again,
 and tilt (rad) from which it has fallen over.
 """
+
+RETURNED = (0.035, 0.25, 0.7)
+"""The arm is back within these: position (m), rotation (rad), gripper at least this open."""
 
 PARKED = np.array([-1.5, 0.0, 0.0])
 """Where the first candidate stands that an episode does not use: behind the wall. No camera sees it
@@ -67,6 +75,10 @@ class Task(ABC):
     """Objects to choose from, from left to right at the beginning."""
     others: ClassVar[tuple[str, ...]]
     hands: ClassVar[tuple[str, ...]]
+    signs: ClassVar[tuple[str, ...]] = ()
+    """Scenery that has an object slot, such as the card that asks."""
+    marks: ClassVar[tuple[str, ...]] = ()
+    """Numbers of an object slot beyond its pose, such as colours."""
     steps_per_choice: ClassVar[int]
     """Limit of control steps for each choice."""
     choosing: ClassVar[Kind] = "raised"
@@ -75,6 +87,8 @@ class Task(ABC):
     """Difficulty: each dial, a keyword argument of the constructor, and its default range. An
     episode's draw is in `difficulty`.
     """
+    practice: ClassVar[dict[str, tuple[int, int]]] = {}
+    """Dials of demonstrations that differ from the default."""
 
     def __init__(self, **deciding: tuple[int, int]) -> None:
         self._deciding = deciding
@@ -139,8 +153,13 @@ class Task(ABC):
 
     @property
     def slots(self) -> int:
-        """The number of object slots: objects and hands."""
-        return len(self.objects) + len(self.hands)
+        """The number of object slots: objects, signs and hands."""
+        return len(self.objects) + len(self.signs) + len(self.hands)
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """Names of the numbers of an object slot."""
+        return (*SLOT_NAMES, *self.marks)
 
     @property
     def varied(self) -> dict[str, int]:
@@ -180,6 +199,17 @@ class Task(ABC):
 
         Its length and the final poses of the objects must not depend on z.
         """
+
+    def furnish(self, world: World, decisions: int) -> None:  # noqa: B027 (most tasks have none)
+        """Place the scenery: at the beginning, and anew at every decision, counted from 1."""
+
+    def sign(self, name: str) -> Pose | None:
+        """Return the pose of a sign; None while it is not there."""
+        return None
+
+    def mark(self, world: World, name: str) -> Array:
+        """Return the `marks` of an object or a sign."""
+        return np.zeros(len(self.marks))
 
     @abstractmethod
     def watch(self, world: World) -> None:
@@ -272,6 +302,14 @@ class Task(ABC):
         """Return a choreography with hands away and objects at home."""
         hands = {name: Pose(AWAY, UPRIGHT_GRIP) for name in self.hands}
         return Choreography(hands, {name: homes[name] for name in self.objects})
+
+
+def arm_is_back(world: World) -> bool:
+    """Return whether the arm is near the decision pose with its gripper open."""
+    tool = world.tool()
+    near = np.linalg.norm(tool.position - DECISION_POSE.position) < RETURNED[0]
+    turned = np.linalg.norm(rotation_vector(tool.rotation @ DECISION_POSE.rotation.T))
+    return bool(near and turned < RETURNED[1] and world.gripper() > RETURNED[2])
 
 
 def standing(x: float, y: float) -> Pose:

@@ -35,7 +35,7 @@ from chameleon_policy.suite import DEFAULT_SUITE, Suite, suite_named
 PAPER_TITLE = "Table 1 of the paper"
 FACTS = (Heading("Method"), Heading("Parameters, M"), Heading("Seeds"))
 AVERAGED = ("dsr", "msr", "sr")
-AGAINST = ("SR, points", "95 %, seeds included", "p")
+AGAINST = ("SR, points", "95 % over seeds", "p")
 BASELINES = SECTIONS["Matched imitation baselines"]
 """Methods that must be able to act when the answer is given, before anything can be said of their
 memory.
