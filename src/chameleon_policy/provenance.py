@@ -63,6 +63,17 @@ def git_revision() -> str:
 
 def write_result(path: Path, result: dict[str, Any], command: str, seeds: Sequence[int]) -> None:
     """Write `result` with its provenance to `path`."""
+    _write(path, {"result": result}, command, seeds)
+
+
+def write_rows(
+    path: Path, rows: Sequence[dict[str, Any]], command: str, seeds: Sequence[int]
+) -> None:
+    """Write `rows`, one for each experiment, with their provenance to `path`."""
+    _write(path, {"rows": list(rows)}, command, seeds)
+
+
+def _write(path: Path, content: dict[str, Any], command: str, seeds: Sequence[int]) -> None:
     document = {
         "command": command,
         "seeds": list(seeds),
@@ -70,7 +81,7 @@ def write_result(path: Path, result: dict[str, Any], command: str, seeds: Sequen
         "software": software(),
         "git_revision": git_revision(),
         "duration_s": round(time.time() - PROCESS_START, 1),
-        "result": result,
+        **content,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
