@@ -5,7 +5,8 @@ Run each as `python -m benchmarks.NAME`. Result files name these commands, so no
 - Speed: `performance`, `camo`, `training`, `serving`, `robot_loop`, `exporting`; `floor` and
   `small_cards` count the operations and the memory that the hardware needs.
 - Studies: `initialisation`, `half_lives`, `delayed_question`, `which_memory`, `delay_study`,
-  `curves` (methods against a dial), `brief_working_state`, `told_answer`, `euler_steps`.
+  `curves` (methods against a dial), `annotated_decisions`, `brief_working_state`, `told_answer`,
+  `euler_steps`.
 - Results: `camo_scores` publishes scores, `parameters` counts parameters, `lerobot_scores` compares
   two evaluations, `same_numbers` two revisions, `tables` writes the tables of the documents.
 - Peers: `transformers_peer`, `mamba_peer`, `lerobot_peer`, `lerobot_server_peer` run other people's

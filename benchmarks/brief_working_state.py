@@ -92,7 +92,16 @@ def main(
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(side_by_side, mp_context=multiprocessing.get_context("spawn")) as pool:
         for future in as_completed(
-            [pool.submit(train_and_score, method, steps, seeds, runs) for method in KINDS]
+            [
+                pool.submit(
+                    train_and_score,
+                    method,
+                    {"steps": steps},
+                    seeds,
+                    runs / f"{method}-{steps}steps",
+                )
+                for method in KINDS
+            ]
         ):
             rows.append(future.result())
             rates = (
@@ -108,13 +117,14 @@ def main(
             )
 
 
-def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> dict[str, Any]:
-    """Train a policy on one core and return its row of scores."""
+def train_and_score(
+    method: str, training: dict[str, Any], seeds: list[int], run: Path
+) -> dict[str, Any]:
+    """Train a policy on one core, with these settings, and return its row of scores."""
     torch.set_num_threads(1)
     METHODS.update(KINDS)  # so that the trainer and the loader know them, in this process
-    run = runs / f"{method}-{steps}steps"
     config = RECIPES["camo-state"].run(
-        data=(DATA,), training={"steps": steps}, method=method, preset="nano"
+        data=(DATA,), training=training, method=method, preset="nano"
     )
     with suppress(AlreadyTrainedError):
         train(config, run, device="cpu", workers=1)
@@ -126,7 +136,7 @@ def train_and_score(method: str, steps: int, seeds: list[int], runs: Path) -> di
         "task": TASK,
         "preset": "nano",
         "observation": "state",
-        "steps": steps,
+        **training,
         "episodes": len(seeds),
         **evaluation.summary.as_dict(),
         "answers": words(each.z for each in played),

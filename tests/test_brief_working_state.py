@@ -56,7 +56,7 @@ def test_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Recording(task="clean-plate", episodes=6, observation="state"), tmp_path / "data", workers=1
     )
     monkeypatch.setattr(brief_working_state, "DATA", tmp_path / "data")
-    row = train_and_score("brief-similarity", 1, [FIRST_SEED], tmp_path)
+    row = train_and_score("brief-similarity", {"steps": 1}, [FIRST_SEED], tmp_path / "run")
     assert (row["method"], row["steps"], row["episodes"]) == ("brief-similarity", 1, 1)
     assert row["msr"]["count"] == 1
     assert len(row["answers"].split(" ")) == len(row["choices"].split(" ")) == 1

@@ -209,13 +209,13 @@ class TestAnswerShown:
         assert training.returncode == REFUSED
         assert "need: pip install 'chameleon-policy[camo]'" in plain(training.stderr)
 
-    def test_another_pace_needs_decisions(self, tmp_path: Path) -> None:
+    def test_another_pace_needs_robots_that_wait(self, tmp_path: Path) -> None:
         path = write_demonstrations(tmp_path / "demos.hdf5", make_episodes([5, 6]))
         options = ["--preset", "nano", "--device", "cpu", "--steps", 1, "--batch", 2]
         options += ["--uneven-pace", 0.2]
         training = chameleon_here("train", path, "--out", tmp_path / "run", *options)
         assert training.returncode == REFUSED
-        assert "do not say where one is" in plain(training.stderr)
+        assert "begins with a robot that waits" in plain(training.stderr)
 
 
 class TestJoined:

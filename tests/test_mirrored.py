@@ -31,6 +31,7 @@ def test_flipped_pictures_are_pictures_of_the_mirrored_scene(task: str) -> None:
     poses = {name: env.world.pose(name) for name in names}
     for name, pose in poses.items():
         env.world.place(name, Pose(MIRROR @ pose.position, MIRROR @ pose.rotation @ MIRROR))
+    env.task.furnish(env.world, 0)  # blocks follow their cups
     env.world.refresh()
     after = env.frames()
     env.close()

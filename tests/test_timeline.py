@@ -14,6 +14,7 @@ from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.sampling import (
     DECIDING,
     RESTING,
+    first_wait,
     pace_generator,
     recorded_timeline,
     varied_timeline,
@@ -26,7 +27,7 @@ LENGTH, DECISIONS = 40, (25, 33)
 
 def drawn(uneven: float, longer: int, count: int = 300):
     return [
-        varied_timeline(0, LENGTH, DECISIONS, np.random.default_rng(n), uneven, longer)
+        varied_timeline(0, LENGTH, DECISIONS[0], np.random.default_rng(n), uneven, longer)
         for n in range(count)
     ]
 
@@ -53,17 +54,54 @@ def test_the_wait_becomes_longer() -> None:
 def test_without_variation_or_decision_nothing_changes() -> None:
     for timeline in (
         *drawn(0.0, 0, 3),
-        varied_timeline(0, LENGTH, (), np.random.default_rng(0), 0.5, 9),
+        varied_timeline(0, LENGTH, 0, np.random.default_rng(0), 0.5, 9),
     ):
         np.testing.assert_array_equal(timeline.steps, np.arange(LENGTH))
         np.testing.assert_array_equal(timeline.kind_steps, np.arange(LENGTH))
 
 
+def test_the_wait_ends_when_the_actions_change() -> None:
+    (plain,) = make_episodes([20])
+    actions = np.zeros((20, 2), np.float32)
+    actions[12:, 1] = np.linspace(0.1, 1, 8)
+    episode = EpisodeArrays(**{**vars(plain), "actions": actions, "decision_steps": (9,)})
+    span = np.ptp(actions, axis=0)
+    assert first_wait(episode, span) == 12 and first_wait(episode, span, annotated=True) == 9
+    unmarked = EpisodeArrays(**{**vars(episode), "decision_steps": ()})
+    assert first_wait(unmarked, span, annotated=True) == 0
+    still = EpisodeArrays(**{**vars(episode), "actions": np.zeros((20, 2), np.float32)})
+    assert first_wait(still, span) == 0, "who never sets off does not wait for anything"
+    moving = EpisodeArrays(**{**vars(episode), "actions": actions[11:]})
+    assert first_wait(moving, span) == 0, "who sets off at once does not wait"
+    drift = np.linspace(0, 0.1, 20, dtype=np.float32)[:, None] * np.ones(2, np.float32)
+    drifting = EpisodeArrays(**{**vars(episode), "actions": drift})
+    assert first_wait(drifting, np.ones(2)) == 0, "less than a fiftieth of the span in a step"
+
+
+def test_camos_actions_tell_when_its_decisions_are() -> None:
+    """A demonstration's clean actions change at t_d, or at the step after it."""
+    pytest.importorskip("mujoco")
+    from chameleon_policy.camo import TASKS
+    from chameleon_policy.camo.recording import Recording
+
+    for task in TASKS:
+        recording = Recording(task=task, observation="state", episodes=4)
+        env = recording.make_env()
+        for index in range(4):
+            played = recording.demonstrate(env, index, 100 + index)
+            zeros = np.zeros((len(played.actions), 1), np.float32)
+            episode = EpisodeArrays(
+                state=zeros, actions=played.actions, images={}, objects=None, instruction=""
+            )
+            found = first_wait(episode, np.ptp(played.actions, axis=0))
+            assert found - played.annotation["decision_steps"][0] in (0, 1)
+
+
 def test_batches_show_observations_actions_and_kinds_of_the_same_steps() -> None:
     (plain,) = make_episodes([LENGTH])
     episode = EpisodeArrays(**{**vars(plain), "decision_steps": DECISIONS})
-    store = EpisodeStore([episode], FEATURES, statistics_of([episode]))
-    timeline = varied_timeline(0, LENGTH, DECISIONS, np.random.default_rng(1), 0.3, 6)
+    store = EpisodeStore([episode], FEATURES, statistics_of([episode]), annotated_decisions=True)
+    timeline = varied_timeline(0, LENGTH, DECISIONS[0], np.random.default_rng(1), 0.3, 6)
     batch = store.batch([timeline], emphasis=(0.0, 1.0, 2.0))
     time = len(timeline)
     assert int(batch.valid.sum()) == time != LENGTH
@@ -99,7 +137,8 @@ def test_the_pace_follows_from_seed_step_and_index() -> None:
 def test_the_feeder_draws_anew_for_every_step() -> None:
     (plain,) = make_episodes([20])
     episode = EpisodeArrays(**{**vars(plain), "decision_steps": (15,)})
-    store = EpisodeStore([episode], FEATURES, statistics_of([episode]))
+    store = EpisodeStore([episode], FEATURES, statistics_of([episode]), annotated_decisions=True)
+    assert store.waits == [15]
 
     def shown(step: int, **options: float) -> torch.Tensor:
         config = TrainingConfig(steps=99, batch=1, **options)  # type: ignore[arg-type]

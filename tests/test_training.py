@@ -41,9 +41,11 @@ from training_data import FEATURES, make_episodes
 LENGTHS = [5, 9, 3, 7]
 
 
-def make_store(episodes: list[EpisodeArrays] | None = None) -> EpisodeStore:
+def make_store(
+    episodes: list[EpisodeArrays] | None = None, *, annotated: bool = False
+) -> EpisodeStore:
     episodes = episodes or make_episodes(LENGTHS)
-    return EpisodeStore(episodes, FEATURES, statistics_of(episodes))
+    return EpisodeStore(episodes, FEATURES, statistics_of(episodes), annotated_decisions=annotated)
 
 
 class RecordingPolicy(nn.Module):
@@ -223,14 +225,14 @@ class TestStatistics:
 
 
 class TestStepKinds:
-    def test_camo_annotates_decisions(self) -> None:
+    def test_a_recording_of_camo_annotates_its_decisions(self) -> None:
         marked = EpisodeArrays(**{**vars(make_episodes([14])[0]), "decision_steps": (8,)})
         assert (
-            step_kinds(marked, 4, np.ones(2)).tolist()
+            step_kinds(marked, 4, np.ones(2), annotated=True).tolist()
             == [RESTING] * 5 + [DECIDING] * 4 + [MOVING] * 5
         )
 
-    def test_in_other_data_a_resting_robot_sets_off(self) -> None:
+    def test_a_resting_robot_sets_off(self) -> None:
         actions = np.zeros((20, 2), np.float32)
         actions[12:, 0] = np.linspace(0.1, 1, 8)
         zeros = np.zeros((20, 1), np.float32)
@@ -244,7 +246,7 @@ class TestStepKinds:
     def test_emphasis_follows_the_kinds(self) -> None:
         marked = EpisodeArrays(**{**vars(make_episodes([9])[0]), "decision_steps": (6,)})
         config = TrainingConfig(steps=1, rest_emphasis=0.25, decision_emphasis=3.0)
-        batch = make_store([marked]).batch([0], emphasis=config.emphasis)
+        batch = make_store([marked], annotated=True).batch([0], emphasis=config.emphasis)
         assert batch.emphasis is not None
         assert batch.emphasis.tolist() == [[0.25] * 3 + [3.0] * 4 + [1.0] * 2]
         assert TrainingConfig(steps=1).emphasis is None
@@ -253,7 +255,7 @@ class TestStepKinds:
         episodes = [
             EpisodeArrays(**{**vars(e), "decision_steps": (4,)}) for e in make_episodes([9, 9, 9])
         ]
-        store = make_store(episodes)
+        store = make_store(episodes, annotated=True)
         torch.manual_seed(0)
         policy = ChameleonPolicy(nano(), FEATURES).eval()
         batch = store.batch([0, 1, 2])

@@ -72,15 +72,18 @@ class TrainingConfig:
     to one at which the robot moves (needs --action-steps)."""
     rest_emphasis: float = 1.0
     """The same weight for time steps at which the robot rests."""
+    annotated_decisions: bool = False
+    """Take the moments of decision from the annotations of a recording of Camo, instead of finding
+    them in the actions: where the robot rests and then sets off."""
     equal_frames: bool = False
     """Show about equally many frames of every task (instruction): episodes of tasks with few frames
     occur several times in a pass."""
     uneven_pace: float = 0.0
-    """Probability that a time step before the first decision is left out, and that it is shown
-    twice, drawn anew each time (recordings of Camo)."""
+    """Probability that a time step before the robot first sets off is left out, and that it is
+    shown twice, drawn anew each time."""
     longer_retention: int = 0
-    """Largest number of time steps by which the wait before the first decision is extended, drawn
-    anew each time (recordings of Camo)."""
+    """Largest number of time steps by which the wait before the robot first sets off is extended,
+    drawn anew each time."""
     mirror: bool = False
     """Mirror half of the episodes, drawn anew each time (recordings of Camo with pictures)."""
     tint: float = 0.0

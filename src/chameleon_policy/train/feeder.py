@@ -154,7 +154,7 @@ class Feeder:
         return varied_timeline(
             episode,
             length,
-            self._store.decisions[episode].steps,
+            self._store.waits[episode],
             pace_generator(config.seed, step, index),
             config.uneven_pace,
             config.longer_retention,

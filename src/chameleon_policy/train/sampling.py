@@ -128,59 +128,84 @@ def recorded_timeline(episode: int, length: int) -> Timeline:
 def varied_timeline(
     episode: int,
     length: int,
-    decisions: Sequence[int],
+    wait: int,
     rng: np.random.Generator,
     uneven_pace: float,
     longer_retention: int,
 ) -> Timeline:
-    """Draw a timeline whose pace before the first decision differs from the recorded one.
+    """Draw a timeline whose pace during the first `wait` time steps differs from the recorded one.
 
-    Until then the robot only waits, so its observations may pass at any pace: leaving out some time
+    As long as the robot only waits, its observations may pass at any pace: leaving out some time
     steps and repeating others makes a new episode with the same answer. Without such variation, a
     policy memorises a small dataset. Observations and actions stay together, and nothing changes
-    from the decision on.
+    afterwards.
 
-    Each time step before the first decision is left out with the probability `uneven_pace` and
-    shown twice with the same probability. The last one, in which the hands have left, is shown up
-    to `longer_retention` times more.
+    Each of these time steps is left out with the probability `uneven_pace` and shown twice with the
+    same probability. The last one, in which the hands have left, is shown up to `longer_retention`
+    times more.
     """
-    if not decisions or decisions[0] == 0:
+    if not wait:
         return recorded_timeline(episode, length)
-    decision = decisions[0]
-    times = rng.choice(3, size=decision, p=[uneven_pace, 1 - 2 * uneven_pace, uneven_pace])
-    times[[0, -1]] = 1  # the first observation, and the one just before the decision, always remain
+    times = rng.choice(3, size=wait, p=[uneven_pace, 1 - 2 * uneven_pace, uneven_pace])
+    times[[0, -1]] = 1  # the first observation, and the last of the wait, always remain
     times[-1] += rng.integers(longer_retention + 1)
-    before = np.repeat(np.arange(decision), times)
-    after = np.arange(decision, length)
-    kinds = np.maximum(np.arange(len(before)) + decision - len(before), 0)
+    before = np.repeat(np.arange(wait), times)
+    after = np.arange(wait, length)
+    kinds = np.maximum(np.arange(len(before)) + wait - len(before), 0)
     return Timeline(episode, np.concatenate([before, after]), np.concatenate([kinds, after]))
 
 
+def first_wait(
+    episode: EpisodeArrays, span: npt.NDArray[np.floating], *, annotated: bool = False
+) -> int:
+    """Return the number of time steps before the first decision: until the robot sets off.
+
+    With `annotated` it is what the dataset says, 0 if it says nothing. Otherwise the actions tell:
+    the robot waits until one changes. A robot that moves at once, or never, waits for nothing.
+    """
+    if annotated:
+        return episode.decision_steps[0] if episode.decision_steps else 0
+    (moving,) = np.nonzero(_changes(episode.actions, span) > STILL)
+    return int(moving[0]) if moving.size and moving[0] > 1 else 0
+
+
 def step_kinds(
-    episode: EpisodeArrays, horizon: int, span: npt.NDArray[np.floating]
+    episode: EpisodeArrays,
+    horizon: int,
+    span: npt.NDArray[np.floating],
+    *,
+    annotated: bool = False,
 ) -> npt.NDArray[np.int8]:
     """Return the kind of every time step (T): the robot moves, rests, or is about to decide.
 
-    At deciding steps the right action needs memory. A Camo recording says where
-    its decisions are. In other data a robot decides where it rests and sets off within the horizon.
-    Only absolute actions (poses, joint positions) show this: for velocities or deltas these kinds,
-    and `decision_loss` with them, mean little.
+    At deciding steps the right action needs memory. A robot decides where it rests and sets off
+    within the horizon. Only absolute actions (poses, joint positions) show this: for velocities or
+    deltas these kinds, and `decision_loss` with them, mean little.
 
     Args:
         episode: The episode.
         horizon: Actions in a chunk.
         span: Typical range of each dimension of the action (A).
+        annotated: Believe the decisions that the dataset annotates, as a recording of Camo does,
+            instead of the actions.
     """
     kinds = np.full(episode.length, MOVING, np.int8)
-    if episode.decision_steps:
+    if annotated and episode.decision_steps:
         kinds[: episode.decision_steps[0]] = RESTING
         for decision in episode.decision_steps:
             kinds[max(0, decision - horizon + 1) : decision + 1] = DECIDING
         return kinds
     actions = episode.actions / np.maximum(span, 1e-6)
-    change = np.abs(np.diff(actions, axis=0, prepend=actions[:1])).max(axis=1)
-    for step in range(episode.length):
-        if change[step] <= STILL:
-            sets_off = np.abs(actions[step : step + horizon] - actions[step]).max() > MOVED
-            kinds[step] = DECIDING if sets_off else RESTING
+    for step in np.flatnonzero(_changes(episode.actions, span) <= STILL):
+        sets_off = np.abs(actions[step : step + horizon] - actions[step]).max() > MOVED
+        kinds[step] = DECIDING if sets_off else RESTING
     return kinds
+
+
+def _changes(
+    actions: npt.NDArray[np.float32], span: npt.NDArray[np.floating]
+) -> npt.NDArray[np.floating]:
+    """Return the largest change of any dimension since the step before, in shares of its span."""
+    shares = actions / np.maximum(span, 1e-6)
+    changes: npt.NDArray[np.floating] = np.abs(np.diff(shares, axis=0, prepend=shares[:1])).max(1)
+    return changes

@@ -32,6 +32,7 @@ from chameleon_policy.train.sampling import (
     Steps,
     Timeline,
     balanced_pass,
+    first_wait,
     recorded_timeline,
     step_kinds,
 )
@@ -126,6 +127,7 @@ class EpisodeStore:
         encoder: InstructionEncoder | None = None,
         resident: bool | None = None,
         multiple: int = 1,
+        annotated_decisions: bool = False,
     ) -> None:
         """Join the episodes.
 
@@ -137,6 +139,8 @@ class EpisodeStore:
             encoder: Encoder of the instructions, if the policy reads them.
             resident: Whether to keep the episodes on a GPU; if they fit by default.
             multiple: Multiple of time steps to pad batches to (`padded_length`).
+            annotated_decisions: Whether training knows the decisions from annotations, instead of
+                finding them in the actions.
         """
         if not episodes:
             raise ValueError("expected at least one episode to train on, got none")
@@ -150,7 +154,14 @@ class EpisodeStore:
 
         assert statistics.action is not None
         span = np.subtract(statistics.action.high, statistics.action.low)
-        kinds = [step_kinds(episode, features.horizon, span) for episode in episodes]
+        kinds = [
+            step_kinds(episode, features.horizon, span, annotated=annotated_decisions)
+            for episode in episodes
+        ]
+        self.waits = [
+            first_wait(episode, span, annotated=annotated_decisions) for episode in episodes
+        ]
+        """Time steps before the first decision of every episode."""
         self.any_deciding = any((kind == DECIDING).any() for kind in kinds)
         observation = _joined_observations(episodes, features)
         actions, kind = _joined([episode.actions for episode in episodes]), _joined(kinds)

@@ -160,11 +160,10 @@ def _check_augmentation(training: TrainingConfig, episodes: Episodes) -> None:
             f"--tint and --warp change pictures, and {episodes.source} has none; set both to 0"
         )
     decisions = (episodes.decisions(index)[0] for index in range(len(episodes)))
-    if training.varies_pace and not any(decisions):
+    if training.annotated_decisions and not any(decisions):
         raise ValueError(
-            "--uneven-pace and --longer-retention change what comes before a decision, and the "
-            "data do not say where one is (recordings of Camo do); leave them out, or set both to "
-            "0 with a recipe"
+            f"--annotated-decisions: {episodes.source} does not say where its decisions are "
+            "(recordings of Camo do); leave it out, so that the actions tell"
         )
 
 
@@ -197,9 +196,16 @@ def _build(
             device=device,
             encoder=encoder,
             multiple=LENGTH_MULTIPLE if training.uses_graphs and device.type == "cuda" else 1,
+            annotated_decisions=training.annotated_decisions,
         )
 
     store = store_of(arrays)
+    if training.varies_pace and not any(store.waits):
+        raise ValueError(
+            "--uneven-pace and --longer-retention change how long a robot waits before it first "
+            f"sets off, and no episode of {episodes.source} begins with a robot that waits; leave "
+            "them out, or set both to 0 with a recipe"
+        )
     watches = [watch(policy)] if watch is not None else []
     if config.held_out and first:
         held_out = _open(config, config.held_out)

@@ -54,7 +54,7 @@ SPACING, ROWS = 0.070, (0.51, 0.62)
 """Distance (m) between neighbours across the table, and of the two rows from the robot: cups
 stand in them by turns, so that fingers fit between them.
 """
-STAND = (0.40, -0.28)
+STAND = (0.39, 0.0)
 CARD_POSE = Pose(np.array([*STAND, STAND_HEIGHT]), np.eye(3))
 LIFT = 0.10
 """A cup counts as lifted from this height on (m)."""
