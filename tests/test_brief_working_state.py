@@ -60,4 +60,4 @@ def test_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (row["method"], row["steps"], row["episodes"]) == ("brief-similarity", 1, 1)
     assert row["msr"]["count"] == 1
     assert len(row["answers"].split(" ")) == len(row["choices"].split(" ")) == 1
-    assert (tmp_path / "brief-similarity-1steps" / "policy" / "config.json").exists()
+    assert (tmp_path / "run/policy" / "config.json").exists()

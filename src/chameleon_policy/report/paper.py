@@ -84,8 +84,8 @@ NAMES = {
     "no-memory": "w/o memory",
     "similarity": "similarity retrieval",
     "vanilla-mamba": "vanilla Mamba",
-    "constant-index": "w/o control index: constant c_t",
-    "undirected": "w/o control index: constant question",
+    "constant-index": "constant control index",
+    "undirected": "undirected recall",
     "no-jepa": "w/o Control-JEPA",
     "brief": "w/o lasting working state",
 }
