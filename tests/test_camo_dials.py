@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -124,6 +126,8 @@ def test_only_a_given_number_of_slots_is_written() -> None:
         assert len(names) == 7 * (recording.object_slots or 6)
         assert settings.as_dict()["object_slots"] == 8  # type: ignore[index]
         assert "object_slots" not in camo.recorded_settings(written, spaces(6)).as_dict()
+    with pytest.raises(ValueError, match="object_slots = 8 is for recordings of object slots"):
+        Recording(task="shell-game", object_slots=8)
 
 
 @pytest.mark.parametrize(
@@ -225,6 +229,15 @@ def test_only_three_candidates_can_be_told(tmp_path: Path) -> None:
     data = open_episodes(record(recording, tmp_path / "data"))
     with pytest.raises(ValueError, match="answers up to 3, and only 0 to 2 can be told"):
         AnswerShownEpisodes(data)
+
+
+def test_a_recording_goes_on_only_with_as_many_slots(tmp_path: Path) -> None:
+    begun = Recording(task="clean-plate", observation="state", episodes=1, object_slots=9)
+    folder = tmp_path / "data/camo"
+    folder.mkdir(parents=True)
+    (folder / "recording.json").write_text(json.dumps(begun.as_dict()))
+    with pytest.raises(FileExistsError, match="object_slots: 9 then, None now"):
+        record(replace(begun, object_slots=None), tmp_path / "data")
 
 
 def test_probes_refuse_a_range(tmp_path: Path) -> None:
