@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,29 @@ from chameleon_policy.camo.robot import DECISION_POSE
 TASK_NAMES = tuple(TASKS)
 WAIT = pose_to_action(DECISION_POSE, 1.0)
 """The action that holds the decision pose."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task with some of its dials set."""
+
+    name: str
+    dials: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *(f"{dial}={value}" for dial, value in self.dials.items())])
+
+    def env(self, **options: Any) -> CamoEnv:
+        """Return a new environment."""
+        return CamoEnv(self.name, **options, **self.dials)
+
+
+CASES = (
+    *map(Case, TASK_NAMES),
+    Case("shell-game", {"cups": (4, 5)}),
+    Case("seasonings", {"length": (1, 2)}),
+)
+"""Every task, and those with dials that decide which answers there are."""
 
 
 def wait_until_decision(env: CamoEnv) -> dict[str, Any]:

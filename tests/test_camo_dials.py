@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from camo_episodes import WAIT
+from camo_episodes import WAIT, Case, wait_until_decision
 from chameleon_policy.camo import CamoEnv
+from chameleon_policy.camo.dataset_variants import AnswerShownEpisodes
 from chameleon_policy.camo.env import SLOT_NAMES
+from chameleon_policy.camo.objects import CUP_RIM
+from chameleon_policy.camo.play import parse_answer
 from chameleon_policy.camo.recording import Recording, demonstrate
 from chameleon_policy.camo.settings import CamoSettings, observation_for
 from chameleon_policy.camo.tasks import make_task
+from chameleon_policy.data import open_episodes
+from chameleon_policy.probes.representations import gather_material
+from chameleon_policy.recorder import record
 from chameleon_policy.seeds import evaluation_seed
 from chameleon_policy.suite import Spaces, suite_named
 
@@ -116,6 +126,8 @@ def test_only_a_given_number_of_slots_is_written() -> None:
         assert len(names) == 7 * (recording.object_slots or 6)
         assert settings.as_dict()["object_slots"] == 8  # type: ignore[index]
         assert "object_slots" not in camo.recorded_settings(written, spaces(6)).as_dict()
+    with pytest.raises(ValueError, match="object_slots = 8 is for recordings of object slots"):
+        Recording(task="shell-game", object_slots=8)
 
 
 @pytest.mark.parametrize(
@@ -153,3 +165,99 @@ def test_chance_is_the_mean_over_the_episodes() -> None:
     assert len({each.chance for each in played}) > 1
     # whoever summarises need not know the dials
     assert suite_named("camo").task("seasonings").summarise(played).chance == summary.chance
+
+
+@pytest.mark.parametrize("cups", [4, 5])
+def test_no_carried_cup_passes_through_another(cups: int) -> None:
+    """All pairs swap places, also across others; cups are widest at the rim, which has a bead."""
+    env = CamoEnv("shell-game", observation="state", cups=cups, swaps=6)
+    nearest, moved = [], set()
+    for seed in range(30):
+        env.reset(seed=seed)
+        tracks = [
+            np.array([pose.position[:2] for pose in env.script.objects[name]])
+            for name in env.task.present
+        ]
+        for one, other in combinations(tracks, 2):
+            nearest.append(np.linalg.norm(one - other, axis=1).min())
+        moved |= {np.ptp(track[:, 1]).round(1) for track in tracks}
+    assert len(moved) >= cups  # cups went one, two, three ... places
+    assert min(nearest) > 2 * (CUP_RIM + 0.003)
+
+
+def test_a_longer_sequence_has_more_decisions_and_more_time() -> None:
+    env = CamoEnv("seasonings", observation="state", length=5, retention_steps=0)
+    env.reset(seed=1, options={"z": (2, 0, 0, 1, 2)})
+    assert (env.task.decisions, env.task.execution_steps) == (5, 450)
+    demonstration = demonstrate(env, 1, (2, 0, 0, 1, 2))
+    assert demonstration.score.success and env.task.choices(env.events) == (2, 0, 0, 1, 2)
+    facts = demonstration.annotation
+    assert len(facts["decision_steps"]) == 5 and facts["length"] == len(demonstration.actions)
+    assert env.task.answers[facts["z_index"]] == (2, 0, 0, 1, 2)
+
+
+def test_time_runs_out_after_as_many_choices_as_the_episode_has() -> None:
+    env = CamoEnv("seasonings", observation="state", length=(1, 2), retention_steps=0)
+    for seed, length in ((1, 1), (2, 2)):
+        env.reset(seed=seed)
+        assert len(env.z) == length
+        wait_until_decision(env)
+        steps = 0
+        while not env.score().reason.startswith("timeout") and steps < 400:
+            steps += 1
+            if env.step(WAIT)[3]:
+                break
+        assert steps == 90 * length
+
+
+def test_the_answer_on_the_command_line() -> None:
+    assert parse_answer(make_task("seasonings", {"length": 1}), "2") == (2,)
+    assert parse_answer(make_task("seasonings", {"length": (1, 5)}), "0,2,2,1,0") == (0, 2, 2, 1, 0)
+    assert parse_answer(make_task("shell-game", {"cups": 5}), "4") == 4
+    with pytest.raises(ValueError, match="shell-game has no answer z = 3"):
+        parse_answer(make_task("shell-game", {}), "3")
+
+
+def test_only_three_candidates_can_be_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="among 3 candidates, and shell-game has 5"):
+        CamoSettings(
+            task="shell-game", observation="state", kind="told", difficulty={"cups": CUPS}
+        ).make_env()
+    recording = Recording(
+        task="shell-game", observation="state", episodes=4, difficulty={"cups": 4, "swaps": 0}
+    )
+    data = open_episodes(record(recording, tmp_path / "data"))
+    with pytest.raises(ValueError, match="answers up to 3, and only 0 to 2 can be told"):
+        AnswerShownEpisodes(data)
+
+
+def test_a_recording_goes_on_only_with_as_many_slots(tmp_path: Path) -> None:
+    begun = Recording(task="clean-plate", observation="state", episodes=1, object_slots=9)
+    folder = tmp_path / "data/camo"
+    folder.mkdir(parents=True)
+    (folder / "recording.json").write_text(json.dumps(begun.as_dict()))
+    with pytest.raises(FileExistsError, match="object_slots: 9 then, None now"):
+        record(replace(begun, object_slots=None), tmp_path / "data")
+
+
+def test_probes_refuse_a_range(tmp_path: Path) -> None:
+    settings = CamoSettings(task="seasonings", observation="state", difficulty={"length": (1, 3)})
+    with pytest.raises(ValueError, match="length of seasonings is a range: give one number"):
+        gather_material(None, settings, (1, 1), tmp_path, None, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("shell-game", {"cups": cups, "swaps": swaps})
+        for cups in (4, 5)
+        for swaps in ((1, 2), (0, 6))
+    ]
+    + [Case("seasonings", {"length": (1, 6)})],
+    ids=str,
+)
+def test_experts_succeed_on_99_of_100_seeds(case: Case) -> None:
+    env = case.env(observation="state")
+    scores = [demonstrate(env, evaluation_seed(index)).score for index in range(100)]
+    assert sum(score.success for score in scores) >= 99, Counter(each.reason for each in scores)

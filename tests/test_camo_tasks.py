@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from camo_episodes import TASK_NAMES, WAIT, play, wait_until_decision
+from camo_episodes import CASES, WAIT, Case, play, wait_until_decision
 from chameleon_policy.camo import CamoEnv, summarise, task_named
 from chameleon_policy.camo.experts import EXPERTS, make_expert
 from chameleon_policy.camo.recording import demonstrate
 from chameleon_policy.seeds import TRAINING_SEEDS, evaluation_seed
 
-pytestmark = pytest.mark.parametrize("name", TASK_NAMES)
+pytestmark = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def random_actions(env: CamoEnv, seed: int) -> Iterator[np.ndarray]:
@@ -24,25 +24,29 @@ def random_actions(env: CamoEnv, seed: int) -> Iterator[np.ndarray]:
         yield rng.uniform(env.action_space.low, env.action_space.high).astype(np.float32)
 
 
-def test_has_an_expert_and_a_gym_id(name: str) -> None:
-    assert name in EXPERTS
-    assert gym.spec(task_named(name).gym_id).kwargs["task"] == name
+def test_has_an_expert_and_a_gym_id(case: Case) -> None:
+    assert case.name in EXPERTS
+    assert gym.spec(task_named(case.name).gym_id).kwargs["task"] == case.name
 
 
 @pytest.mark.filterwarnings("ignore:.*symmetric and normalized space")  # metres, on purpose
 @pytest.mark.parametrize("observation", ["rgb", "state"])
-def test_gymnasium_accepts_it(name: str, observation: str) -> None:
+def test_gymnasium_accepts_it(case: Case, observation: str) -> None:
     env = gym.make(
-        task_named(name).gym_id, image_size=32, observation=observation, render_mode="rgb_array"
+        task_named(case.name).gym_id,
+        image_size=32,
+        observation=observation,
+        render_mode="rgb_array",
+        **case.dials,
     )
     check_env(env.unwrapped)
     env.close()
 
 
-def test_same_seed_and_actions_give_the_same_frames_and_states(name: str) -> None:
+def test_same_seed_and_actions_give_the_same_frames_and_states(case: Case) -> None:
     runs = []
     for used_before in (False, True):  # nothing may be left of an earlier episode
-        env = CamoEnv(name, image_size=32, nuisance="strong")
+        env = case.env(image_size=32, nuisance="strong")
         if used_before:
             demonstrate(env, 5)
         first, _ = env.reset(seed=11)
@@ -57,8 +61,8 @@ def test_same_seed_and_actions_give_the_same_frames_and_states(name: str) -> Non
     np.testing.assert_array_equal(runs[0][1], runs[1][1])
 
 
-def test_starts_are_random_and_z_is_balanced(name: str) -> None:
-    env = CamoEnv(name, observation="state")
+def test_starts_are_random_and_z_is_balanced(case: Case) -> None:
+    env = case.env(observation="state")
     starts, answers = [], []
     for seed in range(60):
         observation, info = env.reset(seed=seed)
@@ -73,8 +77,8 @@ def test_starts_are_random_and_z_is_balanced(name: str) -> None:
     )
 
 
-def test_observations_stay_in_their_space_and_none_is_constant(name: str) -> None:
-    env = CamoEnv(name, observation="state")
+def test_observations_stay_in_their_space_and_none_is_constant(case: Case) -> None:
+    env = case.env(observation="state")
     slots, proprioception = [], []
     for seed in range(3):
         demonstration = demonstrate(env, seed)
@@ -97,15 +101,15 @@ def test_observations_stay_in_their_space_and_none_is_constant(name: str) -> Non
     assert constant <= documented
 
 
-def test_expert_succeeds_on_a_few_seeds(name: str) -> None:
-    env = CamoEnv(name, observation="state")
+def test_expert_succeeds_on_a_few_seeds(case: Case) -> None:
+    env = case.env(observation="state")
     scores = [demonstrate(env, seed).score for seed in range(200, 206)]
     assert all(each.success for each in scores), [each.reason for each in scores]
 
 
 @pytest.mark.slow
-def test_expert_succeeds_on_99_of_100_seeds(name: str) -> None:
-    env = CamoEnv(name, observation="state")
+def test_expert_succeeds_on_99_of_100_seeds(case: Case) -> None:
+    env = case.env(observation="state")
     summary = summarise(
         [demonstrate(env, evaluation_seed(index)).score for index in range(100)], env.task.chance
     )
@@ -114,27 +118,27 @@ def test_expert_succeeds_on_99_of_100_seeds(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["mild", "strong"])
-def test_expert_ignores_nuisance(name: str, level: str) -> None:
-    env = CamoEnv(name, observation="state", nuisance=level)
+def test_expert_ignores_nuisance(case: Case, level: str) -> None:
+    env = case.env(observation="state", nuisance=level)
     assert all(demonstrate(env, seed).score.success for seed in range(10))
 
 
-def test_a_wrong_choice_is_a_manipulation_without_the_decision(name: str) -> None:
-    env = CamoEnv(name, observation="state")
+def test_a_wrong_choice_is_a_manipulation_without_the_decision(case: Case) -> None:
+    env = case.env(observation="state")
     for seed in range(3):
         env.reset(seed=seed)
-        index = env.task.answers.index(env.z)
-        wrong = env.task.answers[(index + 1 + seed % 2) % len(env.task.answers)]
+        possible = env.task.possible
+        wrong = possible[(possible.index(env.z) + 1 + seed % 2) % len(possible)]
         score = demonstrate(env, seed, wrong_choice=wrong).score
         assert (score.manipulation, score.decision, score.choice) == (True, False, wrong), score
         assert score.reason == "wrong choice"
 
 
-def test_the_choice_does_not_depend_on_z(name: str) -> None:
+def test_the_choice_does_not_depend_on_z(case: Case) -> None:
     """Play the same choice with another z: success becomes a wrong choice."""
-    env = CamoEnv(name, observation="state")
-    answers = env.task.answers
-    truth, other = answers[1], answers[-1]
+    env = case.env(observation="state")
+    env.reset(seed=9)
+    truth, other = env.task.possible[1], env.task.possible[-1]
     right, wrong = (
         demonstrate(env, 9, truth).score,
         demonstrate(env, 9, other, wrong_choice=truth).score,
@@ -143,8 +147,8 @@ def test_the_choice_does_not_depend_on_z(name: str) -> None:
     assert (right.success, wrong.success) == (True, False)
 
 
-def test_a_random_policy_fails_without_an_exception(name: str) -> None:
-    env = CamoEnv(name, observation="state")
+def test_a_random_policy_fails_without_an_exception(case: Case) -> None:
+    env = case.env(observation="state")
     for seed in range(3):
         env.reset(seed=seed)
         observations, info = play(env, random_actions(env, seed))
@@ -153,8 +157,8 @@ def test_a_random_policy_fails_without_an_exception(name: str) -> None:
         assert all(env.observation_space.contains(each) for each in observations)
 
 
-def test_standing_still_runs_out_of_time(name: str) -> None:
-    env = CamoEnv(name, observation="state", retention_steps=0)
+def test_standing_still_runs_out_of_time(case: Case) -> None:
+    env = case.env(observation="state", retention_steps=0)
     env.reset(seed=0)
     wait_until_decision(env)
     over, truncated = False, False
@@ -167,8 +171,8 @@ def test_standing_still_runs_out_of_time(name: str) -> None:
         env.step(WAIT)
 
 
-def test_phases_follow_one_another_and_the_arm_waits(name: str) -> None:
-    env = CamoEnv(name, observation="state", retention_steps=4)
+def test_phases_follow_one_another_and_the_arm_waits(case: Case) -> None:
+    env = case.env(observation="state", retention_steps=4)
     _, info = env.reset(seed=2)
     phases = [info["phase"]]
     expert = make_expert(env)
@@ -181,13 +185,14 @@ def test_phases_follow_one_another_and_the_arm_waits(name: str) -> None:
     assert info["difficulty"]["retention_steps"] == 4
 
 
-def test_the_arm_cannot_store_the_answer(name: str) -> None:
+def test_the_arm_cannot_store_the_answer(case: Case) -> None:
     """Two different arm poses before the decision give the same one at the decision."""
-    env = CamoEnv(name, observation="state")
-    found = []
-    for z in (env.task.answers[0], env.task.answers[-1]):
+    env = case.env(observation="state")
+    env.reset(seed=2)
+    found, first = [], env.task.possible[0]
+    for z in (first, env.task.possible[-1]):
         env.reset(seed=2, options={"z": z})
-        side = 0.02 if z == env.task.answers[0] else -0.02
+        side = 0.02 if z == first else -0.02
         note = np.array([WAIT[0], WAIT[1] + side, *WAIT[2:9], 0.5 + 10 * side])
         while not env.decisions:
             observation, *_ = env.step(note)
@@ -195,9 +200,13 @@ def test_the_arm_cannot_store_the_answer(name: str) -> None:
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_vector_environments(name: str) -> None:
+def test_vector_environments(case: Case) -> None:
     envs = gym.make_vec(
-        task_named(name).gym_id, num_envs=2, vectorization_mode="sync", observation="state"
+        task_named(case.name).gym_id,
+        num_envs=2,
+        vectorization_mode="sync",
+        observation="state",
+        **case.dials,
     )
     first, _ = envs.reset(seed=[3, 3])
     np.testing.assert_array_equal(first["objects"][0], first["objects"][1])
@@ -206,16 +215,16 @@ def test_vector_environments(name: str) -> None:
     envs.close()
 
 
-def test_episodes_without_a_seed_are_training_episodes(name: str) -> None:
-    env = CamoEnv(name, observation="state")
+def test_episodes_without_a_seed_are_training_episodes(case: Case) -> None:
+    env = case.env(observation="state")
     env.reset(seed=evaluation_seed(0))
     for _ in range(20):
         env.reset()
         assert env.seed in TRAINING_SEEDS
 
 
-def test_a_policy_that_starts_early_is_held_back(name: str) -> None:
-    env = CamoEnv(name, observation="state")
+def test_a_policy_that_starts_early_is_held_back(case: Case) -> None:
+    env = case.env(observation="state")
     env.reset(seed=2)
     eager = np.array([0.57, 0.17, 0.05, *WAIT[3:9], 0.0])
     while not env.decisions:

@@ -222,6 +222,10 @@ class TestStatistics:
         )
         assert not normalised[0, 1].any()  # absent: zeros, as it came
         assert not normalised[:, 2].any()
+        # where demonstrations never showed anything, the range of all slots: it may be seen later
+        more = torch.zeros(1, 1, 3, 2)
+        more[..., 2, :] = torch.tensor([1.0, 5.0])
+        assert tokens._normalized(more)[0, 0, 2, 1].item() == pytest.approx(SLOT_REACH, abs=1e-4)
 
 
 class TestStepKinds:

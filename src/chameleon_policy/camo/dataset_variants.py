@@ -16,7 +16,7 @@ from chameleon_policy.camo.controller import ACTION_NAMES
 from chameleon_policy.data import Episodes
 
 CHOICES = 3
-"""Candidates of every task: plates, cups or shakers."""
+"""Candidates that can be told apart: plates, cups or shakers, with each task's default dials."""
 KEY = "answer"
 
 # M R M with M = diag(1, -1, 1), and M p: these change their sign.
@@ -38,6 +38,12 @@ class AnswerShownEpisodes(Episodes):
         if not all(recording.decisions(index)[1] for index in range(len(recording))):
             raise ValueError(
                 f"{recording.source} is no recording of Camo: there are no answers to tell"
+            )
+        last = max(max(recording.decisions(index)[1]) for index in range(len(recording)))
+        if last >= CHOICES:
+            raise ValueError(
+                f"{recording.source} has answers up to {last}, and only 0 to {CHOICES - 1} can be "
+                f"told: leave out --tell-answer, or record with {CHOICES} candidates"
             )
         layout = replace(recording.layout, state={**recording.layout.state, KEY: CHOICES})
         super().__init__(

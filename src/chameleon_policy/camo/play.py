@@ -57,7 +57,8 @@ def parse_answer(task: Task, text: str | None) -> Answer | None:
             f"--z must be a number like 1, or numbers like 0,2,2, got {text!r}; "
             f"{task.name} has {answers}"
         )
-    answer = int(numbers[0]) if len(numbers) == 1 else tuple(map(int, numbers))
+    several = isinstance(task.answers[0], tuple)
+    answer = tuple(map(int, numbers)) if several or len(numbers) > 1 else int(numbers[0])
     if answer not in task.answers:
         raise ValueError(
             f"{task.name} has no answer z = {answer}; it has {describe_answers(task.answers)}"

@@ -65,6 +65,11 @@ class Recording:
                 "image_size must be even (videos store colour at half the resolution), "
                 f"got {self.image_size}"
             )
+        if self.observation == "rgb" and self.object_slots is not None:
+            raise ValueError(
+                f"object_slots = {self.object_slots} is for recordings of object slots; "
+                "set observation to state"
+            )
         recording_seed(self.seed, self.episodes - 1, 0, self.episodes)
         self.make_env().close()  # a wrong parameter is refused here, before anything is written
 

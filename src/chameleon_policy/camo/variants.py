@@ -23,6 +23,14 @@ class AnswerShownEnv(CamoEnv):
     Failures of a policy in it are not failures of its memory.
     """
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if len(self.task.candidates) > CHOICES:
+            raise ValueError(
+                f"a policy can be told the answer among {CHOICES} candidates, and {self.task.name} "
+                f"has {len(self.task.candidates)} with these dials: leave them at their defaults"
+            )
+
     def _make_observation_space(self) -> gym.spaces.Dict:
         spaces = super()._make_observation_space().spaces
         pose = spaces["proprioception"]

@@ -24,6 +24,7 @@ def main(
     workers: int = 2,
     observation: Mode = "rgb",
     noise: Annotated[float | None, UNSET] = None,
+    object_slots: Annotated[int | None, UNSET] = None,
     dials: FlatDials = DEFAULT_DIALS,
 ) -> None:
     """Record expert demonstrations of a task as a LeRobot v3 dataset.
@@ -39,10 +40,12 @@ def main(
         workers: Processes that record.
         observation: Images of both cameras, or object slots.
         noise: Strength of the disturbance that the expert corrects (default: 1, the benchmark's).
+        object_slots: Rows of object slots, for a policy that will see more objects than these
+            (default: as many as the task has).
         dials: Appearance and difficulty.
     """
     suite, name = find_task(task)
-    given = {"image_size": size, "noise": noise}
+    given = {"image_size": size, "noise": noise, "object_slots": object_slots}
     recording = suite.recording(
         name,
         episodes=episodes,

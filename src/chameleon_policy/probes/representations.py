@@ -5,16 +5,17 @@ The expert acts and the policy only observes, so its memory is that of a correct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from chameleon_policy.camo import task_named
 from chameleon_policy.camo.recording import Recording
 from chameleon_policy.camo.settings import CamoSettings
+from chameleon_policy.camo.tasks import Span, Task, make_task
 from chameleon_policy.console import Bar
 from chameleon_policy.data import load_episodes, open_episodes
 from chameleon_policy.policy import ChameleonPolicy, InstructionEncoder
@@ -64,21 +65,31 @@ class Material:
     """Episodes that probes are fitted to."""
     asked: list[Episode]
     """Episodes that probes are evaluated on."""
+    difficulty: Mapping[str, Span] = field(default_factory=dict)
+
+    @cached_property
+    def _played(self) -> Task:
+        return make_task(self.task, self.difficulty)
 
     @property
     def choices(self) -> int:
         """Number of candidates at one decision."""
-        return len(task_named(self.task)().candidates)
+        return len(self._played.candidates)
 
     @property
     def chance(self) -> float:
         """Probability of guessing z."""
-        return task_named(self.task)().chance
+        return self._played.chance
+
+    @property
+    def answers(self) -> int:
+        """Number of answers of the task."""
+        return len(self._played.answers)
 
     def answer_index(self, answers: Sequence[int]) -> int:
         """Return the index of z among all answers of the task."""
-        z = tuple(answers) if len(answers) > 1 else answers[0]
-        return task_named(self.task)().answers.index(z)
+        known = self._played.answers
+        return known.index(tuple(answers) if isinstance(known[0], tuple) else answers[0])
 
 
 def gather_material(
@@ -89,7 +100,15 @@ def gather_material(
     bar: Bar,
     workers: int,
 ) -> Material:
-    """Record demonstrations unless they exist, and compute the policy's representations of them."""
+    """Record demonstrations unless they exist, and compute the policy's representations of them.
+
+    ValueError if a dial gives the episodes different answers to choose from.
+    """
+    if ranges := make_task(settings.task, settings.difficulty).ranges:
+        raise ValueError(
+            f"probes compare episodes with equally many answers, and {', '.join(ranges)} of "
+            f"{settings.task} is a range: give one number"
+        )
     images = settings.observation == "rgb"
     kind = f"rgb{settings.image_size}" if images else "state"
     parts = []
@@ -100,6 +119,7 @@ def gather_material(
             seed=RECORDING + index,
             observation=settings.observation,
             object_slots=settings.object_slots,
+            difficulty=settings.difficulty,
         )
         recording = replace(recording, image_size=settings.image_size) if images else recording
         path = folder / f"{settings.task}-{kind}-{('fitted', 'asked')[index]}{count}"
@@ -113,7 +133,8 @@ def gather_material(
         store = EpisodeStore(arrays, policy.features, policy.statistics, encoder=encoder)
         with bar(f"{settings.task}: observing {path.name}", count) as advance:
             parts.append(represent(policy, store, advance))
-    return Material(settings.task, *parts)
+    fitted, asked = parts
+    return Material(settings.task, fitted, asked, settings.difficulty)
 
 
 def represent(

@@ -23,6 +23,8 @@ from chameleon_policy.train.held_out import LinearProbe
 BEFORE, AFTER = 60, 12
 """First and last time step relative to the first decision at which probes are fitted."""
 STRIDE = 3
+PLACES = ("first", "second", "third", "fourth", "fifth", "sixth")
+"""Elements of z."""
 Reader = Callable[[Episode], Tensor]
 
 
@@ -61,14 +63,13 @@ class Separability:
 def separability(material: Material, generator: torch.Generator) -> Separability:
     """Fit the probes to some demonstrations and evaluate them on the others."""
     z = [_labels(material.answer_index, part) for part in (material.fitted, material.asked)]
-    classes = round(1 / material.chance)
 
     def rate(read: Reader, fitted_to: Tensor) -> Rate:
         known, asked = (
             torch.cat([read(episode) for episode in part])
             for part in (material.fitted, material.asked)
         )
-        return _rate(LinearProbe.fit(known, fitted_to, classes).predict(asked) == z[1])
+        return _rate(LinearProbe.fit(known, fitted_to, material.answers).predict(asked) == z[1])
 
     # Episodes are shuffled, not decisions: all decisions of an episode share one answer.
     order = torch.randperm(len(material.fitted), generator=generator).tolist()
@@ -119,7 +120,8 @@ def _place_by_place(material: Material) -> Rate:
 
 def _over_time(material: Material) -> dict[str, list[tuple[int, Rate]]]:
     """Fit one probe per time and element of z."""
-    names = ("first", "second", "third") if len(material.asked[0].answers) > 1 else ("answer",)
+    count = len(material.asked[0].answers)
+    names = PLACES[:count] if count > 1 else ("answer",)
     found: dict[str, list[tuple[int, Rate]]] = {name: [] for name in names}
     for index, curve in enumerate(found.values()):
         for step in range(-BEFORE, AFTER + 1, STRIDE):

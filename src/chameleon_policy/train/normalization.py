@@ -98,18 +98,18 @@ def _with_natural_directions(rows: Array, low: Array, high: Array) -> Range:
 def _range_of_slots(objects: Array) -> Range:
     """Return one range per slot and number of objects (N, K, F).
 
-    An object that is not seen is a row of zeros.
+    An object that is not seen is a row of zeros. A slot that never shows any has the range of all
+    slots together: a policy may see more objects than its demonstrations had.
     """
     seen = (objects != 0).any(axis=-1)
     low = np.where(seen[..., None], objects, np.inf).min(axis=0)
     high = np.where(seen[..., None], objects, -np.inf).max(axis=0)
+    everywhere = objects[seen] if seen.any() else np.zeros((1, objects.shape[-1]))
     low, high = (
-        np.where(seen.any(axis=0)[:, None], ends, 0.0).astype(float) for ends in (low, high)
+        np.where(seen.any(axis=0)[:, None], ends, of_all).astype(float)
+        for ends, of_all in ((low, everywhere.min(axis=0)), (high, everywhere.max(axis=0)))
     )
-    everywhere = objects[seen]
-    return range_of_slots(
-        low, high, np.ptp(everywhere, axis=0) if len(everywhere) else np.zeros(objects.shape[-1])
-    )
+    return range_of_slots(low, high, np.ptp(everywhere, axis=0))
 
 
 def range_of_slots(low: Array, high: Array, span: Array) -> Range:

@@ -28,11 +28,27 @@ from chameleon_policy.camo.tasks.task import Span, Task, check_span, failure, in
 from chameleon_policy.camo.world import World
 from chameleon_policy.suite import Answer
 
-CUPS = (3, 5)
-"""Fewest and most cups."""
+ROWS: dict[int, dict[str, float]] = {
+    3: {"x": 0.57, "spacing": 0.17, "shift": 0.02, "disorder": 0.012},
+    4: {"x": 0.55, "spacing": 0.145, "shift": 0.015, "disorder": 0.008},
+    5: {"x": 0.52, "spacing": 0.13, "shift": 0.008, "disorder": 0.006},
+}
+"""For each number of cups the row in which they stand: as wide as the third camera sees, with room
+for an open gripper between two cups.
+"""
 LIFT = 0.10
 """A cup counts as lifted from this height on (m)."""
 GRIP = CUP_HEIGHT * 0.62
+FEW = 3
+"""Up to this many cups, a hand need not go around a cup that stands in its way."""
+BOW = {1: 0.085, 2: 0.115, 3: 0.155, 4: 0.20}
+"""Distance (m) at half way between a carried cup and the row, by the number of places that it
+moves: it touches no cup that stands between. Of three cups, all move by the first.
+"""
+AROUND = np.array([0.10, 0.0, 0.0])
+"""How far a free hand goes around cups on its way to another (m)."""
+SWAP_STEPS = 7
+"""Control steps of a swap of cups at most two places apart."""
 OUTSIDE = {"left_hand": -0.30, "right_hand": 0.30}
 
 
@@ -48,7 +64,7 @@ class ShellGame(Task):
     dials = {"cups": (3, 3), "swaps": (1, 2)}  # noqa: RUF012
 
     def __init__(self, *, cups: Span = dials["cups"], swaps: Span = dials["swaps"]) -> None:
-        fewest, most = check_span("cups", cups, *CUPS)
+        fewest, most = check_span("cups", cups, min(ROWS), max(ROWS))
         self.candidates = tuple(f"cup_{number}" for number in range(most))
         super().__init__(cups=(fewest, most))
         self._swaps = check_span("swaps", swaps, 0, 6)
@@ -76,7 +92,7 @@ class ShellGame(Task):
 
         The ball waits next to them until the script puts it under one.
         """
-        homes = in_a_row(self.present, rng, x=0.57, spacing=0.17, shift=0.02, disorder=0.012)
+        homes = in_a_row(self.present, rng, **ROWS[len(self.present)])
         homes["ball"] = Pose(np.array([0.80, 0.0, BALL_RADIUS]), np.eye(3))
         return homes
 
@@ -149,15 +165,21 @@ class ShellGame(Task):
         starts = {hand: scene.where(cup) for hand, cup in cups.items()}
         # Each end is the other cup's own pose: swaps change no position, to the last bit.
         ends = {"left_hand": starts["right_hand"], "right_hand": starts["left_hand"]}
-        bow = np.array([0.085 if left_in_front else -0.085, 0, 0])
-        scene.move(4, {hand: self._grip(start, hand) for hand, start in starts.items()})
+        apart, crowded = pair[1] - pair[0], len(self.present) > FEW
+        bow = np.array([BOW[apart] if crowded else BOW[1], 0, 0]) * (1 if left_in_front else -1)
+        steps = SWAP_STEPS + 3 * max(0, apart - 2)
         scene.move(
-            7,
+            4,
+            {hand: self._grip(start, hand) for hand, start in starts.items()},
+            arc=dict.fromkeys(self.hands, AROUND) if crowded else None,
+        )
+        scene.move(
+            steps,
             {hand: self._grip(end, hand) for hand, end in ends.items()},
             carry={hand: (cup, "ball") if cup == covered else (cup,) for hand, cup in cups.items()},
             arc={"left_hand": bow, "right_hand": -bow},
         )
-        scene.highlight(steps_ago=3)
+        scene.highlight(steps_ago=steps // 2)
         for hand, cup in cups.items():
             scene.put(cup, ends[hand])
         self._put_ball_under(scene, covered)

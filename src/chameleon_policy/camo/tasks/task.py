@@ -127,6 +127,11 @@ class Task(ABC):
         return self._possible[tuple(self.drawn.values())]
 
     @property
+    def ranges(self) -> tuple[str, ...]:
+        """Dials that decide which answers there are and that are not the same in all episodes."""
+        return tuple(name for name, (low, high) in self._deciding.items() if low < high)
+
+    @property
     def chance(self) -> float:
         """DSR of a guess, on average over all episodes."""
         return mean(1 / len(answers) for answers in self._possible.values())
