@@ -17,6 +17,7 @@ import tyro
 
 from chameleon_policy.cli.options import needs
 from chameleon_policy.exit_codes import INTERRUPTED, NO_ROOM, REFUSED
+from chameleon_policy.threads import wait_asleep
 
 COMMANDS = {
     "demo": "camo,report,train",
@@ -43,6 +44,7 @@ def main() -> None:
     if name in ("-h", "--help"):
         print(overview())
         return
+    wait_asleep()  # commands import torch, which reads then how its threads wait
     try:
         run_command(name, arguments)
     except (ValueError, OSError, ImportError) as error:
