@@ -19,7 +19,7 @@ from chameleon_policy.data import load_episodes, open_episodes
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.experiments.pipeline import HELD_OUT
-from chameleon_policy.policy.saving import SHIPPED
+from chameleon_policy.policy.places import SHIPPED
 from chameleon_policy.rates import Rate
 from chameleon_policy.recorder import record
 from chameleon_policy.train.config import RunConfig, TrainingConfig

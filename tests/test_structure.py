@@ -19,6 +19,7 @@ ROOMS = (
     "exit_codes",
     "locking",
     "threads",
+    "json_files",
     "console",
     "device",
     "provenance",

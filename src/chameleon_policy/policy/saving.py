@@ -19,9 +19,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from chameleon_policy.json_files import read_json, read_json_object
 from chameleon_policy.policy.config import PolicyConfig, from_json, to_json
 from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.normalizer import Statistics
+from chameleon_policy.policy.places import CONFIG, NORMALIZER, WEIGHTS, find_policy
 
 if TYPE_CHECKING:
     from chameleon_policy.policy.visuomotor import VisuomotorPolicy
@@ -31,9 +33,6 @@ LOG = logging.getLogger("chameleon_policy")
 
 FORMAT = "chameleon-policy"
 FORMAT_VERSION = 1
-CONFIG, NORMALIZER, WEIGHTS = "config.json", "normalizer.json", "model.safetensors"
-SHIPPED = Path(__file__).parents[1] / "pretrained"
-"""Policies that come with the package, each in a folder of its name."""
 
 
 def exported_weights(policy: VisuomotorPolicy) -> dict[str, Tensor]:
@@ -81,7 +80,7 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
         policy = cls.for_control(
             from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config"),
             from_json(Features, description["features"], f"{directory / CONFIG}: features"),
-            from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
+            from_json(Statistics, read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
         )
     if cls.has_working_state and "half_life_limit" not in description["config"]["fast"]:
         _warn_of_missing_limit(directory)
@@ -102,9 +101,9 @@ def _warn_of_missing_limit(directory: Path) -> None:
 
 def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
     """Return the directory of a saved policy and its `config.json`, with checks of the format."""
-    directory = _find(path_or_hub_id)
-    description = _read_json(directory / CONFIG)
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+    directory = find_policy(path_or_hub_id)
+    description = read_json_object(directory / CONFIG)
+    if description.get("format") != FORMAT:
         raise ValueError(
             f'{directory / CONFIG} does not describe a Chameleon policy (no "format": "{FORMAT}"); '
             "save one with policy.save_pretrained(directory)"
@@ -170,55 +169,6 @@ def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
 def _some(word: str, names: list[str]) -> str:
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return f"{len(names)} {word} keys" + (f" ({shown})" if names else "")
-
-
-def _find(path_or_hub_id: str | Path) -> Path:
-    """Return the directory of a local policy, a shipped one, or a snapshot from the hub."""
-    path, text = Path(path_or_hub_id), str(path_or_hub_id)
-    if text and path.is_dir():
-        return _complete(path)
-    shipped = sorted(config.parent.name for config in SHIPPED.glob(f"*/{CONFIG}"))
-    if text in shipped:
-        return _complete(SHIPPED / text)
-    if isinstance(path_or_hub_id, Path) or text.count("/") != 1 or text.startswith((".", "/", "~")):
-        raise FileNotFoundError(
-            f"there is no directory {text}; save a policy there with "
-            f"policy.save_pretrained({text!r}), or take one that comes with the package: "
-            f"{', '.join(shipped)}"
-        )
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise ImportError(
-            f"{text} is no local directory, and loading from the hub needs: pip install "
-            "'chameleon-policy[hub]'"
-        ) from error
-    try:
-        snapshot = Path(snapshot_download(text, allow_patterns=[CONFIG, NORMALIZER, WEIGHTS]))
-    except Exception as error:  # the hub client raises many kinds
-        raise FileNotFoundError(
-            f"{text} is neither a local directory nor reachable on the hub: {error}"
-        ) from error
-    return _complete(snapshot)
-
-
-def _complete(directory: Path) -> Path:
-    for name in (CONFIG, NORMALIZER, WEIGHTS):
-        if not (directory / name).is_file():
-            found = ", ".join(sorted(p.name for p in directory.iterdir())) or "nothing"
-            raise FileNotFoundError(
-                f"{directory} is no saved policy: {name} is missing (it holds {found})"
-            )
-    return directory
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} is not valid JSON ({error}); it may have been cut short"
-        ) from error
 
 
 def _json(data: Any) -> bytes:

@@ -404,7 +404,7 @@ class VisuomotorPolicy(nn.Module):
     def from_pretrained(
         cls, path_or_hub_id: str | Path, *, device: torch.device | str = "cpu"
     ) -> Self:
-        """Load a policy from a directory or from the Hugging Face hub, in eval mode.
+        """Load a policy from a directory, or `hf:owner/name` from the hub, in eval mode.
 
         Every key must match.
         """

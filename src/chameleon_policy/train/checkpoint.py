@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.policy import VisuomotorPolicy
+from chameleon_policy.policy.places import check_inside
 
 RUN_SETTINGS, POLICY = "run.json", "policy"
 FORMAT = "chameleon-training"
@@ -47,7 +48,7 @@ class Progress:
 def policy_folder(run: Path | str) -> Path | str:
     """Return the folder of a run's policy.
 
-    The path of a saved policy, or a name on the hub, is returned unchanged.
+    The folder of a saved policy, or a name on the hub, is returned unchanged.
     """
     if not (Path(run) / RUN_SETTINGS).is_file():
         return run
@@ -55,6 +56,7 @@ def policy_folder(run: Path | str) -> Path | str:
         raise FileNotFoundError(
             f"{run} has not saved a policy yet; wait for its first checkpoint, or train it further"
         )
+    check_inside(Path(run) / POLICY, Path(run))
     return Path(run) / POLICY
 
 
@@ -64,7 +66,7 @@ def load_trained(run: Path | str, device: torch.device | str = "cpu") -> Visuomo
     Weights may be stored in bfloat16 to save space; computations with them are in float32.
     """
     folder = policy_folder(run)
-    return load_policy(folder if Path(folder).exists() else str(run), device=device).float()
+    return load_policy(folder, device=device).float()
 
 
 class Checkpoints:

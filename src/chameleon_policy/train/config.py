@@ -195,7 +195,7 @@ class RunConfig:
     """Text encoder for the dataset's instructions: distilbert-base-uncased, or minilm offline;
     None: the policy gets none."""
     start_from: str | None = None
-    """Saved policy to start from (folder or hub id); it decides method, preset, horizon and
+    """Saved policy to start from (folder, or hf:owner/name); it decides method, preset, horizon and
     limit."""
     keys: Annotated[Keys, tyro.conf.OmitArgPrefixes] = field(default_factory=Keys)
     training: Annotated[TrainingConfig, tyro.conf.OmitArgPrefixes]
