@@ -281,9 +281,7 @@ def test_links_out_of_the_folder_are_not_followed(saved, tmp_path) -> None:
     outside = tmp_path / "outside.json"
     (saved / "normalizer.json").rename(outside)
     (saved / "normalizer.json").symlink_to(outside)
-    with pytest.raises(
-        ValueError, match=r"normalizer\.json is a link that leads out"
-    ):
+    with pytest.raises(ValueError, match=r"normalizer\.json is a link that leads out"):
         ChameleonPolicy.from_pretrained(saved)
     run = tmp_path / "run"
     run.mkdir()

@@ -6,20 +6,28 @@ import json
 from pathlib import Path
 from typing import Any
 
+CUT_SHORT = "it may have been cut short: copy it again"
 
-def read_json(path: Path, remedy: str = "it may have been cut short: copy it again") -> Any:
-    """Return what a JSON file holds; ValueError with the `remedy` if it is not valid JSON."""
+
+def parse_json(text: str | bytes, where: object, remedy: str = CUT_SHORT) -> Any:
+    """Return what a JSON text holds; ValueError with place and `remedy` if it is damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(text)
     except RecursionError as error:
-        raise ValueError(f"{path} is not valid JSON (nested too deep); {remedy}") from error
+        raise ValueError(f"{where} is not valid JSON (nested too deep); {remedy}") from error
     except ValueError as error:  # of the syntax, the encoding, or a number of thousands of digits
-        raise ValueError(f"{path} is not valid JSON ({error}); {remedy}") from error
+        raise ValueError(f"{where} is not valid JSON ({error}); {remedy}") from error
 
 
-def read_json_object(path: Path, remedy: str = "it may have been cut short: copy it again") -> Any:
+def read_json(path: Path, remedy: str = CUT_SHORT) -> Any:
+    """Return what a JSON file holds."""
+    return parse_json(path.read_bytes(), path, remedy)
+
+
+def read_json_object(path: Path, remedy: str = CUT_SHORT) -> dict[str, Any]:
     """Return the object that a JSON file holds; ValueError if it holds something else."""
     found = read_json(path, remedy)
     if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold a JSON object, and holds {found!r:.40}; {remedy}")
+        kind = type(found).__name__
+        raise ValueError(f"{path} must hold a JSON object, and holds a {kind}; {remedy}")
     return found

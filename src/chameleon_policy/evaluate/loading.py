@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from chameleon_policy.device import Device, find_device
 from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
+from chameleon_policy.json_files import read_json_object
 from chameleon_policy.policy import Features, VisuomotorPolicy
 from chameleon_policy.suite import EnvironmentSettings, ExpertKind, Spaces, find_task
 from chameleon_policy.train.checkpoint import RUN_SETTINGS, load_trained
@@ -22,7 +22,8 @@ def training_of(run: Path | str) -> dict[str, Any] | None:
     path = Path(run) / RUN_SETTINGS
     if not path.is_file():
         return None
-    settings, lines = json.loads(path.read_text()), read_metrics(Path(run) / METRICS)
+    settings = read_json_object(path, f"copy {run} again, or load {run}/policy")
+    lines = read_metrics(Path(run) / METRICS)
     trained = [line for line in lines if "loss" in line]
     return {
         **{name: settings.get(name) for name in ("method", "training", "data", "git_revision")},

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +34,10 @@ LOG = logging.getLogger("chameleon_policy")
 
 FORMAT = "chameleon-policy"
 FORMAT_VERSION = 1
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""Names of the types that weights may have in a file."""
+LARGEST_MEMORY = 2**32
+"""Largest memory of one robot, in bytes; the paper's policy has 40 MB."""
 
 
 def exported_weights(policy: VisuomotorPolicy) -> dict[str, Tensor]:
@@ -62,7 +67,7 @@ def save(policy: VisuomotorPolicy, directory: Path) -> None:
     texts = {CONFIG: _json(description), NORMALIZER: _json(to_json(policy.statistics))}
     # The weights carry hashes of the texts, so that an interrupted save is detected.
     metadata = {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
-    _write(directory / WEIGHTS, safetensors.torch.save(weights, metadata=metadata))
+    _write(directory / WEIGHTS, serialized(weights, metadata))
     for name, text in texts.items():
         _write(directory / name, text)
 
@@ -75,13 +80,18 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
             f"{directory} holds a {description['method']} policy, and {cls.__name__} is "
             f"{cls.method}; chameleon_policy.baselines.load_policy loads every kind"
         )
+    config = from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config")
+    features = from_json(Features, description["features"], f"{directory / CONFIG}: features")
+    statistics = from_json(
+        Statistics, read_json(directory / NORMALIZER), str(directory / NORMALIZER)
+    )
+    with torch.device("meta"):  # shapes without memory
+        announced = cls.for_control(config, features, statistics)
+    _check_sizes(announced, directory / WEIGHTS)
+    check_memory(announced, directory / CONFIG)
     # Random weights are drawn and then replaced; the global generator stays as it was.
     with torch.random.fork_rng(devices=[]):
-        policy = cls.for_control(
-            from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config"),
-            from_json(Features, description["features"], f"{directory / CONFIG}: features"),
-            from_json(Statistics, read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
-        )
+        policy = cls.for_control(config, features, statistics)
     if cls.has_working_state and "half_life_limit" not in description["config"]["fast"]:
         _warn_of_missing_limit(directory)
     _load_weights(policy, directory / WEIGHTS)
@@ -110,60 +120,97 @@ def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
         )
     if description.get("format_version") != FORMAT_VERSION:
         raise ValueError(
-            f"{directory / CONFIG} has format version {description.get('format_version')}, this "
-            f"package reads {FORMAT_VERSION}; install the version of chameleon-policy that wrote it"
+            f"{directory / CONFIG} has format version {description.get('format_version')!r:.40}, "
+            f"this package reads {FORMAT_VERSION}; install the version of chameleon-policy that "
+            "wrote it"
         )
     description.setdefault("provenance", {})  # older policies do not have it
     known = {"format", "format_version", "method", "config", "features", "provenance"}
     if set(description) != known:
         raise ValueError(
-            f"{directory / CONFIG}: expected the keys {sorted(known)}, got {sorted(description)}"
+            f"{directory / CONFIG}: expected the keys {sorted(known)}, got "
+            f"{sorted(description)!s:.200}"
         )
     return directory, description
 
 
-def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
+def check_memory(policy: VisuomotorPolicy, path: Path, limit: int = LARGEST_MEMORY) -> None:
+    """Raise a ValueError if the memory of one robot would be larger than a limit."""
+    needed = policy.initial_state(1).nbytes
+    if needed > limit:
+        raise ValueError(
+            f"{path}: the memory of one robot would need {needed / 2**10:,.0f} KiB; a policy may "
+            f"need at most {limit / 2**10:,.0f} KiB"
+        )
+
+
+def _check_sizes(announced: VisuomotorPolicy, path: Path) -> None:
+    """Raise a ValueError unless the file holds the weights that the configuration announces."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            loaded = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: tuple(held.get_shape()) for name, held in slices.items()}
+            types = {held.get_dtype() for held in slices.values()}
     except safetensors.SafetensorError as error:
         raise ValueError(
             f"{path} cannot be read ({error}); it may have been cut short while copying: copy or "
             "download it again"
         ) from error
-    expected = policy.state_dict()
-    missing = sorted(expected.keys() - loaded.keys())
-    unknown = sorted(loaded.keys() - expected.keys())
+    expected = announced.state_dict()
+    missing = sorted(expected.keys() - shapes.keys())
+    unknown = sorted(shapes.keys() - expected.keys())
     if missing or unknown:
         raise ValueError(
             f"{path} does not belong to the {CONFIG} next to it: {_some('missing', missing)}; "
             f"{_some('unknown', unknown)}"
         )
     for name, tensor in expected.items():
-        if loaded[name].shape != tensor.shape:
+        if shapes[name] != tensor.shape:
             raise ValueError(
-                f"{path}: {name} has the shape {tuple(loaded[name].shape)}, {CONFIG} says "
-                f"{tuple(tensor.shape)}"
+                f"{path}: {name} has the shape {shapes[name]}, {CONFIG} says {tuple(tensor.shape)}"
             )
-        if not bool(torch.isfinite(loaded[name]).all()):
+    if len(types) != 1 or not types <= set(FLOATS):
+        raise ValueError(
+            f"{path}: expected weights of one floating-point type ({', '.join(FLOATS)}), got "
+            f"{sorted(types)}"
+        )
+
+
+def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
+    with safetensors.safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        loaded = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    for name, tensor in loaded.items():
+        if not bool(torch.isfinite(tensor).all()):
             raise ValueError(
                 f"{path}: {name} holds numbers that are not finite; the training that made it has "
                 "diverged"
             )
-    dtypes = {tensor.dtype for tensor in loaded.values()}
-    if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
-        raise ValueError(
-            f"{path}: expected weights of one floating-point type, got {sorted(map(str, dtypes))}"
-        )
     for name in (CONFIG, NORMALIZER):
         if metadata.get(name) != hashlib.sha256((path.parent / name).read_bytes()).hexdigest():
             raise ValueError(
                 f"{path} and {name} next to it do not come from one save_pretrained; copy all "
                 "three files again, or save the policy again if you edited one of them"
             )
-    policy.to(dtypes.pop())
+    (dtype,) = {tensor.dtype for tensor in loaded.values()}
+    policy.to(dtype)
     policy.load_state_dict(loaded, strict=True)
+
+
+def serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Return a safetensors file; equal content gives equal bytes.
+
+    The library writes the metadata in an order of its own each time: here it is sorted.
+    """
+    content = safetensors.torch.save(dict(tensors), dict(metadata))
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    ordered = {"__metadata__": dict(sorted(metadata.items()))} | {
+        name: value for name, value in header.items() if name != "__metadata__"
+    }
+    text = json.dumps(ordered, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+    assert len(text) == size, "the same header in another order"
+    return content[:8] + text + content[8 + size :]
 
 
 def _some(word: str, names: list[str]) -> str:

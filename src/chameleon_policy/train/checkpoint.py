@@ -10,6 +10,7 @@ run/
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from chameleon_policy.baselines import load_policy
+from chameleon_policy.json_files import parse_json
 from chameleon_policy.policy import VisuomotorPolicy
+from chameleon_policy.policy.config import from_json
 from chameleon_policy.policy.places import check_inside
+from chameleon_policy.policy.saving import serialized
 
 RUN_SETTINGS, POLICY = "run.json", "policy"
 FORMAT = "chameleon-training"
@@ -43,6 +46,10 @@ class Progress:
     """Time spent training, also before interruptions."""
     watched: int = 0
     """Number of evaluations during training so far."""
+
+    def __post_init__(self) -> None:
+        if min(self.step, self.watched) < 0 or not 0 <= self.seconds < math.inf:
+            raise ValueError(f"progress: expected numbers that are not negative, got {self}")
 
 
 def policy_folder(run: Path | str) -> Path | str:
@@ -92,7 +99,7 @@ class Checkpoints:
                     tensors[f"optimizer/{moment}/{name}"] = value
         metadata = {"format": FORMAT, "progress": json.dumps(vars(progress))}
         # Clones, since tied weights share memory, which the format does not allow.
-        content = safetensors.torch.save(
+        content = serialized(
             {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, metadata
         )
         path = self.folder / f"step-{progress.step:08d}.safetensors"
@@ -147,7 +154,8 @@ def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:
         if metadata.get("format") != FORMAT:
             raise ValueError("not a training checkpoint")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return Progress(**json.loads(metadata["progress"])), tensors
+        progress = parse_json(metadata.get("progress", ""), "progress")
+        return from_json(Progress, progress, "progress"), tensors
 
 
 def _apply(
@@ -157,10 +165,8 @@ def _apply(
     ema: dict[str, Tensor],
     optimizers: Sequence[Optimizer],
 ) -> None:
-    try:
-        policy.load_state_dict(dict(_with_prefix("weights/", tensors)), strict=True)
-    except RuntimeError as error:
-        raise ValueError(f"{path} belongs to another policy: {error}") from error
+    _check_belongs(path, tensors, policy, ema)
+    policy.load_state_dict(dict(_with_prefix("weights/", tensors)), strict=True)
     for name, value in _with_prefix("ema/", tensors):
         ema[name].copy_(value)
     owners = {
@@ -177,6 +183,27 @@ def _apply(
                 state[moment] = kept.to(parameter.device)
         if state:
             owners[id(parameter)].state[parameter] = state
+
+
+def _check_belongs(
+    path: Path, tensors: dict[str, Tensor], policy: torch.nn.Module, ema: dict[str, Tensor]
+) -> None:
+    """Raise a ValueError unless a checkpoint has the names and shapes of this policy."""
+    parameters = dict(policy.named_parameters())
+    shapes = {f"weights/{name}": tensor.shape for name, tensor in policy.state_dict().items()}
+    needed = set(shapes)
+    shapes |= {f"ema/{name}": tensor.shape for name, tensor in ema.items()}
+    for name, parameter in parameters.items():
+        shapes |= {f"optimizer/{moment}/{name}": parameter.shape for moment in MOMENTS}
+        shapes[f"optimizer/step/{name}"] = torch.Size()
+    wrong = [name for name, tensor in tensors.items() if shapes.get(name) != tensor.shape] + sorted(
+        needed - tensors.keys()
+    )
+    if wrong:
+        raise ValueError(
+            f"{path} belongs to another policy ({wrong[0]} and {len(wrong) - 1} others do not "
+            "fit); train again with another --out"
+        )
 
 
 def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from chameleon_policy.json_files import parse_json
 from chameleon_policy.train.checkpoint import Progress
 
 METRICS = "metrics.jsonl"
@@ -137,12 +138,17 @@ def open_sinks(
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a metrics.jsonl, without a last line that a kill cut short."""
-    lines = []
-    for text in path.read_text().splitlines() if path.exists() else []:
+    lines: list[dict[str, Any]] = []
+    for text in path.read_bytes().splitlines() if path.exists() else []:
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
+            line = parse_json(text, path)
+        except ValueError:
             break
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            raise ValueError(
+                f"{path}: line {len(lines) + 1} is no step of a training; copy it again"
+            )
+        lines.append(line)
     return lines
 
 

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from chameleon_policy.baselines import load_policy, method_named
 from chameleon_policy.data import EpisodeArrays, Episodes, load_episodes, open_datasets
 from chameleon_policy.device import Device, find_device
+from chameleon_policy.json_files import read_json_object
 from chameleon_policy.locking import only_process
 from chameleon_policy.policy import InstructionEncoder, VisuomotorPolicy, preset
 from chameleon_policy.policy.config import to_json
@@ -290,12 +291,7 @@ def _write_settings(out: Path, settings: dict[str, Any]) -> None:
     """Write the settings of a new run, or check that the run in this folder has the same ones."""
     path = out / RUN_SETTINGS
     if path.exists():
-        try:
-            then = json.loads(path.read_text())
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{path} is damaged ({error}): choose another --out, or delete the folder {out}"
-            ) from error
+        then = read_json_object(path, f"choose another --out, or delete the folder {out}")
         changed = [
             f"{key}: {before} then, {now} now{_remedy(key, before)}"
             for key, before, now in _differences(then, settings)
