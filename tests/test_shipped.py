@@ -43,7 +43,7 @@ def test_shipped_policies_are_small_have_a_card_and_load_by_name(
         policy = ChameleonPolicy.from_pretrained(folder.name)
         assert next(policy.parameters()).dtype == torch.bfloat16
         assert [view.name for view in policy.features.views] == ["third", "wrist"]
-    with pytest.raises(FileNotFoundError, match="comes with the package: camo-small"):
+    with pytest.raises(FileNotFoundError, match=r"comes with the package \(camo-small\)"):
         ChameleonPolicy.from_pretrained("camo-large")
 
 

@@ -25,6 +25,7 @@ from chameleon_policy.json_files import read_json_object
 from chameleon_policy.locking import only_process
 from chameleon_policy.policy import InstructionEncoder, VisuomotorPolicy, preset
 from chameleon_policy.policy.config import to_json
+from chameleon_policy.policy.normalizer import Statistics
 from chameleon_policy.policy.ssm import SelectiveSSM
 from chameleon_policy.provenance import git_revision
 from chameleon_policy.train.augmentation import Mirror
@@ -184,6 +185,8 @@ def _build(
     mirror = _mirror(training)
     arrays = _load(episodes, workers, console, show=first)
     policy = build_policy(config, episodes, arrays, encoder, mirror).to(device)
+    if first:
+        _report_constants(policy.statistics, console)
     policy.provenance = {
         "seed": training.seed,
         "git_revision": git_revision(),
@@ -329,6 +332,19 @@ def _differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any
             )
         ]
     return [] if then == now else [(key, then, now)]
+
+
+def _report_constants(statistics: Statistics, console: Console) -> None:
+    """Say which numbers of the data never change."""
+    ranges = {"proprioception": statistics.proprioception, "action": statistics.action}
+    constant = {name: each.constant for name, each in ranges.items() if each and each.constant}
+    if constant:
+        found = "; ".join(f"{name} {', '.join(map(str, each))}" for name, each in constant.items())
+        console.print(
+            f"Numbers that never change in these data keep their units: {found} (counted from 0).",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _report_plain_training(config: TrainingConfig, steps: int, console: Console) -> None:
