@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials, typed
+from chameleon_policy.cli.options import DEFAULT_DIALS, POLICY, TASK, UNSET, FlatDials, typed
 from chameleon_policy.console import progress_bar
 from chameleon_policy.device import Device, gpu_memory
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
@@ -19,8 +19,8 @@ from chameleon_policy.report.tables import evaluation_table
 
 
 def main(
-    run: tyro.conf.Positional[Path],
-    task: str,
+    run: Annotated[tyro.conf.Positional[Path], POLICY],
+    task: Annotated[str, TASK],
     episodes: int = 36,
     steps: Annotated[int | None, UNSET] = None,
     executed: Annotated[int | None, UNSET] = None,
@@ -35,7 +35,8 @@ def main(
     """Score a policy in closed loop on held-out episodes.
 
     Args:
-        run: Folder of a run or of a saved policy; or camo-small, which comes with the package;
+        run: Folder of a run or of a saved policy; or camo-small, which comes with the package,
+            or hf:owner/name on the Hugging Face hub;
             or oracle or guess, experts that know the answer, or guess it.
         task: clean-plate, shell-game or seasonings.
         episodes: Episodes, one per seed.
@@ -47,7 +48,7 @@ def main(
         first_seed: Seed of the first episode; training seeds are refused.
         parallel: Episodes at the same time.
         workers: Processes for the environments; 0: in this process.
-        device: Where the policy computes (default: a GPU if there is one).
+        device: Where the policy computes; auto: on a GPU if there is one.
         dials: Appearance and difficulty (default: the benchmark's).
     """
     seeds = evaluation_seeds(first_seed, episodes)

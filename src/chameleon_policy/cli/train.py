@@ -46,7 +46,7 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
             recipe: Start from the settings of a recipe; options override it.
                 camo is for images of Camo, camo-state for object slots, on a CPU.
             log: Where to write metrics besides metrics.jsonl.
-            device: Where to compute (default: a GPU if there is one).
+            device: Where to compute; auto: on a GPU if there is one.
             workers: Threads that read the dataset, and processes for rollouts during training.
         """
         run(config, out, log, device, workers)

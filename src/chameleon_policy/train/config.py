@@ -170,7 +170,10 @@ class TrainingConfig:
 class RunConfig:
     """Configuration of a run: what to train, how, and on which data."""
 
-    data: tyro.conf.Positional[tuple[Path, ...]]
+    data: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        tyro.conf.arg(metavar="DATA [DATA ...]", help_behavior_hint="(required)"),
+    ]
     """LeRobot v3 folders, robomimic HDF5 files, or Diffusion Policy zarrs; several are trained on
     together."""
     held_out: tuple[Path, ...] = ()
