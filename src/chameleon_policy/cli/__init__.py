@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -48,6 +49,7 @@ def main() -> None:
     if name == "--version":
         print(f"chameleon {__version__}")
         return
+    warnings.formatwarning = lambda message, *_, **__: f"chameleon: {message}\n"
     wait_asleep()  # commands import torch, which reads then how its threads wait
     try:
         prepared(name, arguments)()

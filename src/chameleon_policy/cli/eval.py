@@ -9,13 +9,19 @@ import tyro
 from rich.console import Console
 
 from chameleon_policy.cli.options import DEFAULT_DIALS, POLICY, TASK, UNSET, FlatDials, typed
-from chameleon_policy.console import progress_bar
+from chameleon_policy.console import check_counts, check_writable, counted, progress_bar
 from chameleon_policy.device import Device, gpu_memory
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
-from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of, training_of
+from chameleon_policy.evaluate.loading import (
+    check_executed,
+    load_for_evaluation,
+    sampling_steps_of,
+    training_of,
+)
 from chameleon_policy.evaluate.videos import save_failures
 from chameleon_policy.provenance import write_result
 from chameleon_policy.report.tables import evaluation_table
+from chameleon_policy.suite import find_task
 
 
 def main(
@@ -52,8 +58,14 @@ def main(
         dials: Appearance and difficulty (default: the benchmark's).
     """
     seeds = evaluation_seeds(first_seed, episodes)
-    if json_file is not None and json_file.is_dir():
-        raise ValueError(f"--json must name a file, and {json_file} is a folder")
+    given = {"steps": steps, "executed": executed}
+    check_counts(
+        parallel=parallel, **{name: count for name, count in given.items() if count is not None}
+    )
+    find_task(task)  # or ValueError
+    check_executed(run, executed)
+    if json_file is not None:
+        check_writable("json", json_file)
     if videos is not None and videos.exists() and not videos.is_dir():
         raise ValueError(f"--videos must name a folder, and {videos} is a file")
     policy, settings = load_for_evaluation(run, task, device, **dials.settings)
@@ -89,4 +101,4 @@ def _draw_failures(evaluation: Evaluation, folder: Path) -> None:
     failures = sum(not rollout.played.score.success for rollout in evaluation.rollouts)
     with progress_bar("drawing the failures", failures) as advance:
         save_failures(evaluation.settings, evaluation.rollouts, folder, progress=advance)
-    print(f"{failures} failures in {folder}")
+    print(f"{counted(failures, 'failure')} in {folder}" if failures else "No failures, no videos")

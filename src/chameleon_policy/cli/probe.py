@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 
 from chameleon_policy.cli.options import POLICIES, TASKS, UNSET, typed
+from chameleon_policy.console import check_writable
 from chameleon_policy.device import Device
 from chameleon_policy.probes.study import (
     FINDINGS,
@@ -52,6 +53,8 @@ def main(
     """
     if not runs:
         raise ValueError("name at least one run, such as: chameleon probe camo-small")
+    if json_file is not None:
+        check_writable("json", json_file)
     command = typed()
     if found_only:
         findings = earlier_findings(runs, task, out)

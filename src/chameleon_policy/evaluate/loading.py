@@ -10,8 +10,11 @@ from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.json_files import read_json_object
 from chameleon_policy.policy import Features, VisuomotorPolicy
+from chameleon_policy.policy.config import from_json
+from chameleon_policy.policy.places import CONFIG
+from chameleon_policy.policy.saving import describe
 from chameleon_policy.suite import EnvironmentSettings, ExpertKind, Spaces, find_task
-from chameleon_policy.train.checkpoint import RUN_SETTINGS, load_trained
+from chameleon_policy.train.checkpoint import RUN_SETTINGS, load_trained, policy_folder
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 EXPERTS: tuple[ExpertKind, ...] = ("oracle", "guess")
@@ -46,6 +49,18 @@ def spaces_of(features: Features) -> Spaces:
         if features.objects is None
         else (features.objects.count, features.objects.size),
     )
+
+
+def check_executed(run: Path | str, executed: int | None) -> None:
+    """Raise a ValueError if a policy's chunks have fewer actions; only its config.json is read."""
+    if executed is None or str(run) in EXPERTS:
+        return
+    directory, description = describe(policy_folder(run))
+    features = from_json(Features, description["features"], f"{directory / CONFIG}: features")
+    if executed > features.horizon:
+        raise ValueError(
+            f"--executed must be at most {features.horizon}, the actions of a chunk, got {executed}"
+        )
 
 
 def load_for_evaluation(

@@ -50,7 +50,9 @@ class Reproduction:
 
     suite: tyro.conf.Positional[SuiteName]
     """Suite of tasks."""
-    tasks: Annotated[tuple[str, ...], tyro.conf.arg(name="task"), tyro.conf.UseAppendAction] = ()
+    tasks: Annotated[
+        tuple[str, ...], tyro.conf.arg(name="task", metavar="TASK"), tyro.conf.UseAppendAction
+    ] = ()
     """clean-plate, shell-game or seasonings; give it again for another (default: all three).
     One policy learns all of them."""
     minutes: float = 20.0

@@ -170,6 +170,8 @@ class Display:
         )
         self._task = self._bar.add_task("training", total=1.0, metrics="")
         self._printed_at = -SECONDS_BETWEEN_LINES
+        self._unprinted: str | None = None
+        """The newest line, until it is printed."""
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -177,6 +179,8 @@ class Display:
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+        if self._unprinted is not None:
+            self.print(self._unprinted)  # the last step
 
     def show(self, progress: Progress, share: float, metrics: dict[str, float]) -> None:
         """Show the newest metrics when `share` of the budget is spent."""
@@ -185,12 +189,13 @@ class Display:
         speed = f"{metrics['frames_per_second']:,.0f} frames/s, {_clock(left)} left"
         text = f"step {progress.step}: {', '.join(parts)}; {speed}"
         self._bar.update(self._task, completed=share, metrics=text)
+        self._unprinted = text
         if (
             not self._console.is_terminal
             and time.monotonic() - self._printed_at > SECONDS_BETWEEN_LINES
         ):
             self.print(text)
-            self._printed_at = time.monotonic()
+            self._printed_at, self._unprinted = time.monotonic(), None
 
     def print(self, text: str) -> None:
         """Print a line that stays."""
