@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 ConfigT = TypeVar("ConfigT")
-LARGEST, DEEPEST, MOST_STEPS = 65_536, 256, 10_000
-"""Largest width of anything, number of layers, and number of sampling steps. Nothing sensible is
-near them; a config.json that asks for more is refused before it is built.
+LARGEST, LONGEST, DEEPEST, MOST_STEPS = 65_536, 4_096, 256, 10_000
+"""Largest width of anything, time steps that a layer takes at once, number of layers, and number of
+sampling steps. Nothing sensible is near them; a config.json that asks for more is refused before it
+is built.
 """
 
 
@@ -78,7 +79,8 @@ class SSMConfig:
     """Time steps that the parallel scan handles in one matrix product."""
 
     def __post_init__(self) -> None:
-        _require_counts(self, "expand", "state", "head_dim", "convolution", "chunk")
+        _require_counts(self, "expand", "state", "head_dim")
+        _require_counts(self, "convolution", "chunk", at_most=LONGEST)
         _require_not_negative(self, "selectivity")
         shortest, longest = self.half_life
         _require(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping
 from functools import cache
@@ -25,6 +26,7 @@ from chameleon_policy.policy.config import PolicyConfig, from_json, to_json
 from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.normalizer import Statistics
 from chameleon_policy.policy.places import CONFIG, NORMALIZER, WEIGHTS, find_policy
+from chameleon_policy.policy.size_limit import SizeLimit, TooLargeError
 
 if TYPE_CHECKING:
     from chameleon_policy.policy.visuomotor import VisuomotorPolicy
@@ -36,8 +38,10 @@ FORMAT = "chameleon-policy"
 FORMAT_VERSION = 1
 FLOATS = ("F64", "F32", "F16", "BF16")
 """Names of the types that weights may have in a file."""
-LARGEST_MEMORY = 2**32
-"""Largest memory of one robot, in bytes; the paper's policy has 40 MB."""
+SPARE = 2**22
+"""Numbers that building a policy may need beside its weights and their random draws."""
+LARGEST_MEMORY = 2**28
+"""Most numbers in the memory of one robot; the paper's policy has 10 million."""
 
 
 def exported_weights(policy: VisuomotorPolicy) -> dict[str, Tensor]:
@@ -85,13 +89,21 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
     statistics = from_json(
         Statistics, read_json(directory / NORMALIZER), str(directory / NORMALIZER)
     )
-    with torch.device("meta"):  # shapes without memory
-        announced = cls.for_control(config, features, statistics)
-    _check_sizes(announced, directory / WEIGHTS)
-    check_memory(announced, directory / CONFIG)
-    # Random weights are drawn and then replaced; the global generator stays as it was.
-    with torch.random.fork_rng(devices=[]):
-        policy = cls.for_control(config, features, statistics)
+    shapes = _read_shapes(directory / WEIGHTS)
+    held = sum(map(math.prod, shapes.values()))
+    try:
+        if config.width**2 > held:  # every method has such a matrix
+            raise TooLargeError
+        # Random weights are drawn and then replaced; the global generator stays as it was.
+        with torch.random.fork_rng(devices=[]), SizeLimit(SPARE + 2 * held):
+            policy = cls.for_control(config, features, statistics)
+    except TooLargeError as error:
+        raise ValueError(
+            f"{directory / CONFIG} asks for a much larger policy than {WEIGHTS} next to it holds "
+            f"({held:,} numbers): they do not belong together; copy all three files again"
+        ) from error
+    _check_shapes(policy, shapes, directory / WEIGHTS)
+    check_memory(policy, directory / CONFIG)
     if cls.has_working_state and "half_life_limit" not in description["config"]["fast"]:
         _warn_of_missing_limit(directory)
     _load_weights(policy, directory / WEIGHTS)
@@ -135,28 +147,42 @@ def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
 
 
 def check_memory(policy: VisuomotorPolicy, path: Path, limit: int = LARGEST_MEMORY) -> None:
-    """Raise a ValueError if the memory of one robot would be larger than a limit."""
-    needed = policy.initial_state(1).nbytes
-    if needed > limit:
+    """Raise a ValueError if the memory of one robot would have more numbers than a limit."""
+    try:
+        with SizeLimit(limit):
+            policy.initial_state(1)
+    except TooLargeError as error:
         raise ValueError(
-            f"{path}: the memory of one robot would need {needed / 2**10:,.0f} KiB; a policy may "
-            f"need at most {limit / 2**10:,.0f} KiB"
-        )
+            f"{path}: the memory of one robot would have more than {limit:,} numbers; fewer object "
+            "slots, smaller pictures or smaller state-space layers need less"
+        ) from error
 
 
-def _check_sizes(announced: VisuomotorPolicy, path: Path) -> None:
-    """Raise a ValueError unless the file holds the weights that the configuration announces."""
+def _read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights in a file, whose header alone is read."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            shapes = {name: tuple(held.get_shape()) for name, held in slices.items()}
             types = {held.get_dtype() for held in slices.values()}
+            shapes = {name: tuple(held.get_shape()) for name, held in slices.items()}
     except safetensors.SafetensorError as error:
         raise ValueError(
             f"{path} cannot be read ({error}); it may have been cut short while copying: copy or "
             "download it again"
         ) from error
-    expected = announced.state_dict()
+    if len(types) != 1 or not types <= set(FLOATS):
+        raise ValueError(
+            f"{path}: expected weights of one floating-point type ({', '.join(FLOATS)}), got "
+            f"{sorted(types)}"
+        )
+    return shapes
+
+
+def _check_shapes(
+    policy: VisuomotorPolicy, shapes: Mapping[str, tuple[int, ...]], path: Path
+) -> None:
+    """Raise a ValueError unless weights of these shapes are those of the policy."""
+    expected = policy.state_dict()
     missing = sorted(expected.keys() - shapes.keys())
     unknown = sorted(shapes.keys() - expected.keys())
     if missing or unknown:
@@ -169,11 +195,6 @@ def _check_sizes(announced: VisuomotorPolicy, path: Path) -> None:
             raise ValueError(
                 f"{path}: {name} has the shape {shapes[name]}, {CONFIG} says {tuple(tensor.shape)}"
             )
-    if len(types) != 1 or not types <= set(FLOATS):
-        raise ValueError(
-            f"{path}: expected weights of one floating-point type ({', '.join(FLOATS)}), got "
-            f"{sorted(types)}"
-        )
 
 
 def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:

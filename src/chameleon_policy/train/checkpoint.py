@@ -104,11 +104,18 @@ class Checkpoints:
         )
         path = self.folder / f"step-{progress.step:08d}.safetensors"
         unfinished = path.with_suffix(".unfinished")
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        try:
+            with unfinished.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)  # a full disk needs the room
+            raise OSError(
+                f"the checkpoint {path} could not be written ({error.strerror or error}); earlier "
+                "ones are whole: make room, and the same command goes on from the newest"
+            ) from error
         # checkpoints of later steps are damaged, since the run was resumed from an earlier one
         newer = [other for other in self._newest_first() if other > path]
         for old in [
