@@ -78,9 +78,7 @@ def test_announced_sizes_are_compared_before_memory_is_asked_for(saved, sizes, m
         *(torch.nn.Linear, "reset_parameters"),
         lambda layer: (made.append(layer.weight.numel()), linear(layer)),
     )
-    with pytest.raises(
-        ValueError, match=r"config\.json asks for a much larger policy"
-    ):
+    with pytest.raises(ValueError, match=r"config\.json asks for a much larger policy"):
         ChameleonPolicy.from_pretrained(saved)
     assert sum(made) < 10**7
 
