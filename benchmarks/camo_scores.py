@@ -21,7 +21,7 @@ from benchmarks.tables.scores import camo_chameleon, tracks
 from chameleon_policy.camo import TASKS, task_named
 from chameleon_policy.experiments.pipeline import HELD_OUT
 from chameleon_policy.experiments.reproduce import SCORES, published_file
-from chameleon_policy.policy.saving import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
+from chameleon_policy.policy.places import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.charts import Point, interval_chart, svg
 from chameleon_policy.train.held_out import probe_metric

@@ -296,7 +296,7 @@ def test_the_command(tmp_path: Path, capsys, monkeypatch) -> None:
     assert scores["result"]["episodes"] == 2
     wrongs = {
         "not evaluation seeds": ["--first-seed", "5"],
-        "1 to 8 actions": ["--executed", "9"],
+        "at most 8, the actions of a chunk": ["--executed", "9"],
         "--json must name a file": ["--json", str(tmp_path)],
         "--videos must name a folder": ["--videos", str(tmp_path / "scores.json")],
     }

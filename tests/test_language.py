@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from chameleon_policy import InstructionEncoder
+from chameleon_policy import InstructionEncoder, Language
+from chameleon_policy.evaluate.evaluation import embed_instruction
 from examples import STATE_FEATURES, make_observation, make_policy
 
 transformers = pytest.importorskip("transformers")
@@ -70,6 +71,30 @@ def test_an_instruction_reaches_the_action(tiny_distilbert) -> None:
         state = policy.observe(instructed, policy.initial_state(1))
         actions.append(policy.act(state, source="zero"))
     assert not torch.allclose(actions[0], actions[1])
+
+
+def test_a_policy_does_not_choose_what_is_loaded(tiny_distilbert, monkeypatch) -> None:
+    """Whoever wrote config.json named the encoder: only known ones are loaded unasked."""
+    asked = []
+    monkeypatch.setattr(
+        transformers.AutoTokenizer, "from_pretrained", lambda name, **_: asked.append(name)
+    )
+    for name in ("someone/encoder", tiny_distilbert):
+        policy = make_policy(
+            dataclasses.replace(STATE_FEATURES, language=Language(width=16, encoder=name))
+        )
+        with pytest.raises(ValueError, match=r"which is not one of .*CHAMELEON_ENCODER"):
+            embed_instruction(policy.features, "pick the cup")
+    assert not asked
+
+
+def test_the_user_may_name_the_encoder_of_a_policy(tiny_distilbert, monkeypatch) -> None:
+    monkeypatch.setenv("CHAMELEON_ENCODER", tiny_distilbert)
+    chosen = InstructionEncoder.of(Language(width=16, encoder="someone/encoder"))
+    expected = InstructionEncoder(tiny_distilbert).embed(["pick the cup"])
+    assert torch.equal(chosen.embed(["pick the cup"]), expected)
+    with pytest.raises(ValueError, match=r"embeddings of 17 numbers.*has 16; set CHAMELEON_ENC"):
+        InstructionEncoder.of(Language(width=17, encoder="someone/encoder"))
 
 
 def test_minilm_places_similar_texts_close() -> None:

@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 
 from chameleon_policy import ChameleonPolicy, Range, Statistics
+from chameleon_policy.train.checkpoint import load_trained
 from examples import IMAGE_FEATURES, make_observation, make_policy
 
 STATISTICS = Statistics(action=Range(low=(0.1, -3.0), high=(1 / 3, 5.0)))
@@ -234,24 +235,68 @@ def test_loading_leaves_the_random_numbers_alone(saved) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_path_that_does_not_exist_and_a_hub_that_cannot_be_reached(tmp_path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no directory"):
-        ChameleonPolicy.from_pretrained(tmp_path / "nowhere")
-    pytest.importorskip("huggingface_hub")
-    with pytest.raises(
-        FileNotFoundError, match="neither a local directory nor reachable on the hub"
-    ):
-        ChameleonPolicy.from_pretrained("nobody/no-such-policy")
-
-
-def test_the_hub_is_asked_for_the_three_files(saved, monkeypatch) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    asked = {}
+@pytest.fixture
+def asked(saved, monkeypatch) -> dict[str, list[str]]:
+    """Answer in place of the hub; return what it was asked for."""
+    hub, asked = pytest.importorskip("huggingface_hub"), {}
 
     def snapshot_download(repo: str, allow_patterns: list[str]) -> str:
         asked[repo] = allow_patterns
         return str(saved)
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    ChameleonPolicy.from_pretrained("someone/policy")
+    return asked
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_the_hub_is_asked_for_the_three_files(asked, kind) -> None:
+    load_trained(kind("hf:someone/policy"))
     assert asked == {"someone/policy": ["config.json", "normalizer.json", "model.safetensors"]}
+    with pytest.raises(ValueError, match="a policy on the hub is named hf:OWNER/NAME"):
+        ChameleonPolicy.from_pretrained("hf:policy")
+
+
+def test_a_mistyped_name_asks_nobody_and_suggests_near_ones(asked, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/plate").mkdir(parents=True)
+    for name, message in [
+        ("runs/plaet", "there is no directory runs/plaet; did you mean runs/plate\\?"),
+        ("camo-smal", "did you mean camo-small\\?"),
+        ("someone/policy", "there is no directory someone/policy; A policy is .* hf:OWNER/NAME"),
+        ("", "there is no directory ;"),
+    ]:
+        for load in (ChameleonPolicy.from_pretrained, load_trained):
+            with pytest.raises(FileNotFoundError, match=message):
+                load(name)
+    assert not asked
+
+
+def test_a_hub_that_cannot_be_reached() -> None:
+    pytest.importorskip("huggingface_hub")
+    with pytest.raises(FileNotFoundError, match="hf:nobody/none is not reachable on the hub"):
+        ChameleonPolicy.from_pretrained("hf:nobody/none")
+
+
+def test_links_out_of_the_folder_are_not_followed(saved, tmp_path) -> None:
+    outside = tmp_path / "outside.json"
+    (saved / "normalizer.json").rename(outside)
+    (saved / "normalizer.json").symlink_to(outside)
+    with pytest.raises(ValueError, match=r"normalizer\.json is a link that leads out"):
+        ChameleonPolicy.from_pretrained(saved)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    (run / "policy").symlink_to(saved)
+    with pytest.raises(ValueError, match="policy is a link that leads out of its folder"):
+        load_trained(run)
+
+
+def test_links_of_the_hubs_cache_and_to_the_folder_itself_are_followed(saved, tmp_path) -> None:
+    repository = tmp_path / "models--someone--policy"
+    snapshot = repository / "snapshots" / "123abc"
+    snapshot.mkdir(parents=True)
+    saved.rename(repository / "blobs")
+    for path in (repository / "blobs").iterdir():
+        (snapshot / path.name).symlink_to(Path("../../blobs", path.name))
+    (tmp_path / "link").symlink_to(snapshot)
+    ChameleonPolicy.from_pretrained(tmp_path / "link")

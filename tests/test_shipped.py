@@ -19,7 +19,7 @@ from chameleon_policy.data import load_episodes, open_episodes
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.experiments.pipeline import HELD_OUT
-from chameleon_policy.policy.saving import SHIPPED
+from chameleon_policy.policy.places import SHIPPED
 from chameleon_policy.rates import Rate
 from chameleon_policy.recorder import record
 from chameleon_policy.train.config import RunConfig, TrainingConfig
@@ -43,7 +43,7 @@ def test_shipped_policies_are_small_have_a_card_and_load_by_name(
         policy = ChameleonPolicy.from_pretrained(folder.name)
         assert next(policy.parameters()).dtype == torch.bfloat16
         assert [view.name for view in policy.features.views] == ["third", "wrist"]
-    with pytest.raises(FileNotFoundError, match="comes with the package: camo-small"):
+    with pytest.raises(FileNotFoundError, match=r"comes with the package \(camo-small\)"):
         ChameleonPolicy.from_pretrained("camo-large")
 
 

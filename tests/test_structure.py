@@ -18,6 +18,8 @@ PACKAGE = Path(chameleon_policy.__file__).parent
 ROOMS = (
     "exit_codes",
     "locking",
+    "threads",
+    "json_files",
     "console",
     "device",
     "provenance",

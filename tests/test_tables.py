@@ -14,7 +14,7 @@ from benchmarks.delayed_question import EMPTIED, KINDS
 from benchmarks.tables import memory, speed
 from benchmarks.tables.__main__ import TABLES
 from benchmarks.tables.layout import RESULTS, ROOT, read_result, replaced
-from chameleon_policy.policy.saving import SHIPPED
+from chameleon_policy.policy.places import SHIPPED
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.charts import svg
 from chameleon_policy.report.comparison.rendering import draw_tables

@@ -18,7 +18,8 @@ from chameleon_policy.cli import main
 from chameleon_policy.data import load_episodes, open_datasets
 from chameleon_policy.exit_codes import ALREADY_TRAINED, REFUSED
 from chameleon_policy.train.config import RunConfig, TrainingConfig
-from chameleon_policy.train.training import _differences, _write_settings, build_policy
+from chameleon_policy.train.resuming import differences, write_settings
+from chameleon_policy.train.training import build_policy
 from command_line import chameleon_here, plain
 from training_data import chameleon, lines, losses, make_episodes, write_demonstrations
 
@@ -213,7 +214,7 @@ def test_refusals(data: Path, uninterrupted: Path, tmp_path: Path, capsys, monke
     assert "its budget is spent" in refused(*OPTIONS, out=uninterrupted, status=ALREADY_TRAINED)
     changed = refused(*OPTIONS, "--learning-rate", "2e-3", out=uninterrupted)
     assert "training.learning_rate: 0.001 then, 0.002 now" in changed
-    assert "--steps or as --minutes" in refused()
+    assert "--steps or as --minutes" in refused("--steps", 5, "--minutes", 1)
     assert "multiple of 3" in refused(
         "--steps", 5, "--batch", 4, "--accumulate", 3, "--device", "cpu", "--preset", "nano"
     )
@@ -231,6 +232,32 @@ def test_refusals(data: Path, uninterrupted: Path, tmp_path: Path, capsys, monke
     wrong = refused("--steps", 5, "--device", "cpu", "--start-from", uninterrupted, source=other)
     assert "numbers of an action: 2 in" in wrong
     assert "3 in the data" in wrong
+
+
+def test_a_run_is_extended_and_its_checkpoints_moved(
+    data: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    run, shorter, longer = tmp_path / "run", ("--steps", 6), ("--steps", 12)
+    run_to_the_end(data, run, *shorter)
+    taken = [line["loss"] for line in lines(run)]
+    said = run_to_the_end(data, run, *longer, "--checkpoint-steps", 5, "--keep-checkpoints", 2)
+    assert "The budget grows from 6 to 12 steps: the learning rate, 0 here before" in plain(said)
+    assert [line["step"] for line in lines(run)] == [*range(1, 13)]
+    assert [line["loss"] for line in lines(run)][:6] == taken
+    config = TrainingConfig(steps=12, learning_rate=1e-3, warmup_steps=5)
+    rates = [line["learning_rate"] for line in lines(run)][6:]
+    assert rates == pytest.approx([config.rate(step, step / 12) for step in range(6, 12)])
+    kept = sorted(int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
+    assert kept == [10, 12], "every fifth step, and the last"
+    settings = json.loads((run / "run.json").read_text())
+    assert (settings["training"]["steps"], settings["earlier_budgets"]) == (12, [{"steps": 6}])
+    again = complaint(
+        *(capsys, monkeypatch, "train", data, "--out", run, *OPTIONS, *longer),
+        status=ALREADY_TRAINED,
+    )
+    assert "its budget is spent" in again
+    shrunk = complaint(capsys, monkeypatch, "train", data, "--out", run, *OPTIONS, *shorter)
+    assert "training.steps: 12 then, 6 now (a budget can grow" in shrunk
 
 
 def test_a_kill_before_the_policy_was_written(
@@ -290,13 +317,12 @@ def test_a_budget_in_minutes(data: Path, tmp_path: Path) -> None:
 def test_settings_that_were_added_or_removed_and_are_off_are_no_difference() -> None:
     then = {"mirror": False, "training": {"steps": 5, "seed": 0}}
     assert (
-        _differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.0, "mirror": False}})
-        == []
+        differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.0, "mirror": False}}) == []
     )
-    assert _differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.1}}) == [
+    assert differences(then, {"training": {"steps": 5, "seed": 0, "tint": 0.1}}) == [
         ("training.tint", None, 0.1)
     ]
-    assert _differences({"mirror": True}, {}) == [("mirror", True, None)]
+    assert differences({"mirror": True}, {}) == [("mirror", True, None)]
 
 
 def test_a_run_goes_on_with_or_without_kernels_but_not_with_another_limit(tmp_path: Path) -> None:
@@ -306,10 +332,10 @@ def test_a_run_goes_on_with_or_without_kernels_but_not_with_another_limit(tmp_pa
             "training": {"seed": 0, "fused": fused},
         }
 
-    _write_settings(tmp_path, settings(None, fused=True))
-    _write_settings(tmp_path, settings(None, fused=False))
+    write_settings(tmp_path, settings(None, fused=True))
+    write_settings(tmp_path, settings(None, fused=False))
     with pytest.raises(FileExistsError, match=r"None then, 16.0 now \(add --half-life-limit inf\)"):
-        _write_settings(tmp_path, settings(16.0, fused=True))
+        write_settings(tmp_path, settings(16.0, fused=True))
 
 
 @pytest.mark.parametrize(("limit", "found"), [(None, 16.0), (24.0, 24.0), (math.inf, None)])

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from chameleon_policy.json_files import read_json_object
+
 PROCESS_START = time.time()
 
 
@@ -87,6 +89,14 @@ def _write(path: Path, content: dict[str, Any], command: str, seeds: Sequence[in
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(json.dumps(document, indent=2) + "\n")
     unfinished.replace(path)
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Return the result in a file of `write_result`; ValueError if the file is damaged."""
+    result = read_json_object(path).get("result")
+    if not isinstance(result, dict):
+        raise ValueError(f'{path} holds no result (no object "result"); move it away')
+    return result
 
 
 def _cpu_model() -> str:

@@ -55,8 +55,8 @@ METHODS: dict[str, type[VisuomotorPolicy]] = {kind.method: kind for kind in ALL}
 
 def method_named(name: str) -> type[VisuomotorPolicy]:
     """Return the class of a method; ValueError with all names if there is none."""
-    if name not in METHODS:
-        raise ValueError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
+    if not isinstance(name, str) or name not in METHODS:
+        raise ValueError(f"there is no method {name!r:.80}; choose one of {', '.join(METHODS)}")
     return METHODS[name]
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
+import warnings
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import tyro
-
+from chameleon_policy import __version__
 from chameleon_policy.cli.options import needs
+from chameleon_policy.cli.parsing import parse
 from chameleon_policy.exit_codes import INTERRUPTED, NO_ROOM, REFUSED
+from chameleon_policy.threads import wait_asleep
 
 COMMANDS = {
     "demo": "camo,report,train",
@@ -43,8 +46,13 @@ def main() -> None:
     if name in ("-h", "--help"):
         print(overview())
         return
+    if name == "--version":
+        print(f"chameleon {__version__}")
+        return
+    warnings.formatwarning = lambda message, *_, **__: f"chameleon: {message}\n"
+    wait_asleep()  # commands import torch, which reads then how its threads wait
     try:
-        run_command(name, arguments)
+        prepared(name, arguments)()
     except (ValueError, OSError, ImportError) as error:
         print(f"chameleon: {error}", file=sys.stderr)
         sys.exit(REFUSED)
@@ -56,8 +64,8 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
-def run_command(name: str, arguments: list[str]) -> Any:
-    """Import a command and run it with these options."""
+def prepared(name: str, arguments: list[str]) -> Callable[[], Any]:
+    """Import a command and return it with these options, ready to run."""
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
@@ -66,7 +74,7 @@ def run_command(name: str, arguments: list[str]) -> Any:
         module = import_module(f"chameleon_policy.cli.{name}")
     # Options of training have defaults that depend on the recipe.
     command = module.command(arguments) if hasattr(module, "command") else module.main
-    return tyro.cli(command, prog=f"chameleon {name}", args=arguments)
+    return parse(command, f"chameleon {name}", arguments)
 
 
 def overview() -> str:

@@ -34,7 +34,7 @@ def main(
         config: Methods, tasks, seeds, and how each policy is trained and scored.
         side_by_side: Training jobs at the same time.
         workers: Processes that record and evaluate.
-        device: Where to train and to evaluate (default: a GPU if there is one).
+        device: Where to train and to evaluate; auto: on a GPU if there is one.
         out: Folder for demonstrations and runs; what is there already is kept (default:
             runs/bench-camo).
         results: File for the scores, a row for each policy and task, next to which the tables

@@ -8,19 +8,25 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials, typed
-from chameleon_policy.console import progress_bar
+from chameleon_policy.cli.options import DEFAULT_DIALS, POLICY, TASK, UNSET, FlatDials, typed
+from chameleon_policy.console import check_counts, check_writable, counted, progress_bar
 from chameleon_policy.device import Device, gpu_memory
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
-from chameleon_policy.evaluate.loading import load_for_evaluation, sampling_steps_of, training_of
+from chameleon_policy.evaluate.loading import (
+    check_executed,
+    load_for_evaluation,
+    sampling_steps_of,
+    training_of,
+)
 from chameleon_policy.evaluate.videos import save_failures
 from chameleon_policy.provenance import write_result
 from chameleon_policy.report.tables import evaluation_table
+from chameleon_policy.suite import find_task
 
 
 def main(
-    run: tyro.conf.Positional[Path],
-    task: str,
+    run: Annotated[tyro.conf.Positional[Path], POLICY],
+    task: Annotated[str, TASK],
     episodes: int = 36,
     steps: Annotated[int | None, UNSET] = None,
     executed: Annotated[int | None, UNSET] = None,
@@ -35,7 +41,8 @@ def main(
     """Score a policy in closed loop on held-out episodes.
 
     Args:
-        run: Folder of a run or of a saved policy; or camo-small, which comes with the package;
+        run: Folder of a run or of a saved policy; or camo-small, which comes with the package,
+            or hf:owner/name on the Hugging Face hub;
             or oracle or guess, experts that know the answer, or guess it.
         task: clean-plate, shell-game or seasonings.
         episodes: Episodes, one per seed.
@@ -47,12 +54,18 @@ def main(
         first_seed: Seed of the first episode; training seeds are refused.
         parallel: Episodes at the same time.
         workers: Processes for the environments; 0: in this process.
-        device: Where the policy computes (default: a GPU if there is one).
+        device: Where the policy computes; auto: on a GPU if there is one.
         dials: Appearance and difficulty (default: the benchmark's).
     """
     seeds = evaluation_seeds(first_seed, episodes)
-    if json_file is not None and json_file.is_dir():
-        raise ValueError(f"--json must name a file, and {json_file} is a folder")
+    given = {"steps": steps, "executed": executed}
+    check_counts(
+        parallel=parallel, **{name: count for name, count in given.items() if count is not None}
+    )
+    find_task(task)  # or ValueError
+    check_executed(run, executed)
+    if json_file is not None:
+        check_writable("json", json_file)
     if videos is not None and videos.exists() and not videos.is_dir():
         raise ValueError(f"--videos must name a folder, and {videos} is a file")
     policy, settings = load_for_evaluation(run, task, device, **dials.settings)
@@ -88,4 +101,4 @@ def _draw_failures(evaluation: Evaluation, folder: Path) -> None:
     failures = sum(not rollout.played.score.success for rollout in evaluation.rollouts)
     with progress_bar("drawing the failures", failures) as advance:
         save_failures(evaluation.settings, evaluation.rollouts, folder, progress=advance)
-    print(f"{failures} failures in {folder}")
+    print(f"{counted(failures, 'failure')} in {folder}" if failures else "No failures, no videos")

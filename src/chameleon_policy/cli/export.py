@@ -8,13 +8,13 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from chameleon_policy.cli.options import UNSET
+from chameleon_policy.cli.options import POLICY, UNSET
 from chameleon_policy.device import Device
 from chameleon_policy.export.exporting import export_policy, export_table
 
 
 def main(
-    run: tyro.conf.Positional[Path],
+    run: Annotated[tyro.conf.Positional[Path], POLICY],
     out: Path,
     steps: Annotated[int | None, UNSET] = None,
     batch_size: Annotated[int | None, UNSET] = None,
@@ -26,7 +26,8 @@ def main(
     The programs are kept only if they compute the same as the policy itself.
 
     Args:
-        run: Folder of a run or of a saved policy, or camo-small, which comes with the package.
+        run: Folder of a run or of a saved policy, camo-small, which comes with the
+            package, or hf:owner/name on the Hugging Face hub.
         out: Folder for the programs and their description, policy.json.
         steps: Sampling steps of a chunk, fixed in the program (default: the policy's own).
         batch_size: Robots, fixed in the program (default: any number).

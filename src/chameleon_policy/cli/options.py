@@ -12,6 +12,11 @@ import tyro
 
 UNSET = tyro.conf.arg(help_behavior_hint="")
 """For an option that is None by default: its own help says what happens then."""
+TASK = tyro.conf.arg(metavar="TASK")
+TASKS = tyro.conf.arg(metavar="TASK", help_behavior_hint="")
+POLICY = tyro.conf.arg(metavar="POLICY")
+POLICIES = tyro.conf.arg(metavar="POLICY [POLICY ...]", help_behavior_hint="(required)")
+"""How `--help` shows the values of options for tasks and policies."""
 
 
 def typed() -> str:

@@ -16,11 +16,11 @@ from chameleon_policy.camo.play import (
     save_sheet,
     watch_episode,
 )
-from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials
+from chameleon_policy.cli.options import DEFAULT_DIALS, TASK, UNSET, FlatDials
 
 
 def main(
-    task: tyro.conf.Positional[str],
+    task: Annotated[tyro.conf.Positional[str], TASK],
     out: Path = Path("clip.mp4"),
     z: Annotated[str | None, UNSET] = None,
     seed: int = 0,

@@ -9,7 +9,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from chameleon_policy.cli.options import UNSET, typed
+from chameleon_policy.cli.options import POLICIES, TASKS, UNSET, typed
+from chameleon_policy.console import check_writable
 from chameleon_policy.device import Device
 from chameleon_policy.probes.study import (
     FINDINGS,
@@ -22,8 +23,8 @@ from chameleon_policy.report.probe_figures import publish
 
 
 def main(
-    runs: tyro.conf.Positional[tuple[Path, ...]],
-    task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], POLICIES],
+    task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TASKS] = (),
     surgery: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     study: Annotated[Study, tyro.conf.OmitArgPrefixes] = Study(),  # noqa: B008
     out: Path = FINDINGS,
@@ -48,10 +49,12 @@ def main(
         json_file: File for all findings (default: probes.json in --out).
         found_only: Show and draw earlier findings, whatever their settings; measure nothing.
         workers: Processes that record and play episodes.
-        device: Where the policies compute (default: a GPU if there is one).
+        device: Where the policies compute; auto: on a GPU if there is one.
     """
     if not runs:
         raise ValueError("name at least one run, such as: chameleon probe camo-small")
+    if json_file is not None:
+        check_writable("json", json_file)
     command = typed()
     if found_only:
         findings = earlier_findings(runs, task, out)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials
+from chameleon_policy.cli.options import DEFAULT_DIALS, TASK, UNSET, FlatDials
 from chameleon_policy.console import progress_bar
 from chameleon_policy.exit_codes import INTERRUPTED
 from chameleon_policy.recorder import record
@@ -16,7 +16,7 @@ from chameleon_policy.suite import Mode, find_task
 
 
 def main(
-    task: tyro.conf.Positional[str],
+    task: Annotated[tyro.conf.Positional[str], TASK],
     out: Path,
     episodes: int = 120,
     size: Annotated[int | None, UNSET] = None,

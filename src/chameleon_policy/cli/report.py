@@ -8,15 +8,15 @@ from typing import Annotated
 
 import tyro
 
-from chameleon_policy.cli.options import UNSET, needs, typed
+from chameleon_policy.cli.options import POLICIES, TASKS, UNSET, needs, typed
 from chameleon_policy.device import Device
 from chameleon_policy.probes.study import FINDINGS, StudyContext
 from chameleon_policy.report.run_report import Report, report_runs
 
 
 def main(
-    runs: tyro.conf.Positional[tuple[Path, ...]],
-    task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], POLICIES],
+    task: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TASKS] = (),
     out: Path = Path("runs/report"),
     config: Annotated[Report, tyro.conf.OmitArgPrefixes] = Report(),  # noqa: B008
     rerun: Annotated[Path | None, UNSET] = None,
@@ -36,7 +36,7 @@ def main(
             rerun (default: none is written).
         probes: Folder in which chameleon probe keeps its findings on these runs, for their figures.
         workers: Processes that record and play.
-        device: Where the policies compute (default: a GPU if there is one).
+        device: Where the policies compute; auto: on a GPU if there is one.
     """
     if rerun is not None:
         with needs("rerun"):

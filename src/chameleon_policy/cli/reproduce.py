@@ -27,7 +27,7 @@ def main(
         out: Folder for everything that is made; what is there already is kept (default:
             runs/reproduce-camo, or runs/reproduce-<tasks>).
         workers: Processes that record and evaluate.
-        device: Where to train (default: a GPU if there is one).
+        device: Where to train; auto: on a GPU if there is one.
     """
     folder = out or Path("runs") / f"reproduce-{config.name}"
     workspace = Workspace(out=folder, command=typed(), device=device, workers=workers)

@@ -15,13 +15,19 @@ from accelerate import PartialState
 from chameleon_policy.cli.options import needs
 from chameleon_policy.device import Device, gpu_memory
 from chameleon_policy.exit_codes import ALREADY_TRAINED, STOPPED
-from chameleon_policy.train.config import RunConfig
+from chameleon_policy.json_files import read_json_object
+from chameleon_policy.recorder import find_recording
+from chameleon_policy.suite import full_name
+from chameleon_policy.train.config import RunConfig, TrainingConfig
 from chameleon_policy.train.metrics import Logger
 from chameleon_policy.train.recipes import RECIPES, RecipeName
 from chameleon_policy.train.training import AlreadyTrainedError, WatchMaker, train
 
 NEW_POLICY = ("--method", "--preset", "--horizon", "--half-life-limit")
 """Options of a new policy, which --start-from decides."""
+BUDGET = ("--steps", "--minutes")
+MINUTES = 30.0
+"""Budget of a training that is given none."""
 
 
 def command(arguments: Sequence[str]) -> Callable[..., None]:
@@ -46,25 +52,36 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
             recipe: Start from the settings of a recipe; options override it.
                 camo is for images of Camo, camo-state for object slots, on a CPU.
             log: Where to write metrics besides metrics.jsonl.
-            device: Where to compute (default: a GPU if there is one).
+            device: Where to compute; auto: on a GPU if there is one.
             workers: Threads that read the dataset, and processes for rollouts during training.
         """
+        if recipe is None and not typed_options(arguments, *BUDGET):
+            print(
+                f"No budget is given: training for {MINUTES:g} minutes. Choose with --minutes or "
+                "--steps; a run can be made longer later.",
+                file=sys.stderr,
+            )
         run(config, out, log, device, workers)
 
     return main
 
 
 def defaults(arguments: Sequence[str]) -> Any:
-    """Return a recipe's run whose data are missing; without a recipe, no defaults at all."""
-    typed = typed_options(arguments, "--recipe", "--steps", "--start-from", *NEW_POLICY)
+    """Return a recipe's run whose data are missing; without recipe and budget, that of a default.
+
+    No defaults at all if there is no recipe, but a budget: steps and minutes exclude one another.
+    """
+    typed = typed_options(arguments, "--recipe", "--start-from", *BUDGET, *NEW_POLICY)
     if "--start-from" in typed and typed.keys() & set(NEW_POLICY):
         options = ", ".join(option for option in NEW_POLICY if option in typed)
         raise ValueError(
             f"--start-from decides {', '.join(NEW_POLICY)} of the policy; leave out {options}"
         )
     recipe = RECIPES.get(typed.get("--recipe"))  # type: ignore[call-overload]
-    if recipe is None:
+    if recipe is None and typed.keys() & set(BUDGET):
         return tyro.MISSING_NONPROP
+    if recipe is None:
+        return RunConfig(data=tyro.MISSING_NONPROP, training=TrainingConfig(minutes=MINUTES))
     # any number of steps replaces the minutes; tyro reads the right one
     budget = {"steps": 1} if "--steps" in typed else {}
     return recipe.run(data=tyro.MISSING_NONPROP, training=budget)
@@ -98,4 +115,16 @@ def run(
         sys.exit(STOPPED + signal)
     if PartialState().is_main_process:
         print(f"Trained: {out}/policy. Metrics: {out}/metrics.jsonl.")
-        print(f"Evaluate it: chameleon eval {out} --task ...")
+        for line in uses(config.data, out):
+            print(line)
+
+
+def uses(data: Sequence[Path], run: Path) -> list[str]:
+    """Return what to do with a trained policy: episodes of a suite are played in it."""
+    recordings = [path for path in map(find_recording, data) if path is not None]
+    tasks = dict.fromkeys(
+        full_name(path.parent.name, str(read_json_object(path).get("task"))) for path in recordings
+    )
+    if not tasks:
+        return [f"Serve it to a robot: chameleon serve {run}. Use it in Python: docs/tutorial.md."]
+    return [f"Evaluate it: chameleon eval {run} --task {task}" for task in tasks]

@@ -125,7 +125,7 @@ def embed_instruction(features: Features, instruction: str) -> Any:
     """Return the embedded instruction (1, D) for a policy with language, None for one without."""
     if features.language is None:
         return None
-    return InstructionEncoder(features.language.encoder).embed([instruction])
+    return InstructionEncoder.of(features.language).embed([instruction])
 
 
 def evaluation_seeds(first: int, episodes: int) -> list[int]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from chameleon_policy.device import Device, find_device
 from chameleon_policy.evaluate.oracle import OraclePolicy
 from chameleon_policy.evaluate.rollouts import Policy
+from chameleon_policy.json_files import read_json_object
 from chameleon_policy.policy import Features, VisuomotorPolicy
+from chameleon_policy.policy.config import from_json
+from chameleon_policy.policy.places import CONFIG
+from chameleon_policy.policy.saving import describe
 from chameleon_policy.suite import EnvironmentSettings, ExpertKind, Spaces, find_task
-from chameleon_policy.train.checkpoint import RUN_SETTINGS, load_trained
+from chameleon_policy.train.checkpoint import RUN_SETTINGS, load_trained, policy_folder
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 EXPERTS: tuple[ExpertKind, ...] = ("oracle", "guess")
@@ -22,7 +25,8 @@ def training_of(run: Path | str) -> dict[str, Any] | None:
     path = Path(run) / RUN_SETTINGS
     if not path.is_file():
         return None
-    settings, lines = json.loads(path.read_text()), read_metrics(Path(run) / METRICS)
+    settings = read_json_object(path, f"copy {run} again, or load {run}/policy")
+    lines = read_metrics(Path(run) / METRICS)
     trained = [line for line in lines if "loss" in line]
     return {
         **{name: settings.get(name) for name in ("method", "training", "data", "git_revision")},
@@ -45,6 +49,18 @@ def spaces_of(features: Features) -> Spaces:
         if features.objects is None
         else (features.objects.count, features.objects.size),
     )
+
+
+def check_executed(run: Path | str, executed: int | None) -> None:
+    """Raise a ValueError if a policy's chunks have fewer actions; only its config.json is read."""
+    if executed is None or str(run) in EXPERTS:
+        return
+    directory, description = describe(policy_folder(run))
+    features = from_json(Features, description["features"], f"{directory / CONFIG}: features")
+    if executed > features.horizon:
+        raise ValueError(
+            f"--executed must be at most {features.horizon}, the actions of a chunk, got {executed}"
+        )
 
 
 def load_for_evaluation(

@@ -6,7 +6,6 @@ here, it does not remember.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from torch import nn
 
 from chameleon_policy.evaluate.evaluation import evaluate
 from chameleon_policy.evaluate.loading import spaces_of
+from chameleon_policy.json_files import read_json_object
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.recorder import SETTINGS, TABLE, find_recording
 from chameleon_policy.suite import SUITES, EnvironmentSettings, Spaces, suite_named
@@ -66,8 +66,8 @@ def environment_of(dataset: Path, spaces: Spaces) -> EnvironmentSettings:
         )
     suite = suite_named(path.parent.name)
     try:
-        return suite.recorded_settings(json.loads(path.read_text()), spaces)
-    except (json.JSONDecodeError, KeyError) as error:
+        return suite.recorded_settings(read_json_object(path), spaces)
+    except (KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged ({error!r}); record or copy the dataset again"
         ) from error

@@ -18,7 +18,7 @@ from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluat
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.videos import save_rollout
 from chameleon_policy.experiments.pipeline import SCORES, Workspace, recipe_for
-from chameleon_policy.policy.saving import SHIPPED
+from chameleon_policy.policy.places import SHIPPED
 from chameleon_policy.report.demo_page import Contender, ShippedResult, demo_page
 from chameleon_policy.report.pages import Clip
 from chameleon_policy.report.tables import evaluation_table

@@ -27,6 +27,7 @@ from chameleon_policy.experiments.pipeline import (
     recipe_for,
 )
 from chameleon_policy.policy.presets import PresetName
+from chameleon_policy.provenance import read_result
 from chameleon_policy.rates import Rate, interval
 from chameleon_policy.suite import full_name, suite_named
 from chameleon_policy.train.checkpoint import POLICY, RUN_SETTINGS
@@ -50,7 +51,9 @@ class Reproduction:
 
     suite: tyro.conf.Positional[SuiteName]
     """Suite of tasks."""
-    tasks: Annotated[tuple[str, ...], tyro.conf.arg(name="task"), tyro.conf.UseAppendAction] = ()
+    tasks: Annotated[
+        tuple[str, ...], tyro.conf.arg(name="task", metavar="TASK"), tyro.conf.UseAppendAction
+    ] = ()
     """clean-plate, shell-game or seasonings; give it again for another (default: all three).
     One policy learns all of them."""
     minutes: float = 20.0
@@ -131,7 +134,7 @@ def published(config: Reproduction) -> dict[str, Any] | None:
     path = published_file(config.suite)
     if not path.is_file():
         return None
-    headline = json.loads(path.read_text())["result"]
+    headline = read_result(path)
     found: dict[str, Any] | None = {
         str(headline["demonstrations"]): headline,
         **headline["tracks"],
@@ -159,14 +162,18 @@ def _scored_before(path: Path, training: dict[str, Any], episodes: int) -> dict[
     """Return the scores of tasks that the same policy has already played in the same way."""
     if not path.is_file():
         return {}
-    before = json.loads(path.read_text())["result"]
-    same = {**before, "tasks": {}} == training
+    before = read_result(path)
+    if {**before, "tasks": {}} != training:
+        return {}
     settings = {"episodes": episodes, "euler_steps": EULER_STEPS}
-    return {
-        task: scores
-        for task, scores in before["tasks"].items()
-        if same and settings.items() <= scores.items()
-    }
+    try:
+        return {
+            task: scores
+            for task, scores in before["tasks"].items()
+            if settings.items() <= scores.items()
+        }
+    except (KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); move it away") from error
 
 
 def _training(config: Reproduction, out: Path) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from chameleon_policy.json_files import read_json_object
+
 FORMAT = "chameleon-export"
 FORMAT_VERSION = 1
 MANIFEST = "policy.json"
@@ -36,6 +38,11 @@ class TensorSpec:
     """The first dimension is the batch: a number, or "batch" for any."""
     dtype: str
     """NumPy's name of the type."""
+
+    def __post_init__(self) -> None:
+        sizes = all(size == BATCH or (type(size) is int and size >= 0) for size in self.shape)
+        if not (isinstance(self.name, str) and isinstance(self.dtype, str) and sizes):
+            raise ValueError(f"a tensor needs a name, a type and a shape, got {self}")
 
     def sizes(self, batch: int) -> tuple[int, ...]:
         """Return the shape for `batch` robots."""
@@ -120,27 +127,24 @@ def read_manifest(directory: Path | str) -> Manifest:
             f"{directory} is no exported policy: {MANIFEST} is missing; "
             "write one: chameleon export RUN"
         )
-    try:
-        document = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} is not valid JSON ({error}); it may have been cut short: copy it again"
-        ) from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    document = read_json_object(path)
+    if document.get("format") != FORMAT:
         raise ValueError(
             f'{path} does not describe an exported policy (no "format": "{FORMAT}"); '
             "use chameleon export RUN"
         )
     if document.get("format_version") != FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {document.get('format_version')}, this package reads "
+            f"{path} has format version {document.get('format_version')!r:.40}, this package reads "
             f"{FORMAT_VERSION}; export the policy again, or install the version of "
             "chameleon-policy that wrote it"
         )
     try:
         return _parsed(document)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not complete ({error!r}); export the policy again") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is not complete ({error!r:.200}); export the policy again"
+        ) from error
 
 
 def _parsed(document: dict[str, Any]) -> Manifest:

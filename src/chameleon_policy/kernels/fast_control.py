@@ -121,7 +121,8 @@ class FastControl:
         """Return the next H actions (B H A) in the robot's units, as `ChameleonPolicy.act` does.
 
         The first call with a new number of `steps` captures its graph; call it once before the
-        robot moves.
+        robot moves. On a GPU the chunk is still being computed when this returns, so that, other
+        than there, nobody has checked that its numbers are finite: check them where they arrive.
         """
         if not all(self._observed):
             raise ValueError(

@@ -183,7 +183,7 @@ class ChameleonPolicy(FlowPolicy):
         device: torch.device | str = "cpu",
         with_control_jepa: bool = False,
     ) -> Self:
-        """Load a policy from a directory or from the Hugging Face hub, in eval mode.
+        """Load a policy from a directory, or `hf:owner/name` from the hub, in eval mode.
 
         Every key must match. `with_control_jepa=True` adds a fresh training branch for fine-tuning.
         """

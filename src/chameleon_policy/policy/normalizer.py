@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 # A dimension with a smaller range counts as constant: scaling it would only amplify its noise.
 CONSTANT_RANGE = 1e-6
+LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,19 @@ class Range:
         if len(self.low) != len(self.high):
             raise ValueError(f"Range: {len(self.low)} low values and {len(self.high)} high values")
         for index, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
-            if not (math.isfinite(low) and math.isfinite(high)):
+            if not (abs(low) <= LARGEST and abs(high) <= LARGEST):  # NaN fails this test, too
                 raise ValueError(
-                    f"Range: dimension {index} goes from {low} to {high}; expected finite numbers"
+                    f"Range: dimension {index} goes from {low} to {high}; expected finite numbers "
+                    f"of at most {LARGEST:.3g}"
                 )
             if low > high:
                 raise ValueError(f"Range: dimension {index} has low {low} above high {high}")
+
+    @property
+    def constant(self) -> tuple[int, ...]:
+        """Dimensions that hardly change, which a normaliser leaves as they are."""
+        ends = enumerate(zip(self.low, self.high, strict=True))
+        return tuple(index for index, (low, high) in ends if high - low <= CONSTANT_RANGE)
 
     @classmethod
     def of(cls, values: Tensor) -> Range:

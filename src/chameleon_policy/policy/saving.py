@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,9 +21,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from chameleon_policy.json_files import read_json, read_json_object
 from chameleon_policy.policy.config import PolicyConfig, from_json, to_json
 from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.normalizer import Statistics
+from chameleon_policy.policy.places import CONFIG, NORMALIZER, WEIGHTS, find_policy
+from chameleon_policy.policy.size_limit import SizeLimit, TooLargeError
 
 if TYPE_CHECKING:
     from chameleon_policy.policy.visuomotor import VisuomotorPolicy
@@ -31,9 +36,12 @@ LOG = logging.getLogger("chameleon_policy")
 
 FORMAT = "chameleon-policy"
 FORMAT_VERSION = 1
-CONFIG, NORMALIZER, WEIGHTS = "config.json", "normalizer.json", "model.safetensors"
-SHIPPED = Path(__file__).parents[1] / "pretrained"
-"""Policies that come with the package, each in a folder of its name."""
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""Names of the types that weights may have in a file."""
+SPARE = 2**22
+"""Numbers that building a policy may need beside its weights and their random draws."""
+LARGEST_MEMORY = 2**28
+"""Most numbers in the memory of one robot; the paper's policy has 10 million."""
 
 
 def exported_weights(policy: VisuomotorPolicy) -> dict[str, Tensor]:
@@ -63,7 +71,7 @@ def save(policy: VisuomotorPolicy, directory: Path) -> None:
     texts = {CONFIG: _json(description), NORMALIZER: _json(to_json(policy.statistics))}
     # The weights carry hashes of the texts, so that an interrupted save is detected.
     metadata = {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
-    _write(directory / WEIGHTS, safetensors.torch.save(weights, metadata=metadata))
+    _write(directory / WEIGHTS, serialized(weights, metadata))
     for name, text in texts.items():
         _write(directory / name, text)
 
@@ -76,13 +84,26 @@ def load(cls: type[PolicyT], path_or_hub_id: str | Path, device: torch.device) -
             f"{directory} holds a {description['method']} policy, and {cls.__name__} is "
             f"{cls.method}; chameleon_policy.baselines.load_policy loads every kind"
         )
-    # Random weights are drawn and then replaced; the global generator stays as it was.
-    with torch.random.fork_rng(devices=[]):
-        policy = cls.for_control(
-            from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config"),
-            from_json(Features, description["features"], f"{directory / CONFIG}: features"),
-            from_json(Statistics, _read_json(directory / NORMALIZER), str(directory / NORMALIZER)),
-        )
+    config = from_json(PolicyConfig, description["config"], f"{directory / CONFIG}: config")
+    features = from_json(Features, description["features"], f"{directory / CONFIG}: features")
+    statistics = from_json(
+        Statistics, read_json(directory / NORMALIZER), str(directory / NORMALIZER)
+    )
+    shapes = _read_shapes(directory / WEIGHTS)
+    held = sum(map(math.prod, shapes.values()))
+    try:
+        if config.width**2 > held:  # every method has such a matrix
+            raise TooLargeError
+        # Random weights are drawn and then replaced; the global generator stays as it was.
+        with torch.random.fork_rng(devices=[]), SizeLimit(SPARE + 2 * held):
+            policy = cls.for_control(config, features, statistics)
+    except TooLargeError as error:
+        raise ValueError(
+            f"{directory / CONFIG} asks for a much larger policy than {WEIGHTS} next to it holds "
+            f"({held:,} numbers): they do not belong together; copy all three files again"
+        ) from error
+    _check_shapes(policy, shapes, directory / WEIGHTS)
+    check_memory(policy, directory / CONFIG)
     if cls.has_working_state and "half_life_limit" not in description["config"]["fast"]:
         _warn_of_missing_limit(directory)
     _load_weights(policy, directory / WEIGHTS)
@@ -102,123 +123,120 @@ def _warn_of_missing_limit(directory: Path) -> None:
 
 def describe(path_or_hub_id: str | Path) -> tuple[Path, dict[str, Any]]:
     """Return the directory of a saved policy and its `config.json`, with checks of the format."""
-    directory = _find(path_or_hub_id)
-    description = _read_json(directory / CONFIG)
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+    directory = find_policy(path_or_hub_id)
+    description = read_json_object(directory / CONFIG)
+    if description.get("format") != FORMAT:
         raise ValueError(
             f'{directory / CONFIG} does not describe a Chameleon policy (no "format": "{FORMAT}"); '
             "save one with policy.save_pretrained(directory)"
         )
     if description.get("format_version") != FORMAT_VERSION:
         raise ValueError(
-            f"{directory / CONFIG} has format version {description.get('format_version')}, this "
-            f"package reads {FORMAT_VERSION}; install the version of chameleon-policy that wrote it"
+            f"{directory / CONFIG} has format version {description.get('format_version')!r:.40}, "
+            f"this package reads {FORMAT_VERSION}; install the version of chameleon-policy that "
+            "wrote it"
         )
     description.setdefault("provenance", {})  # older policies do not have it
     known = {"format", "format_version", "method", "config", "features", "provenance"}
     if set(description) != known:
         raise ValueError(
-            f"{directory / CONFIG}: expected the keys {sorted(known)}, got {sorted(description)}"
+            f"{directory / CONFIG}: expected the keys {sorted(known)}, got "
+            f"{sorted(description)!s:.200}"
         )
     return directory, description
 
 
-def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
+def check_memory(policy: VisuomotorPolicy, path: Path, limit: int = LARGEST_MEMORY) -> None:
+    """Raise a ValueError if the memory of one robot would have more numbers than a limit."""
+    try:
+        with SizeLimit(limit):
+            policy.initial_state(1)
+    except TooLargeError as error:
+        raise ValueError(
+            f"{path}: the memory of one robot would have more than {limit:,} numbers; fewer object "
+            "slots, smaller pictures or smaller state-space layers need less"
+        ) from error
+
+
+def _read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights in a file, whose header alone is read."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            loaded = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            types = {held.get_dtype() for held in slices.values()}
+            shapes = {name: tuple(held.get_shape()) for name, held in slices.items()}
     except safetensors.SafetensorError as error:
         raise ValueError(
             f"{path} cannot be read ({error}); it may have been cut short while copying: copy or "
             "download it again"
         ) from error
+    if len(types) != 1 or not types <= set(FLOATS):
+        raise ValueError(
+            f"{path}: expected weights of one floating-point type ({', '.join(FLOATS)}), got "
+            f"{sorted(types)}"
+        )
+    return shapes
+
+
+def _check_shapes(
+    policy: VisuomotorPolicy, shapes: Mapping[str, tuple[int, ...]], path: Path
+) -> None:
+    """Raise a ValueError unless weights of these shapes are those of the policy."""
     expected = policy.state_dict()
-    missing = sorted(expected.keys() - loaded.keys())
-    unknown = sorted(loaded.keys() - expected.keys())
+    missing = sorted(expected.keys() - shapes.keys())
+    unknown = sorted(shapes.keys() - expected.keys())
     if missing or unknown:
         raise ValueError(
             f"{path} does not belong to the {CONFIG} next to it: {_some('missing', missing)}; "
             f"{_some('unknown', unknown)}"
         )
     for name, tensor in expected.items():
-        if loaded[name].shape != tensor.shape:
+        if shapes[name] != tensor.shape:
             raise ValueError(
-                f"{path}: {name} has the shape {tuple(loaded[name].shape)}, {CONFIG} says "
-                f"{tuple(tensor.shape)}"
+                f"{path}: {name} has the shape {shapes[name]}, {CONFIG} says {tuple(tensor.shape)}"
             )
-        if not bool(torch.isfinite(loaded[name]).all()):
+
+
+def _load_weights(policy: VisuomotorPolicy, path: Path) -> None:
+    with safetensors.safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        loaded = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    for name, tensor in loaded.items():
+        if not bool(torch.isfinite(tensor).all()):
             raise ValueError(
                 f"{path}: {name} holds numbers that are not finite; the training that made it has "
                 "diverged"
             )
-    dtypes = {tensor.dtype for tensor in loaded.values()}
-    if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
-        raise ValueError(
-            f"{path}: expected weights of one floating-point type, got {sorted(map(str, dtypes))}"
-        )
     for name in (CONFIG, NORMALIZER):
         if metadata.get(name) != hashlib.sha256((path.parent / name).read_bytes()).hexdigest():
             raise ValueError(
                 f"{path} and {name} next to it do not come from one save_pretrained; copy all "
                 "three files again, or save the policy again if you edited one of them"
             )
-    policy.to(dtypes.pop())
+    (dtype,) = {tensor.dtype for tensor in loaded.values()}
+    policy.to(dtype)
     policy.load_state_dict(loaded, strict=True)
+
+
+def serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Return a safetensors file; equal content gives equal bytes.
+
+    The library writes the metadata in an order of its own each time: here it is sorted.
+    """
+    content = safetensors.torch.save(dict(tensors), dict(metadata))
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    ordered = {"__metadata__": dict(sorted(metadata.items()))} | {
+        name: value for name, value in header.items() if name != "__metadata__"
+    }
+    text = json.dumps(ordered, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+    assert len(text) == size, "the same header in another order"
+    return content[:8] + text + content[8 + size :]
 
 
 def _some(word: str, names: list[str]) -> str:
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return f"{len(names)} {word} keys" + (f" ({shown})" if names else "")
-
-
-def _find(path_or_hub_id: str | Path) -> Path:
-    """Return the directory of a local policy, a shipped one, or a snapshot from the hub."""
-    path, text = Path(path_or_hub_id), str(path_or_hub_id)
-    if text and path.is_dir():
-        return _complete(path)
-    shipped = sorted(config.parent.name for config in SHIPPED.glob(f"*/{CONFIG}"))
-    if text in shipped:
-        return _complete(SHIPPED / text)
-    if isinstance(path_or_hub_id, Path) or text.count("/") != 1 or text.startswith((".", "/", "~")):
-        raise FileNotFoundError(
-            f"there is no directory {text}; save a policy there with "
-            f"policy.save_pretrained({text!r}), or take one that comes with the package: "
-            f"{', '.join(shipped)}"
-        )
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise ImportError(
-            f"{text} is no local directory, and loading from the hub needs: pip install "
-            "'chameleon-policy[hub]'"
-        ) from error
-    try:
-        snapshot = Path(snapshot_download(text, allow_patterns=[CONFIG, NORMALIZER, WEIGHTS]))
-    except Exception as error:  # the hub client raises many kinds
-        raise FileNotFoundError(
-            f"{text} is neither a local directory nor reachable on the hub: {error}"
-        ) from error
-    return _complete(snapshot)
-
-
-def _complete(directory: Path) -> Path:
-    for name in (CONFIG, NORMALIZER, WEIGHTS):
-        if not (directory / name).is_file():
-            found = ", ".join(sorted(p.name for p in directory.iterdir())) or "nothing"
-            raise FileNotFoundError(
-                f"{directory} is no saved policy: {name} is missing (it holds {found})"
-            )
-    return directory
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} is not valid JSON ({error}); it may have been cut short"
-        ) from error
 
 
 def _json(data: Any) -> bytes:

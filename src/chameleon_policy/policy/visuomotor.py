@@ -23,7 +23,13 @@ from torch import Tensor, nn
 
 from chameleon_policy.policy import saving
 from chameleon_policy.policy.action_flow import ActionFlow
-from chameleon_policy.policy.checks import check_batch, check_observation, check_rank, check_state
+from chameleon_policy.policy.checks import (
+    check_actions,
+    check_batch,
+    check_observation,
+    check_rank,
+    check_state,
+)
 from chameleon_policy.policy.config import PolicyConfig, to_json
 from chameleon_policy.policy.event_tokens import EventTokens
 from chameleon_policy.policy.features import Features
@@ -270,7 +276,8 @@ class VisuomotorPolicy(nn.Module):
 
         `steps` is the number of sampling steps (default: the configuration's, 50 Euler steps in the
         paper). `source` is the noise that the flow starts from ("zero" makes sampling
-        deterministic; a tensor B H A is used as it is), and `generator` fixes the noise.
+        deterministic; a tensor B H A is used as it is), and `generator` fixes the noise. Raises a
+        ValueError that names the robots if an action is not a finite number.
         """
         self.check_state(state)
         if bool((state.steps == 0).any()):
@@ -281,7 +288,9 @@ class VisuomotorPolicy(nn.Module):
         chunk = self._sample(
             state, self.config.sampling_steps if steps is None else steps, source, generator
         )
-        return self.normalize_action.inverse(chunk)
+        actions = self.normalize_action.inverse(chunk)
+        check_actions(actions)
+        return actions
 
     @torch.no_grad()
     def working_states(self, observation: Observation) -> Tensor:
@@ -404,7 +413,7 @@ class VisuomotorPolicy(nn.Module):
     def from_pretrained(
         cls, path_or_hub_id: str | Path, *, device: torch.device | str = "cpu"
     ) -> Self:
-        """Load a policy from a directory or from the Hugging Face hub, in eval mode.
+        """Load a policy from a directory, or `hf:owner/name` from the hub, in eval mode.
 
         Every key must match.
         """

@@ -127,7 +127,7 @@ def gather_material(
         encoder = (
             None
             if policy.features.language is None
-            else InstructionEncoder(policy.features.language.encoder)
+            else InstructionEncoder.of(policy.features.language)
         )
         arrays = load_episodes(open_episodes(path), workers=workers)
         store = EpisodeStore(arrays, policy.features, policy.statistics, encoder=encoder)

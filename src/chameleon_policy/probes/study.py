@@ -10,7 +10,6 @@ The same command resumes an interrupted study. Files:
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from chameleon_policy.device import Device
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.loading import load_for_evaluation, training_of
 from chameleon_policy.evaluate.rollouts import Policy
+from chameleon_policy.json_files import read_json, read_json_object
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.policy.memory import LayerState
 from chameleon_policy.policy.ssm import SSMState
@@ -102,9 +102,13 @@ def name_of(run: Path | str) -> str:
 def trained_on(run: Path | str) -> tuple[str, ...]:
     """Return the tasks of the recordings that a run was trained on, as far as they still exist."""
     training = training_of(run)
-    paths = [] if training is None else str(training["data"]["path"]).split()
-    recordings = [find_recording(Path(path)) for path in paths]
-    return tuple(json.loads(path.read_text())["task"] for path in recordings if path is not None)
+    if training is None:
+        return ()
+    data = training["data"]
+    if not isinstance(data, dict) or not isinstance(data.get("path"), str):
+        raise ValueError(f"{run}: its settings do not say what it was trained on; give --task")
+    recordings = [find_recording(Path(path)) for path in data["path"].split()]
+    return tuple(str(read_json_object(path).get("task")) for path in recordings if path is not None)
 
 
 def tasks_of(
@@ -202,7 +206,7 @@ def probe_runs(
             file = context.out / name_of(run) / f"{task}.json"
             if not _is_complete(file, study, fingerprint(policy), surgery=task in edited):
                 _measure(policy, settings, file, study, context, surgery=task in edited)
-            findings.append(_read(file))
+            findings.append(read_finding(file))
     return findings
 
 
@@ -212,7 +216,7 @@ def earlier_findings(runs: Sequence[Path | str], tasks: Sequence[str], out: Path
     Raises a ValueError if there are none.
     """
     files = [out / name_of(run) / f"{task}.json" for run in runs for task in tasks or TASKS]
-    findings = [_read(file) for file in files if file.exists()]
+    findings = [read_finding(file) for file in files if file.exists()]
     if not findings:
         raise ValueError(
             f"{out} has no findings for {', '.join(map(name_of, runs))} yet; leave out --found-only"
@@ -227,7 +231,7 @@ def _is_complete(file: Path, study: Study, weights: str, *, surgery: bool) -> bo
     """
     if not file.exists():
         return False
-    finding = _read(file)
+    finding = read_finding(file)
     if finding["weights"] != weights:
         raise ValueError(
             f"{file} is about a policy with other weights; move it away, or choose another --out"
@@ -240,15 +244,15 @@ def _is_complete(file: Path, study: Study, weights: str, *, surgery: bool) -> bo
     return not surgery or finding["addressability"] is not None
 
 
-def _read(file: Path) -> Finding:
+def read_finding(file: Path) -> Finding:
     """Read a finding with its provenance."""
     try:
-        document = json.loads(file.read_text())
+        document = read_json(file, "move it away")
         provenance = {
             name: document[name] for name in ("command", "hardware", "git_revision", "duration_s")
         }
         return {**provenance, **{name: document["result"][name] for name in RESULT}}
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise ValueError(f"{file} is no finding of a probe ({error!r}); move it away") from error
 
 

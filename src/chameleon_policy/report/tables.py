@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from chameleon_policy.console import counted
 from chameleon_policy.policy.budget import PAPER_MILLIONS, Budget
 from chameleon_policy.rates import interval
 
@@ -31,7 +32,7 @@ def evaluation_table(evaluation: Evaluation, name: str) -> Table:
     It has a row for all episodes, one for each answer, and one for each value of each difficulty.
     """
     summary = evaluation.summary
-    title = f"{name} on {evaluation.settings.title}, {len(evaluation.rollouts)} episodes"
+    title = f"{name} on {evaluation.settings.title}, {counted(len(evaluation.rollouts), 'episode')}"
     if summary.chance is not None:
         title += f" (a guess has DSR {summary.chance:.0%})"
     table = Table(title=title)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from chameleon_policy.json_files import read_json
 from chameleon_policy.robot.robot import Array
 
 
@@ -54,10 +54,7 @@ class Limits:
 
         Numbers that the file leaves out are those of `default`.
         """
-        try:
-            given = json.loads(path.read_text())
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not valid JSON: {error}") from error
+        given = read_json(path, "write it again")
         if not isinstance(given, dict) or not all(
             isinstance(entry, dict) for entry in given.values()
         ):
@@ -68,7 +65,8 @@ class Limits:
         unknown = [name for name in given if name not in names]
         if unknown:
             raise ValueError(
-                f"{path}: there is no {', '.join(unknown)} in an action; it has {', '.join(names)}"
+                f"{path}: there is no {', '.join(unknown):.200} in an action; it has "
+                f"{', '.join(names)}"
             )
 
         def numbers(kind: str) -> tuple[float, ...]:
@@ -102,9 +100,10 @@ def _number(
     unknown = set(entry) - {"low", "high", "per_second"}
     if unknown:
         raise ValueError(
-            f"{path}: {name} has {', '.join(sorted(unknown))}; expected low, high or per_second"
+            f"{path}: {name} has {', '.join(sorted(unknown)):.200}; expected low, high or "
+            "per_second"
         )
     value = entry.get(kind, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{path}: {name}.{kind} must be a number, got {value!r}")
+        raise ValueError(f"{path}: {name}.{kind} must be a number, got {value!r:.80}")
     return float(value)

@@ -13,7 +13,7 @@ import numpy as np
 from chameleon_client import Client, Metadata, ServerError
 from chameleon_policy.camo.settings import CamoSettings, observation_for
 from chameleon_policy.camo.world import CONTROL_HZ
-from chameleon_policy.console import check_counts, progress_bar
+from chameleon_policy.console import check_counts, counted, progress_bar
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.robot.camo_sim import CamoSim
@@ -193,7 +193,7 @@ def run_robot(
         finally:
             if recording is not None and (recorded := recording.finish()):
                 announce(
-                    f"{recorded} episodes in {record}. "
+                    f"{counted(recorded, 'episode')} in {record}. "
                     f"Inspect them: chameleon data inspect {record}"
                 )
 

@@ -198,7 +198,7 @@ def serve(
     where = find_device(device)
     policy = load_trained(run, where)
     language = policy.features.language
-    embed = None if language is None else KeptInstructions(language.encoder, where)
+    embed = None if language is None else KeptInstructions.of(language, where)
     server = Server(policy, settings, name=Path(run).name, embed=embed)
     size = policy.initial_state(1).nbytes / 2**20
 

@@ -10,6 +10,7 @@ run/
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from chameleon_policy.baselines import load_policy
+from chameleon_policy.json_files import parse_json
 from chameleon_policy.policy import VisuomotorPolicy
+from chameleon_policy.policy.config import from_json
+from chameleon_policy.policy.places import check_inside
+from chameleon_policy.policy.saving import serialized
 
 RUN_SETTINGS, POLICY = "run.json", "policy"
 FORMAT = "chameleon-training"
@@ -43,11 +47,15 @@ class Progress:
     watched: int = 0
     """Number of evaluations during training so far."""
 
+    def __post_init__(self) -> None:
+        if min(self.step, self.watched) < 0 or not 0 <= self.seconds < math.inf:
+            raise ValueError(f"progress: expected numbers that are not negative, got {self}")
+
 
 def policy_folder(run: Path | str) -> Path | str:
     """Return the folder of a run's policy.
 
-    The path of a saved policy, or a name on the hub, is returned unchanged.
+    The folder of a saved policy, or a name on the hub, is returned unchanged.
     """
     if not (Path(run) / RUN_SETTINGS).is_file():
         return run
@@ -55,6 +63,7 @@ def policy_folder(run: Path | str) -> Path | str:
         raise FileNotFoundError(
             f"{run} has not saved a policy yet; wait for its first checkpoint, or train it further"
         )
+    check_inside(Path(run) / POLICY, Path(run))
     return Path(run) / POLICY
 
 
@@ -64,7 +73,7 @@ def load_trained(run: Path | str, device: torch.device | str = "cpu") -> Visuomo
     Weights may be stored in bfloat16 to save space; computations with them are in float32.
     """
     folder = policy_folder(run)
-    return load_policy(folder if Path(folder).exists() else str(run), device=device).float()
+    return load_policy(folder, device=device).float()
 
 
 class Checkpoints:
@@ -90,16 +99,23 @@ class Checkpoints:
                     tensors[f"optimizer/{moment}/{name}"] = value
         metadata = {"format": FORMAT, "progress": json.dumps(vars(progress))}
         # Clones, since tied weights share memory, which the format does not allow.
-        content = safetensors.torch.save(
+        content = serialized(
             {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, metadata
         )
         path = self.folder / f"step-{progress.step:08d}.safetensors"
         unfinished = path.with_suffix(".unfinished")
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        try:
+            with unfinished.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)  # a full disk needs the room
+            raise OSError(
+                f"the checkpoint {path} could not be written ({error.strerror or error}); earlier "
+                "ones are whole: make room, and the same command goes on from the newest"
+            ) from error
         # checkpoints of later steps are damaged, since the run was resumed from an earlier one
         newer = [other for other in self._newest_first() if other > path]
         for old in [
@@ -145,7 +161,8 @@ def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:
         if metadata.get("format") != FORMAT:
             raise ValueError("not a training checkpoint")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return Progress(**json.loads(metadata["progress"])), tensors
+        progress = parse_json(metadata.get("progress", ""), "progress")
+        return from_json(Progress, progress, "progress"), tensors
 
 
 def _apply(
@@ -155,10 +172,8 @@ def _apply(
     ema: dict[str, Tensor],
     optimizers: Sequence[Optimizer],
 ) -> None:
-    try:
-        policy.load_state_dict(dict(_with_prefix("weights/", tensors)), strict=True)
-    except RuntimeError as error:
-        raise ValueError(f"{path} belongs to another policy: {error}") from error
+    _check_belongs(path, tensors, policy, ema)
+    policy.load_state_dict(dict(_with_prefix("weights/", tensors)), strict=True)
     for name, value in _with_prefix("ema/", tensors):
         ema[name].copy_(value)
     owners = {
@@ -175,6 +190,27 @@ def _apply(
                 state[moment] = kept.to(parameter.device)
         if state:
             owners[id(parameter)].state[parameter] = state
+
+
+def _check_belongs(
+    path: Path, tensors: dict[str, Tensor], policy: torch.nn.Module, ema: dict[str, Tensor]
+) -> None:
+    """Raise a ValueError unless a checkpoint has the names and shapes of this policy."""
+    parameters = dict(policy.named_parameters())
+    shapes = {f"weights/{name}": tensor.shape for name, tensor in policy.state_dict().items()}
+    needed = set(shapes)
+    shapes |= {f"ema/{name}": tensor.shape for name, tensor in ema.items()}
+    for name, parameter in parameters.items():
+        shapes |= {f"optimizer/{moment}/{name}": parameter.shape for moment in MOMENTS}
+        shapes[f"optimizer/step/{name}"] = torch.Size()
+    wrong = [name for name, tensor in tensors.items() if shapes.get(name) != tensor.shape] + sorted(
+        needed - tensors.keys()
+    )
+    if wrong:
+        raise ValueError(
+            f"{path} belongs to another policy ({wrong[0]} and {len(wrong) - 1} others do not "
+            "fit); train again with another --out"
+        )
 
 
 def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -173,7 +173,10 @@ class TrainingConfig:
 class RunConfig:
     """Configuration of a run: what to train, how, and on which data."""
 
-    data: tyro.conf.Positional[tuple[Path, ...]]
+    data: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        tyro.conf.arg(metavar="DATA [DATA ...]", help_behavior_hint="(required)"),
+    ]
     """LeRobot v3 folders, robomimic HDF5 files, or Diffusion Policy zarrs; several are trained on
     together."""
     held_out: tuple[Path, ...] = ()
@@ -198,7 +201,7 @@ class RunConfig:
     """Text encoder for the dataset's instructions: distilbert-base-uncased, or minilm offline;
     None: the policy gets none."""
     start_from: str | None = None
-    """Saved policy to start from (folder or hub id); it decides method, preset, horizon and
+    """Saved policy to start from (folder, or hf:owner/name); it decides method, preset, horizon and
     limit."""
     keys: Annotated[Keys, tyro.conf.OmitArgPrefixes] = field(default_factory=Keys)
     training: Annotated[TrainingConfig, tyro.conf.OmitArgPrefixes]

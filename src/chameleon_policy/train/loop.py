@@ -129,7 +129,8 @@ class Trainer:
                         saved_at = self.progress.seconds
                         feeder.restart_clock()
             if self._unwritten:
-                self._write_metrics(sinks, feeder)
+                metrics = self._write_metrics(sinks, feeder)
+                display.show(self.progress, self.share_of_budget, metrics)
         self.save()
         return signal
 

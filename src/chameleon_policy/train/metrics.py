@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from chameleon_policy.json_files import parse_json
 from chameleon_policy.train.checkpoint import Progress
 
 METRICS = "metrics.jsonl"
@@ -137,12 +138,17 @@ def open_sinks(
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a metrics.jsonl, without a last line that a kill cut short."""
-    lines = []
-    for text in path.read_text().splitlines() if path.exists() else []:
+    lines: list[dict[str, Any]] = []
+    for text in path.read_bytes().splitlines() if path.exists() else []:
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
+            line = parse_json(text, path)
+        except ValueError:
             break
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            raise ValueError(
+                f"{path}: line {len(lines) + 1} is no step of a training; copy it again"
+            )
+        lines.append(line)
     return lines
 
 
@@ -164,6 +170,8 @@ class Display:
         )
         self._task = self._bar.add_task("training", total=1.0, metrics="")
         self._printed_at = -SECONDS_BETWEEN_LINES
+        self._unprinted: str | None = None
+        """The newest line, until it is printed."""
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -171,6 +179,8 @@ class Display:
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+        if self._unprinted is not None:
+            self.print(self._unprinted)  # the last step
 
     def show(self, progress: Progress, share: float, metrics: dict[str, float]) -> None:
         """Show the newest metrics when `share` of the budget is spent."""
@@ -179,12 +189,13 @@ class Display:
         speed = f"{metrics['frames_per_second']:,.0f} frames/s, {_clock(left)} left"
         text = f"step {progress.step}: {', '.join(parts)}; {speed}"
         self._bar.update(self._task, completed=share, metrics=text)
+        self._unprinted = text
         if (
             not self._console.is_terminal
             and time.monotonic() - self._printed_at > SECONDS_BETWEEN_LINES
         ):
             self.print(text)
-            self._printed_at = time.monotonic()
+            self._printed_at, self._unprinted = time.monotonic(), None
 
     def print(self, text: str) -> None:
         """Print a line that stays."""

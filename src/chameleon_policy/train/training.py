@@ -24,22 +24,20 @@ from chameleon_policy.device import Device, find_device
 from chameleon_policy.locking import only_process
 from chameleon_policy.policy import InstructionEncoder, VisuomotorPolicy, preset
 from chameleon_policy.policy.config import to_json
+from chameleon_policy.policy.normalizer import Statistics
 from chameleon_policy.policy.ssm import SelectiveSSM
 from chameleon_policy.provenance import git_revision
 from chameleon_policy.train.augmentation import Mirror
-from chameleon_policy.train.checkpoint import RUN_SETTINGS, policy_folder
+from chameleon_policy.train.checkpoint import policy_folder
 from chameleon_policy.train.config import RunConfig, TrainingConfig
 from chameleon_policy.train.graphs import LENGTH_MULTIPLE
 from chameleon_policy.train.held_out import watch_held_out
 from chameleon_policy.train.loop import Trainer, Watch
 from chameleon_policy.train.metrics import Logger, open_sinks
 from chameleon_policy.train.normalization import statistics_of
+from chameleon_policy.train.resuming import LOCK, Extension, write_settings
 from chameleon_policy.train.sampling import seed_weights
 from chameleon_policy.train.store import EpisodeStore, check_fit, features_of
-
-LOCK = "lock"
-NOT_COMPARED = ("git_revision", "training.fused")
-"""Settings that may differ when a run is resumed."""
 
 WatchMaker = Callable[[VisuomotorPolicy], Watch]
 """Prepares the evaluation of a policy in closed loop; refuses, before the first step, a policy that
@@ -88,10 +86,9 @@ def train(
         out.mkdir(parents=True, exist_ok=True)
     with only_process(out / LOCK, refusal) if first else nullcontext():
         trainer, settings = _build(config, episodes, out, accelerator, workers, watch, console)
-        if first:
-            # whatever can be refused has been: from here on the folder belongs to this run
-            _write_settings(out, settings)
-        _resume(trainer, console)
+        # whatever can be refused has been: from here on the folder belongs to this run
+        extension = write_settings(out, settings) if first else None
+        _resume(trainer, extension, console)
         sinks = open_sinks(out, loggers, settings, trainer.progress) if first else []
         try:
             stopped_by = trainer.train(sinks, console)
@@ -103,7 +100,7 @@ def train(
         return stopped_by
 
 
-def _resume(trainer: Trainer, console: Console) -> None:
+def _resume(trainer: Trainer, extension: Extension | None, console: Console) -> None:
     """Restore the newest checkpoint, or raise AlreadyTrainedError if the budget is spent."""
     first, out = trainer.accelerator.is_main_process, trainer.run
     progress = trainer.restore()
@@ -116,6 +113,22 @@ def _resume(trainer: Trainer, console: Console) -> None:
         )
     if progress.step and first:
         console.print(f"Going on with {out} at step {progress.step}.", highlight=False)
+    if progress.step and extension is not None:
+        console.print(_what_grows(trainer, extension), highlight=False, soft_wrap=True)
+
+
+def _what_grows(trainer: Trainer, extension: Extension) -> str:
+    """Say what a larger budget does to the learning rate, which was to be zero at the old end."""
+    step, share = trainer.progress.step, trainer.share_of_budget
+    before, now = (
+        trainer.config.rate(step, part)
+        for part in (share * extension.now / extension.before, share)
+    )
+    return (
+        f"The budget grows from {extension.before:g} to {extension.now:g} {extension.kind}: the "
+        f"learning rate, {before:.3g} here before, is {now:.3g} again and falls to zero at the new "
+        "end. A run with this budget from the beginning would have taken other steps."
+    )
 
 
 def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
@@ -182,6 +195,8 @@ def _build(
     mirror = _mirror(training)
     arrays = _load(episodes, workers, console, show=first)
     policy = build_policy(config, episodes, arrays, encoder, mirror).to(device)
+    if first:
+        _report_constants(policy.statistics, console)
     policy.provenance = {
         "seed": training.seed,
         "git_revision": git_revision(),
@@ -292,53 +307,17 @@ def _settings(config: RunConfig, policy: VisuomotorPolicy, episodes: Episodes) -
     return plain
 
 
-def _write_settings(out: Path, settings: dict[str, Any]) -> None:
-    """Write the settings of a new run, or check that the run in this folder has the same ones."""
-    path = out / RUN_SETTINGS
-    if path.exists():
-        try:
-            then = json.loads(path.read_text())
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{path} is damaged ({error}): choose another --out, or delete the folder {out}"
-            ) from error
-        changed = [
-            f"{key}: {before} then, {now} now{_remedy(key, before)}"
-            for key, before, now in _differences(then, settings)
-            if key not in NOT_COMPARED
-        ]
-        if changed:
-            raise FileExistsError(
-                f"{out} holds a run with other settings ({'; '.join(changed[:5])}). Give the same "
-                "settings to go on with it, or choose another --out"
-            )
-        return
-    unfinished = path.with_suffix(".unfinished")
-    if any(child.name not in (LOCK, unfinished.name) for child in out.iterdir()):
-        raise FileExistsError(f"{out} holds files of something else; choose another --out")
-    unfinished.write_text(json.dumps(settings, indent=2) + "\n")
-    unfinished.replace(path)
-
-
-def _remedy(key: str, before: Any) -> str:
-    """Return how to resume a run that began without a limit of the half-life."""
-    unlimited = key.endswith("half_life_limit") and before is None
-    return " (add --half-life-limit inf)" if unlimited else ""
-
-
-def _differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Return key, earlier value and present value of every setting that differs."""
-    if (then is None and not now) or (now is None and not then):
-        return []  # a setting that was added or removed since, and is off
-    if isinstance(then, dict) and isinstance(now, dict):
-        return [
-            difference
-            for name in dict.fromkeys([*then, *now])
-            for difference in _differences(
-                then.get(name), now.get(name), f"{key}.{name}".lstrip(".")
-            )
-        ]
-    return [] if then == now else [(key, then, now)]
+def _report_constants(statistics: Statistics, console: Console) -> None:
+    """Say which numbers of the data never change."""
+    ranges = {"proprioception": statistics.proprioception, "action": statistics.action}
+    constant = {name: each.constant for name, each in ranges.items() if each and each.constant}
+    if constant:
+        found = "; ".join(f"{name} {', '.join(map(str, each))}" for name, each in constant.items())
+        console.print(
+            f"Numbers that never change in these data keep their units: {found} (counted from 0).",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _report_plain_training(config: TrainingConfig, steps: int, console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,9 @@ TASKS: dict[str, type[Task]] = {
 def task_named(name: str) -> type[Task]:
     """Return the class of a task, or raise a ValueError that lists the names."""
     if name not in TASKS:
-        raise ValueError(f"there is no task {name!r}; the tasks are {', '.join(TASKS)}")
+        close = difflib.get_close_matches(name, TASKS, n=1)
+        hint = f"did you mean {close[0]}? The" if close else "the"
+        raise ValueError(f"there is no task {name!r}; {hint} tasks are {', '.join(TASKS)}")
     return TASKS[name]
 
 

@@ -42,7 +42,9 @@ class Bench:
     ] = ()
     """chameleon, no-memory, act ... (docs/baselines.md); give it again for another.
     By default all of them."""
-    tasks: Annotated[tuple[str, ...], tyro.conf.arg(name="task"), tyro.conf.UseAppendAction] = ()
+    tasks: Annotated[
+        tuple[str, ...], tyro.conf.arg(name="task", metavar="TASK"), tyro.conf.UseAppendAction
+    ] = ()
     """clean-plate, shell-game or seasonings; give it again for another (default: all three).
     From images, one policy learns all of them; from object slots, each has a policy of its own."""
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(name="seed"), tyro.conf.UseAppendAction] = ()

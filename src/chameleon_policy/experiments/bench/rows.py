@@ -13,6 +13,7 @@ from typing import Any
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.experiments.bench.jobs import BenchJob
+from chameleon_policy.json_files import read_json
 from chameleon_policy.locking import only_process
 from chameleon_policy.provenance import PROCESS_START, git_revision, hardware, software
 from chameleon_policy.report.comparison.outcomes import FAILED, SUCCESS, WRONG, words
@@ -105,16 +106,18 @@ class Results:
         if not self.path.exists():
             return {"rows": []}
         advice = "choose another --results, or move the file away"
-        try:
-            document = json.loads(self.path.read_text())
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{self.path} is not valid JSON ({error}); {advice}") from error
+        document = read_json(self.path, advice)
         if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
             raise ValueError(f'{self.path} holds no results of a bench (no list "rows"); {advice}')
         for number, row in enumerate(document["rows"]):
             missing = [name for name in SHOWN if not isinstance(row, dict) or name not in row]
             if missing:
                 raise ValueError(f"{self.path}: row {number} has no {', '.join(missing)}; {advice}")
+            if not isinstance(row["outcomes"], str) or type(row["episodes"]) is not int:
+                raise ValueError(
+                    f"{self.path}: row {number}: outcomes must be letters and episodes a number; "
+                    f"{advice}"
+                )
             if len(row["outcomes"]) != row["episodes"]:
                 raise ValueError(
                     f"{self.path}: row {number} has {row['episodes']} episodes and "

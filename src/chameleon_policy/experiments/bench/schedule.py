@@ -18,7 +18,7 @@ from chameleon_policy.experiments.bench.jobs import Bench, BenchJob
 from chameleon_policy.experiments.bench.processes import NoRoomError, Processes, failure
 from chameleon_policy.experiments.bench.rows import Results, Row, row_of
 from chameleon_policy.experiments.pipeline import Workspace
-from chameleon_policy.policy.saving import NORMALIZER
+from chameleon_policy.policy.places import NORMALIZER
 from chameleon_policy.rates import Rate, interval
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.metrics import METRICS, read_metrics
