@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ FORMATS = (
     "meta/episode_ends)"
 )
 
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/")  # Path shortens :// to :/
+
 
 def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
     """Open the dataset at a path, in one of the formats that `FORMATS` lists.
@@ -33,6 +36,11 @@ def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
     ({'third': (128, 128), 'wrist': (128, 128)}, 10, 120)
     """
     path = Path(path)
+    if _ADDRESS.match(str(path)) and not path.exists():
+        raise ValueError(
+            f"{path} is an address; datasets are read from this machine. Download it, and give the "
+            "path of the folder or file"
+        )
     if not path.exists():
         raise FileNotFoundError(
             f"{path} does not exist; expected {FORMATS}. Correct the path, or record "
