@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import zarr
 
-from chameleon_policy.data import load_episodes, open_episodes
+from chameleon_policy.data import Keys, load_episodes, open_episodes
 from episode_files import LENGTHS, assert_equal, numbers, pictures, refused, write_zarr
 
 
@@ -199,6 +199,22 @@ def test_absurd_metadata(changes: dict, message: str, tmp_path: Path) -> None:
     path = write_zarr(tmp_path / "absurd.zarr", 2)
     rewrite(path, "data/action/.zarray", **changes)
     refused(path, rf"data/action/.zarray.*{message}")
+
+
+def test_rows_that_no_file_holds(tmp_path: Path) -> None:
+    path = write_zarr(tmp_path / "endless.zarr", 2)
+    for key, sizes in (("action", [2]), ("state", [5])):
+        rewrite(path, f"data/{key}/.zarray", shape=[10**12, *sizes])
+    zarr.open_group(path, mode="a")["meta"].create_array(
+        "episode_ends", data=np.array([6, 10**12]), overwrite=True
+    )
+    refused(
+        path,
+        r"the rows of episode 1 in .*data/state need 20,000.0 GB of memory, and this machine has",
+        Keys(views=()),
+    )
+    rewrite(path, "meta/episode_ends/.zarray", shape=[10**12])
+    refused(path, r"meta/episode_ends: expected a list of whole numbers for at most 1,000,000")
 
 
 def test_json_that_is_too_deep_or_too_large(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
+LARGEST_NUMBER = 1e15
+"""Largest absolute value of state, actions and object slots."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EpisodeArrays:
@@ -201,6 +204,14 @@ class Episodes(ABC):
             raise ValueError(
                 f"{where}: {values[step, dimension]} at time step {step}, dimension {dimension}; "
                 "expected finite numbers. Correct them, or remove that episode from the dataset"
+            )
+        if (np.abs(values) > LARGEST_NUMBER).any():
+            step, dimension = np.argwhere(np.abs(values) > LARGEST_NUMBER)[0]
+            raise ValueError(
+                f"{where}: {values[step, dimension]:g} at time step {step}, dimension {dimension}; "
+                f"expected at most {LARGEST_NUMBER:g}, since larger numbers leave nothing of the "
+                "others when they are normalised. Correct it, or remove that episode from the "
+                "dataset"
             )
         return values.reshape(length, *shape)
 

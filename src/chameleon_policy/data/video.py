@@ -17,6 +17,8 @@ KEY_FRAME_EVERY = 4
 ENCODER_OPTIONS = {"crf": "18", "preset": "fast", "bf": "0", "g": str(KEY_FRAME_EVERY)}
 # H.273 code point of the BT.601 matrix, written into the stream so that no decoder has to guess
 BT601 = 6
+LARGEST_BLOCK = 128
+"""Pixels of the largest blocks that codecs divide pictures into."""
 # From av 17 on, colours are converted by one thread per core, which is ten times slower than one
 # thread for small pictures.
 ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
@@ -81,34 +83,50 @@ def _packets(paths: Sequence[Path], headers: bytes) -> Iterator[Any]:
                     yield packet
 
 
-def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndarray:
-    """Decode frames first .. first + length - 1 of a video, (length, H, W, 3) uint8."""
-    frames, done = np.empty(0, np.uint8), 0
+def decode_video(
+    path: Path, rate: Fraction, first: int, length: int, size: tuple[int, int]
+) -> np.ndarray:
+    """Decode frames first .. first + length - 1 of an MP4 file, (length, H, W, 3) uint8.
+
+    `size` is the (height, width) that they must have, which is checked before memory is asked for.
+    """
+    frames, done = np.empty((0, *size, 3), np.uint8), 0
     converter = VideoReformatter()
     try:
-        with av.open(str(path)) as container:
-            for frame in _frames_from(container, path, rate, first):
+        # No other format, which could name other files, and no network.
+        with av.open(
+            str(path.resolve()),
+            format="mp4",
+            options={"protocol_whitelist": "file"},
+            metadata_errors="ignore",
+        ) as container:
+            for frame in _frames_from(container, path, rate, first, size):
                 if done == 0:
-                    frames = np.empty((length, frame.height, frame.width, 3), np.uint8)
+                    frames = np.empty((length, *size, 3), np.uint8)
                 frames[done] = converter.reformat(frame, format="rgb24", **ONE_THREAD).to_ndarray()
                 done += 1
                 if done == length:
                     return frames
     except av.FFmpegError as error:
-        raise ValueError(
-            f"{path} is damaged ({error}); record or copy the dataset again"
-        ) from error
+        raise ValueError(f"{path} is damaged ({error}); copy the dataset again") from error
     raise ValueError(
         f"{path}: expected {length} frames from frame {first} on, got {done}; the file is cut "
-        "short: record again"
+        "short: copy the dataset again"
     )
 
 
-def _frames_from(container: Any, path: Path, rate: Fraction, first: int) -> Iterator[av.VideoFrame]:
+def _frames_from(
+    container: Any, path: Path, rate: Fraction, first: int, size: tuple[int, int]
+) -> Iterator[av.VideoFrame]:
     """Yield the frames of a video from number `first` on, and check that none is missing."""
     if not container.streams.video:
-        raise ValueError(f"{path} is damaged: it holds no video; record or copy the dataset again")
+        raise ValueError(f"{path} is damaged: it holds no video; copy the dataset again")
     stream = container.streams.video[0]
+    _check_size(path, (stream.codec_context.height, stream.codec_context.width), size)
+    # Pictures inside may have other sizes than the header says; codecs round up to blocks.
+    stream.codec_context.options = {
+        "max_pixels": str((size[0] + LARGEST_BLOCK) * (size[1] + LARGEST_BLOCK))
+    }
     # one thread, since several threads read episodes at the same time
     stream.codec_context.thread_count = 1
     container.seek(round(first / rate / stream.time_base), stream=stream, backward=True)
@@ -128,9 +146,18 @@ def _frames_from(container: Any, path: Path, rate: Fraction, first: int) -> Iter
             )
         # the decoder fills in missing parts of a file that was cut short
         if frame.is_corrupt:
-            raise ValueError(f"{path}: frame {number} is damaged; record or copy the dataset again")
+            raise ValueError(f"{path}: frame {number} is damaged; copy the dataset again")
+        _check_size(path, (frame.height, frame.width), size)
         yield frame
         expected += 1
+
+
+def _check_size(path: Path, found: tuple[int, int], expected: tuple[int, int]) -> None:
+    if found != expected:
+        raise ValueError(
+            f"{path}: expected pictures of {expected[0]} x {expected[1]} pixels, as the dataset "
+            f"announces, got {found[0]} x {found[1]}; copy the dataset again"
+        )
 
 
 def video_info(path: Path, fps: float) -> dict[str, Any]:

@@ -6,6 +6,7 @@ data/<key> holds all episodes one after the other, meta/episode_ends says where 
 from __future__ import annotations
 
 import itertools
+import math
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +16,12 @@ import numpy as np
 
 from chameleon_policy.data.array_episodes import ArrayEpisodes, choose_layout
 from chameleon_policy.data.episodes import DEFAULT_KEYS, Keys, import_extra
-from chameleon_policy.data.foreign_files import check_links
+from chameleon_policy.data.foreign_files import MOST_EPISODES, check_links
+from chameleon_policy.data.memory import check_memory
 from chameleon_policy.data.zarr_metadata import Folder, ZarrArray, read_array
 
 ACTION = "action"
 EPISODE_ENDS = "meta/episode_ends"
-MOST_EPISODES = 1_000_000
 
 
 class ZarrEpisodes(ArrayEpisodes):
@@ -68,10 +69,16 @@ class ZarrEpisodes(ArrayEpisodes):
 
     def _stored(self, index: int, key: str) -> np.ndarray:
         first, last = self._ends[index : index + 2]
+        array = self._arrays[key]
+        check_memory(
+            (last - first) * math.prod(array.shape[1:]) * array.dtype.itemsize,
+            f"the rows of episode {index} in {self.location(index, key)}",
+            "copy the dataset again",
+        )
         try:
             for path in self._blosc_chunks(key, first, last):
                 _check_blosc(path)
-            return np.asarray(self._arrays[key][first:last])
+            return np.asarray(array[first:last])
         except Exception as error:  # each codec has exceptions of its own
             raise ValueError(
                 f"{self.location(index, key)}, episode {index}: rows {first} to {last - 1} are "
