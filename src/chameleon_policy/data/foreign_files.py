@@ -60,6 +60,7 @@ def inside(root: Path, name: str, named_by: str) -> Path:
     homes = (home, home.parents[1] / "blobs") if home.parent.name == "snapshots" else (home,)
     try:
         found = path.resolve()
+        path.is_file()  # raises an error for a name that is too long
         leaves = ".." in Path(name).parts or not any(map(found.is_relative_to, homes))
     # names with a null character or of megabytes, and links in a circle
     except (ValueError, OSError, RuntimeError) as error:

@@ -43,7 +43,8 @@ def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
         )
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist; expected {FORMATS}. Correct the path, or record "
+            f"{path} does not exist; expected {FORMATS}. Correct the path (names of the hub are "
+            "not taken; lerobot keeps its datasets in ~/.cache/huggingface/lerobot), or record "
             f"demonstrations: chameleon record clean-plate --out {path}"
         )
     # Readers are imported when they are needed, so that each format needs only its own packages.
