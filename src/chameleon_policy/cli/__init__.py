@@ -16,6 +16,7 @@ from typing import Any
 import tyro
 
 from chameleon_policy.cli.options import needs
+from chameleon_policy.console import printable
 from chameleon_policy.exit_codes import INTERRUPTED, NO_ROOM, REFUSED
 
 COMMANDS = {
@@ -46,10 +47,10 @@ def main() -> None:
     try:
         run_command(name, arguments)
     except (ValueError, OSError, ImportError) as error:
-        print(f"chameleon: {error}", file=sys.stderr)
+        print(f"chameleon: {printable(str(error))}", file=sys.stderr)
         sys.exit(REFUSED)
     except MemoryError as error:
-        print(f"chameleon: {error}", file=sys.stderr)
+        print(f"chameleon: {printable(str(error))}", file=sys.stderr)
         sys.exit(NO_ROOM)
     except KeyboardInterrupt:
         print("chameleon: interrupted", file=sys.stderr)

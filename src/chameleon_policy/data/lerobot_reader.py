@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import reprlib
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from chameleon_policy.data.schema import (
     Schema,
 )
 from chameleon_policy.data.tables import read_table, row_count, vectors, whole_numbers
-from chameleon_policy.data.video import decode_video
+from chameleon_policy.data.video import check_video, decode_video
 
 
 class RecordedDataset:
@@ -138,6 +139,22 @@ class RecordedDataset:
         except ValueError as error:
             raise ValueError(f"{key} of episode {episode} cannot be read: {error}") from error
 
+    def check_sizes(self, view: str) -> None:
+        """Compare the sizes in the headers of a view's pictures with the announced one."""
+        key, size = self.view_key(view), self.schema.views[view]
+        in_video = self.info["features"][key]["dtype"] == "video"
+        seen: set[Path] = set()
+        for episode in range(len(self)):
+            path = self._existing(self.file_of(episode, key), f"{key} of episode {episode}")
+            if not in_video:
+                for step, stored in enumerate(self._rows(episode, (key,))[key].to_pylist()):
+                    open_picture(
+                        stored, size, f"{path}, episode {episode}, {key}, time step {step}"
+                    )
+            elif path not in seen:
+                seen.add(path)
+                check_video(path, size)
+
     def view_key(self, view: str) -> str:
         """Return the feature that holds the frames of a view."""
         return view if view in self.info["features"] else IMAGE_PREFIX + view
@@ -208,7 +225,14 @@ class RecordedDataset:
 
 
 def decode_picture(stored: Any, size: tuple[int, int], where: str) -> np.ndarray:
-    """Decode a picture that is stored in the data table as a PNG or JPEG file.
+    """Decode a picture that is stored in the data table; the arguments are `open_picture`'s."""
+    picture = open_picture(stored, size, where)
+    with _damaged_picture(where):
+        return np.asarray(picture.convert("RGB"))
+
+
+def open_picture(stored: Any, size: tuple[int, int], where: str) -> Image.Image:
+    """Read the header of a PNG or JPEG file that is stored in the data table.
 
     Args:
         stored: The cell: the file's bytes, beside a name.
@@ -221,23 +245,23 @@ def decode_picture(stored: Any, size: tuple[int, int], where: str) -> np.ndarray
             f"{where}: expected the bytes of a picture, got {reprlib.repr(stored)}; copy the "
             "dataset again"
         )
-    try:
+    with _damaged_picture(where):
         picture = Image.open(io.BytesIO(content), formats=("PNG", "JPEG"))
-        wrong = (
-            f"{picture.height} x {picture.width} pixels"
-            if (picture.height, picture.width) != size
-            else f"one in pillow's mode {picture.mode!r}"
-            if picture.mode not in ("RGB", "RGBA", "L", "P")
-            else None
+    if (picture.height, picture.width) != size or picture.mode not in ("RGB", "RGBA", "L", "P"):
+        raise ValueError(
+            f"{where}: expected a colour picture of {size[0]} x {size[1]} pixels, got "
+            f"{picture.height} x {picture.width} in pillow's mode {picture.mode!r}; copy the "
+            "dataset again"
         )
-        if wrong is None:
-            return np.asarray(picture.convert("RGB"))
+    return picture
+
+
+@contextmanager
+def _damaged_picture(where: str) -> Iterator[None]:
+    try:
+        yield
     # pillow raises a SyntaxError for a broken PNG, and a ValueError for one whose texts are a bomb
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(
             f"{where}: the picture is damaged ({error}); copy the dataset again"
         ) from error
-    raise ValueError(
-        f"{where}: expected a colour picture of {size[0]} x {size[1]} pixels, got {wrong}; copy "
-        "the dataset again"
-    )

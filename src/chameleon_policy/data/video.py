@@ -93,13 +93,7 @@ def decode_video(
     frames, done = np.empty((0, *size, 3), np.uint8), 0
     converter = VideoReformatter()
     try:
-        # No other format, which could name other files, and no network.
-        with av.open(
-            str(path.resolve()),
-            format="mp4",
-            options={"protocol_whitelist": "file"},
-            metadata_errors="ignore",
-        ) as container:
+        with _open_mp4(path) as container:
             for frame in _frames_from(container, path, rate, first, size):
                 if done == 0:
                     frames = np.empty((length, *size, 3), np.uint8)
@@ -115,14 +109,39 @@ def decode_video(
     )
 
 
-def _frames_from(
-    container: Any, path: Path, rate: Fraction, first: int, size: tuple[int, int]
-) -> Iterator[av.VideoFrame]:
-    """Yield the frames of a video from number `first` on, and check that none is missing."""
+def check_video(path: Path, size: tuple[int, int]) -> None:
+    """Compare the (height, width) in the header of an MP4 file with the announced one."""
+    try:
+        with _open_mp4(path) as container:
+            _stream(container, path, size)
+    except av.FFmpegError as error:
+        raise ValueError(f"{path} is damaged ({error}); copy the dataset again") from error
+
+
+def _open_mp4(path: Path) -> Any:
+    """Open an MP4 file, and no other format, which could name other files or addresses."""
+    return av.open(
+        str(path.resolve()),
+        format="mp4",
+        options={"protocol_whitelist": "file"},
+        metadata_errors="ignore",
+    )
+
+
+def _stream(container: Any, path: Path, size: tuple[int, int]) -> Any:
+    """Return the video in a file, after comparing the size in its header."""
     if not container.streams.video:
         raise ValueError(f"{path} is damaged: it holds no video; copy the dataset again")
     stream = container.streams.video[0]
     _check_size(path, (stream.codec_context.height, stream.codec_context.width), size)
+    return stream
+
+
+def _frames_from(
+    container: Any, path: Path, rate: Fraction, first: int, size: tuple[int, int]
+) -> Iterator[av.VideoFrame]:
+    """Yield the frames of a video from number `first` on, and check that none is missing."""
+    stream = _stream(container, path, size)
     # Pictures inside may have other sizes than the header says; codecs round up to blocks.
     stream.codec_context.options = {
         "max_pixels": str((size[0] + LARGEST_BLOCK) * (size[1] + LARGEST_BLOCK))

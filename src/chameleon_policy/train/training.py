@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from chameleon_policy.baselines import load_policy, method_named
+from chameleon_policy.console import Terminal
 from chameleon_policy.data import EpisodeArrays, Episodes, load_episodes, open_datasets
 from chameleon_policy.device import Device, find_device
 from chameleon_policy.locking import only_process
@@ -76,7 +77,7 @@ def train(
     """
     if config.training.watch_times and not config.held_out and watch is None:
         raise ValueError("--watch-times: there is nothing to evaluate; give --held-out, or a watch")
-    console = console or Console(stderr=True)
+    console = console or Terminal(stderr=True)
     accelerator = _accelerator(config.training, device)
     first = accelerator.is_main_process
     if out.exists() and not out.is_dir():
@@ -215,7 +216,7 @@ def _build(
 
 def _load(episodes: Episodes, workers: int, console: Console, *, show: bool) -> list[EpisodeArrays]:
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
