@@ -83,7 +83,7 @@ def reading(path: Path, workers: int) -> tuple[Episodes, list[EpisodeArrays], di
             )
             for frame in range(episodes.lengths[index]):
                 file, size = episodes.dataset.file_of(index, key), episodes.views[view]
-                decode_video(file, rate, first + frame, 1, size)
+                list(decode_video(file, rate, first + frame, 1, size))
                 frames += 1
     by_frame = (time.perf_counter() - start) / frames
     pictures = sum(episodes.lengths) * len(episodes.views)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,10 @@ class LeRobotEpisodes(Episodes):
         if key in self.dataset.schema.vectors:
             return self.dataset.vectors(index, (key,))[key]
         return self.dataset.frames(index, key.removeprefix(IMAGE_PREFIX))
+
+    def frames(self, index: int, key: str) -> Iterable[np.ndarray]:
+        """Return the pictures of an episode one after the other, as they are stored."""
+        return self.dataset.each_frame(index, key.removeprefix(IMAGE_PREFIX))
 
     def location(self, index: int, key: str) -> str:
         """Return the location of that array, for messages."""

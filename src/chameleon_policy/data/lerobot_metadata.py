@@ -138,6 +138,12 @@ def read_episodes(root: Path, info: Mapping[str, Any]) -> list[EpisodeInfo]:
             f"{root}: {INFO_PATH} says {total} episodes, {EPISODE_LIST} lists {counts}, or not "
             "each of them once; copy the dataset again"
         )
+    frames = sum(row["length"] for row in rows)
+    if frames > info["total_frames"]:
+        raise ValueError(
+            f"{root / EPISODE_LIST}: the episodes' lengths are {frames:,} frames together, and "
+            f"{INFO_PATH} announces {info['total_frames']:,}; copy the dataset again"
+        )
     return [
         EpisodeInfo(
             index=row["episode_index"],

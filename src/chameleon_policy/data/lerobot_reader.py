@@ -110,6 +110,10 @@ class RecordedDataset:
 
     def frames(self, episode: int, view: str) -> np.ndarray:
         """Return the frames of a view, (T, H, W, 3) uint8."""
+        return np.stack(list(self.each_frame(episode, view)))
+
+    def each_frame(self, episode: int, view: str) -> Iterator[np.ndarray]:
+        """Yield the frames of a view, (H, W, 3) uint8."""
         found = self._episode(episode)
         if view not in self.schema.views:
             raise ValueError(
@@ -118,14 +122,10 @@ class RecordedDataset:
             )
         key, size = self.view_key(view), self.schema.views[view]
         if self.info["features"][key]["dtype"] == "image":
-            pictures = self._rows(episode, (key,))[key].to_pylist()
             where = f"{self.file_of(episode, key)}, episode {episode}, {key}"
-            return np.stack(
-                [
-                    decode_picture(stored, size, f"{where}, time step {step}")
-                    for step, stored in enumerate(pictures)
-                ]
-            )
+            for step, stored in enumerate(self._rows(episode, (key,))[key]):
+                yield decode_picture(stored.as_py(), size, f"{where}, time step {step}")
+            return
         path = self._existing(self.file_of(episode, key), f"{key} of episode {episode}")
         start, rate = found.row.get(f"videos/{key}/from_timestamp"), self.schema.rate
         if start is None:
@@ -135,7 +135,7 @@ class RecordedDataset:
             )
         self._check_length(episode, f"the rows of episode {episode}")
         try:
-            return decode_video(path, rate, round(start * rate), found.length, size)
+            yield from decode_video(path, rate, round(start * rate), found.length, size)
         except ValueError as error:
             raise ValueError(f"{key} of episode {episode} cannot be read: {error}") from error
 

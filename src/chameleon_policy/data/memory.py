@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -22,6 +23,19 @@ def machine_memory() -> int:
 def gigabytes(nbytes: float) -> str:
     """Return a number of bytes as people read it."""
     return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
+
+
+@contextmanager
+def full_memory(remedy: str) -> Iterator[None]:
+    """Turn the errors of numpy and torch when memory is full into one that names the remedy."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+            raise
+        raise MemoryError(
+            f"the memory of this machine is full; give a smaller {remedy}: {error}"
+        ) from error
 
 
 def check_memory(nbytes: float, what: str, remedy: str) -> None:

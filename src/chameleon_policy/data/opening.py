@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
@@ -18,6 +18,7 @@ from chameleon_policy.data.episodes import (
     Keys,
     import_extra,
 )
+from chameleon_policy.data.memory import check_memory
 
 FORMATS = (
     "a LeRobot v3.0 dataset (a folder with meta/info.json), a robomimic or LIBERO file (.hdf5, "
@@ -110,11 +111,26 @@ def load_episodes(
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    check_memory(
+        episodes.picture_bytes,
+        f"the pictures of {episodes.source}",
+        "give a smaller --size, fewer --view-keys or fewer datasets",
+    )
+    # All pictures of a view lie one after the other, so that they need not be copied to be joined.
+    starts = [0, *accumulate(episodes.lengths)]
+    pictures = {
+        view: np.empty((starts[-1], *size, 3), np.uint8) for view, size in episodes.views.items()
+    }
+
+    def read(index: int) -> EpisodeArrays:
+        rows = slice(starts[index], starts[index + 1])
+        return episodes.read(index, {view: memory[rows] for view, memory in pictures.items()})
+
     loaded: list[EpisodeArrays] = []
     progress(0)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="load-episodes")
     try:
-        for arrays in pool.map(episodes.read, range(len(episodes))):
+        for arrays in pool.map(read, range(len(episodes))):
             loaded.append(arrays)
             progress(len(loaded))
     finally:
@@ -154,6 +170,11 @@ class JoinedEpisodes(Episodes):
         """Return an array of an episode as it is stored, but pictures as uint8."""
         dataset, index = self._find(index)
         return dataset.array(index, key)
+
+    def frames(self, index: int, key: str) -> Iterable[np.ndarray]:
+        """Return the pictures of an episode one after the other, as they are stored."""
+        dataset, index = self._find(index)
+        return dataset.frames(index, key)
 
     def location(self, index: int, key: str) -> str:
         """Return the location of that array, for messages."""

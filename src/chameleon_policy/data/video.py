@@ -85,22 +85,20 @@ def _packets(paths: Sequence[Path], headers: bytes) -> Iterator[Any]:
 
 def decode_video(
     path: Path, rate: Fraction, first: int, length: int, size: tuple[int, int]
-) -> np.ndarray:
-    """Decode frames first .. first + length - 1 of an MP4 file, (length, H, W, 3) uint8.
+) -> Iterator[np.ndarray]:
+    """Yield frames first .. first + length - 1 of an MP4 file, (H, W, 3) uint8.
 
-    `size` is the (height, width) that they must have, which is checked before memory is asked for.
+    `size` is the (height, width) that they must have, which is checked before any is decoded.
     """
-    frames, done = np.empty((0, *size, 3), np.uint8), 0
+    done = 0
     converter = VideoReformatter()
     try:
         with _open_mp4(path) as container:
             for frame in _frames_from(container, path, rate, first, size):
-                if done == 0:
-                    frames = np.empty((length, *size, 3), np.uint8)
-                frames[done] = converter.reformat(frame, format="rgb24", **ONE_THREAD).to_ndarray()
+                yield converter.reformat(frame, format="rgb24", **ONE_THREAD).to_ndarray()
                 done += 1
                 if done == length:
-                    return frames
+                    return
     except av.FFmpegError as error:
         raise ValueError(f"{path} is damaged ({error}); copy the dataset again") from error
     raise ValueError(

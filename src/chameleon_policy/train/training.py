@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from chameleon_policy.baselines import load_policy, method_named
 from chameleon_policy.console import Terminal
 from chameleon_policy.data import EpisodeArrays, Episodes, load_episodes, open_datasets
+from chameleon_policy.data.memory import gigabytes
 from chameleon_policy.device import Device, find_device
 from chameleon_policy.locking import only_process
 from chameleon_policy.policy import InstructionEncoder, VisuomotorPolicy, preset
@@ -128,9 +129,11 @@ def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
 
 
 def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
-    """Open datasets, with the answer shown if the run asks for it."""
+    """Open datasets at the run's size of pictures, with the answer shown if it asks for it."""
     episodes = open_datasets(paths, config.keys)
-    return _camo_variants().AnswerShownEpisodes(episodes) if config.tell_answer else episodes
+    if config.tell_answer:
+        episodes = _camo_variants().AnswerShownEpisodes(episodes)
+    return episodes.resized(config.size)
 
 
 def _mirror(training: TrainingConfig) -> Mirror | None:
@@ -215,6 +218,8 @@ def _build(
 
 
 def _load(episodes: Episodes, workers: int, console: Console, *, show: bool) -> list[EpisodeArrays]:
+    if show:
+        _announce_pictures(episodes, console)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -225,6 +230,25 @@ def _load(episodes: Episodes, workers: int, console: Console, *, show: bool) -> 
         line = bar.add_task("loading episodes", total=len(episodes))
         return load_episodes(
             episodes, workers=workers, progress=lambda done: bar.update(line, completed=done)
+        )
+
+
+def _announce_pictures(episodes: Episodes, console: Console) -> None:
+    """Print how pictures are scaled, and how much memory they will need."""
+    for view, (height, width) in episodes.views.items():
+        recorded = episodes.layout.views[view]
+        if recorded != (height, width):
+            console.print(
+                f"Pictures of {view} are scaled from {recorded[0]} x {recorded[1]} to {height} x "
+                f"{width} (--size {max(height, width)}).",
+                highlight=False,
+                soft_wrap=True,
+            )
+    if episodes.views:
+        console.print(
+            f"{gigabytes(episodes.picture_bytes)} of pictures are read into memory.",
+            highlight=False,
+            soft_wrap=True,
         )
 
 
@@ -316,9 +340,10 @@ def _write_settings(out: Path, settings: dict[str, Any]) -> None:
 
 
 def _remedy(key: str, before: Any) -> str:
-    """Return how to resume a run that began without a limit of the half-life."""
-    unlimited = key.endswith("half_life_limit") and before is None
-    return " (add --half-life-limit inf)" if unlimited else ""
+    """Return how to resume a run whose options had other defaults when it began."""
+    if key.endswith("half_life_limit") and before is None:
+        return " (add --half-life-limit inf)"
+    return " (give the same --size)" if key == "features.views" else ""
 
 
 def _differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:
