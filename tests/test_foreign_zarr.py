@@ -187,7 +187,9 @@ def test_links_out_of_a_zarr_are_refused(part: str, version: int, tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"chunks": [10**12, 2]}, "larger than 4 GiB"),
+        ({"chunks": [10**12, 2]}, "expected chunks of at most 4 GiB"),
+        ({"shape": [10**12, 2]}, "and at most 10,000,000 of them"),
+        ({"chunks": [4]}, "as many dimensions as the shape"),
         ({"chunks": [0, 2]}, "chunks: expected a list of whole numbers, at least 1"),
         ({"shape": [14.5, 2]}, "shape: expected a list of whole numbers"),
         ({"shape": "14"}, "shape: expected a list of whole numbers"),
@@ -204,7 +206,7 @@ def test_absurd_metadata(changes: dict, message: str, tmp_path: Path) -> None:
 def test_rows_that_no_file_holds(tmp_path: Path) -> None:
     path = write_zarr(tmp_path / "endless.zarr", 2)
     for key, sizes in (("action", [2]), ("state", [5])):
-        rewrite(path, f"data/{key}/.zarray", shape=[10**12, *sizes])
+        rewrite(path, f"data/{key}/.zarray", shape=[10**12, *sizes], chunks=[10**6, *sizes])
     zarr.open_group(path, mode="a")["meta"].create_array(
         "episode_ends", data=np.array([6, 10**12]), overwrite=True
     )

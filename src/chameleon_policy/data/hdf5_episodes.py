@@ -59,10 +59,10 @@ class Hdf5Episodes(ArrayEpisodes):
     def _stored(self, index: int, key: str) -> np.ndarray:
         with _reading(self.source) as file:
             dataset = _dataset(self.source, file, f"{self._demos[index]}/{self._names[key]}")
-            if dataset.dtype.kind not in "fiub":
+            if dataset.dtype.kind not in "fiub" or not dataset.shape:
                 raise ValueError(
-                    f"{self.location(index, key)}, episode {index}: expected numbers, got "
-                    f"{dataset.dtype}; remove that demonstration"
+                    f"{self.location(index, key)}, episode {index}: expected numbers for each time "
+                    f"step, got {dataset.shape} {dataset.dtype}; remove that demonstration"
                 )
             check_memory(
                 dataset.size * dataset.dtype.itemsize,

@@ -24,6 +24,8 @@ CODECS = (*COMPRESSORS, *FILTERS, *FORMAT_3)
 """The codecs that are decoded; format 3 may put numcodecs. before the name."""
 LARGEST_CHUNK = 4 * 2**30
 """Bytes of a decoded chunk or shard."""
+MOST_CHUNKS = 10_000_000
+"""Chunks of an array; each is looked for."""
 _PLAIN_2 = re.compile(r"[<>|][biufcSU][0-9]{1,4}|[<>][mM]8(\[[A-Za-z]{1,2}\])?")
 _PLAIN_3 = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
 
@@ -119,9 +121,16 @@ def _array(
                 f"{path}, {name}: expected a list of whole numbers, at least {least}, got "
                 f"{sizes!r}; copy the dataset again"
             )
-    if math.prod(chunks) * dtype.itemsize > LARGEST_CHUNK:
+    if len(chunks) != len(shape):
         raise ValueError(
-            f"{path}: a chunk of {chunks} {dtype} is larger than {LARGEST_CHUNK // 2**30} GiB, the "
-            "most that is decoded at once; write the array again with smaller chunks"
+            f"{path}: expected chunks with as many dimensions as the shape {shape}, got {chunks}; "
+            "copy the dataset again"
+        )
+    count = math.prod(-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True))
+    if math.prod(chunks) * dtype.itemsize > LARGEST_CHUNK or count > MOST_CHUNKS:
+        raise ValueError(
+            f"{path}: expected chunks of at most {LARGEST_CHUNK // 2**30} GiB, and at most "
+            f"{MOST_CHUNKS:,} of them, got the shape {shape} in chunks of {chunks} {dtype}; write "
+            "the array again with other chunks"
         )
     return ZarrArray(shape=tuple(shape), dtype=dtype, format=version)
