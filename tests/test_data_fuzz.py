@@ -27,7 +27,7 @@ from chameleon_policy.report.dataset_summary import save_contact_sheet, summaris
 from episode_files import write_hdf5, write_zarr
 from test_lerobot_episodes import with_image_columns
 
-EXAMPLES = [10, pytest.param(3000, marks=pytest.mark.slow)]
+EXAMPLES = [10, pytest.param(1000, marks=pytest.mark.slow)]
 LONGEST_MESSAGE = 8000
 
 numbers = st.sampled_from([0, 1, 2, 3, 7, -1, 255, 10**4, 10**6, 10**12, 2**63, 10**30])

@@ -54,6 +54,7 @@ class RecordedDataset:
         self.schema = Schema.from_info(self.info)
         self.episodes = read_episodes(self.path, self.info)
         self._row_counts: dict[Path, int] = {}
+        self._files: dict[tuple[Any, ...], Path] = {}
         self._cached: dict[tuple[str, ...], tuple[Path, pa.Table]] = {}
         """Columns -> the file that was last read for them, and its table."""
         self._lock = threading.Lock()
@@ -171,7 +172,10 @@ class RecordedDataset:
                 f"episode {episode} lies; copy the dataset again, or leave that feature out"
             )
         fields = {"video_key": key, **indices} if in_video else indices
-        return file_name(self.path, self.info[template], template, fields)
+        known = (template, *fields.values())
+        if known not in self._files:
+            self._files[known] = file_name(self.path, self.info[template], template, fields)
+        return self._files[known]
 
     def _episode(self, index: int) -> EpisodeInfo:
         if not 0 <= index < len(self.episodes):
