@@ -76,13 +76,14 @@ def reading(path: Path, workers: int) -> tuple[Episodes, list[EpisodeArrays], di
     assert isinstance(episodes, LeRobotEpisodes)
     start, frames = time.perf_counter(), 0
     for index in range(SAMPLED):
-        for key in episodes.layout.view_keys.values():
+        for view, key in episodes.layout.view_keys.items():
             rate = episodes.dataset.schema.rate
             first = round(
                 episodes.dataset.episodes[index].row[f"videos/{key}/from_timestamp"] * rate
             )
             for frame in range(episodes.lengths[index]):
-                decode_video(episodes.dataset.file_of(index, key), rate, first + frame, 1)
+                file, size = episodes.dataset.file_of(index, key), episodes.views[view]
+                list(decode_video(file, rate, first + frame, 1, size))
                 frames += 1
     by_frame = (time.perf_counter() - start) / frames
     pictures = sum(episodes.lengths) * len(episodes.views)

@@ -273,11 +273,13 @@ def test_videos_show_what_the_cameras_saw(pictures: Path) -> None:
 def test_inspect_prints_a_summary_and_draws_a_contact_sheet(
     pictures: Path, recorded: Path, tmp_path: Path
 ) -> None:
-    result = run("data", "inspect", pictures)
+    before = sorted(pictures.rglob("*"))
+    result = run("data", "inspect", pictures, "--out", tmp_path / "sheet.png")
     assert result.returncode == 0, result.stderr
+    assert sorted(pictures.rglob("*")) == before, "the dataset stays as it is"
     for text in ("3, ", "64 x 64", "0: 1, 1: 1, 2: 1", "Lift the cup", "7.5 Hz"):
         assert text in result.stdout
-    sheet = np.asarray(Image.open(pictures / "contact-sheet.png"))
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
     assert sheet.shape[0] > 3 * 64 and sheet.shape[1] > 9 * 64
     result = run("data", "inspect", recorded)
     assert result.returncode == 0 and "no contact sheet" in result.stdout
@@ -363,11 +365,14 @@ def test_a_folder_without_permission_is_reported(tmp_path: Path) -> None:
 
 
 def test_inspect_reports_damaged_files(recorded: Path, tmp_path: Path) -> None:
-    for file, text in (("meta/info.json", "{"), ("meta/info.json", '{"codebase_version": "v3.0"}')):
+    for text, message in (
+        ("{", " is damaged"),
+        ('{"codebase_version": "v3.0"}', ", fps: expected"),
+    ):
         copy = shutil.copytree(recorded, tmp_path / "copy", dirs_exist_ok=True)
-        (copy / file).write_text(text)
+        (copy / "meta/info.json").write_text(text)
         result = run("data", "inspect", copy)
-        assert result.returncode == 2 and "info.json is damaged" in result.stderr, result.stderr
+        assert result.returncode == 2 and f"info.json{message}" in result.stderr, result.stderr
     copy = shutil.copytree(recorded, tmp_path / "copy", dirs_exist_ok=True)
     data = copy / "data/chunk-000/file-000.parquet"
     data.write_bytes(data.read_bytes()[:-200])

@@ -351,9 +351,7 @@ def test_assembling_is_resumed_and_leaves_other_files_alone(
         patch.setattr("chameleon_policy.data.lerobot_writer._write_tasks", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             assemble(parts, tmp_path, SCHEMA, [1, 0])
-    with pytest.raises(
-        FileNotFoundError, match=r"recording is incomplete .*run the record command again"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"no LeRobot dataset, or an incomplete one"):
         RecordedDataset(tmp_path)
     assemble(parts, tmp_path, SCHEMA, [1, 0])
     check_contents(tmp_path, [1, 0])

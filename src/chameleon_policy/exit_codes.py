@@ -7,7 +7,7 @@ REFUSED = 2
 ALREADY_TRAINED = 3
 """The run in this folder has used its budget; its policy is complete."""
 NO_ROOM = 4
-"""The GPU's memory is full."""
+"""The memory of the machine or of its GPU is full."""
 STOPPED = 128
 """Stopped by a signal, whose number is added; the run is saved, the same command continues it."""
 INTERRUPTED = 130

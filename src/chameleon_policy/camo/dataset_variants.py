@@ -6,7 +6,7 @@ an episode, except for the arm above the elbow, the light, and which hand is the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -66,6 +66,10 @@ class AnswerShownEpisodes(Episodes):
                 for now in range(self.lengths[index])
             ]
         )
+
+    def frames(self, index: int, key: str) -> Iterable[np.ndarray]:
+        """Return the pictures of an episode one after the other, as they are stored."""
+        return self._recording.frames(index, key)
 
     def location(self, index: int, key: str) -> str:
         """Return the location of that array, for messages."""

@@ -18,6 +18,7 @@ from typing import Any
 from chameleon_policy import __version__
 from chameleon_policy.cli.options import needs
 from chameleon_policy.cli.parsing import parse
+from chameleon_policy.console import printable
 from chameleon_policy.exit_codes import INTERRUPTED, NO_ROOM, REFUSED
 from chameleon_policy.threads import wait_asleep
 
@@ -54,10 +55,10 @@ def main() -> None:
     try:
         prepared(name, arguments)()
     except (ValueError, OSError, ImportError) as error:
-        print(f"chameleon: {error}", file=sys.stderr)
+        print(f"chameleon: {printable(str(error))}", file=sys.stderr)
         sys.exit(REFUSED)
     except MemoryError as error:
-        print(f"chameleon: {error}", file=sys.stderr)
+        print(f"chameleon: {printable(str(error))}", file=sys.stderr)
         sys.exit(NO_ROOM)
     except KeyboardInterrupt:
         print("chameleon: interrupted", file=sys.stderr)

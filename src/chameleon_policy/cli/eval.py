@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from chameleon_policy.cli.options import DEFAULT_DIALS, POLICY, TASK, UNSET, FlatDials, typed
-from chameleon_policy.console import check_counts, check_writable, counted, progress_bar
+from chameleon_policy.console import (
+    Terminal,
+    check_counts,
+    check_writable,
+    counted,
+    progress_bar,
+)
 from chameleon_policy.device import Device, gpu_memory
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluate, evaluation_seeds
 from chameleon_policy.evaluate.loading import (
@@ -80,7 +85,7 @@ def main(
             workers=workers,
             progress=advance,
         )
-    Console().print(evaluation_table(evaluation, str(run)))
+    Terminal().print(evaluation_table(evaluation, str(run)))
     for reason, count in evaluation.summary.reasons.items():
         print(f"{count:4d}  {reason}")
     if json_file is not None:

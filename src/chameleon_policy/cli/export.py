@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from chameleon_policy.cli.options import POLICY, UNSET
+from chameleon_policy.console import Terminal
 from chameleon_policy.device import Device
 from chameleon_policy.export.exporting import export_policy, export_table
 
@@ -34,7 +34,7 @@ def main(
         onnx: Write ONNX programs, too.
         device: Where the torch programs compute.
     """
-    with Console(stderr=True).status(f"exporting {run} ..."):
+    with Terminal(stderr=True).status(f"exporting {run} ..."):
         report = export_policy(
             run,
             out,
@@ -43,5 +43,5 @@ def main(
             onnx=onnx,
             device="cpu" if device == "auto" else device,
         )
-    Console().print(export_table(report))
+    Terminal().print(export_table(report))
     print(f"Written: {out}. How to run it: docs/export.md")

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
+from chameleon_policy.console import Terminal
 from chameleon_policy.policy import ChameleonPolicy, parameter_budget
 from chameleon_policy.policy.presets import PresetName, budget_features, preset
 from chameleon_policy.report.tables import budget_table
@@ -29,4 +29,4 @@ def main(
     if as_json:
         print(json.dumps(asdict(budget), indent=2))
     else:
-        Console().print(budget_table(budget, beside_paper=size == "paper"))
+        Terminal().print(budget_table(budget, beside_paper=size == "paper"))

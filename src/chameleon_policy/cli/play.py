@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from chameleon_policy.camo import CamoEnv
 from chameleon_policy.camo.play import (
@@ -17,6 +16,7 @@ from chameleon_policy.camo.play import (
     watch_episode,
 )
 from chameleon_policy.cli.options import DEFAULT_DIALS, TASK, UNSET, FlatDials
+from chameleon_policy.console import Terminal
 
 
 def main(
@@ -43,7 +43,7 @@ def main(
     env = CamoEnv(task, observation="state", **settings.pop("difficulty", {}), **settings)
     answer = parse_answer(env.task, z)
     sheet = check_output(out, size)
-    with Console(stderr=True).status(f"playing {task} ...") as status:
+    with Terminal(stderr=True).status(f"playing {task} ...") as status:
 
         def show(step: int) -> None:
             status.update(f"playing {task}: step {step}")

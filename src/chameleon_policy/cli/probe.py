@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from chameleon_policy.cli.options import POLICIES, TASKS, UNSET, typed
-from chameleon_policy.console import check_writable
+from chameleon_policy.console import Terminal, check_writable
 from chameleon_policy.device import Device
 from chameleon_policy.probes.study import (
     FINDINGS,
@@ -61,5 +60,5 @@ def main(
     else:
         context = StudyContext(out=out, command=command, device=device, workers=workers)
         findings = probe_runs(runs, task, surgery, study, context)
-    for path in publish(findings, out, json_file or out / "probes.json", command, Console()):
+    for path in publish(findings, out, json_file or out / "probes.json", command, Terminal()):
         print(f"Written: {path}")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from chameleon_client import Client
 from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials, typed
+from chameleon_policy.console import Terminal
 from chameleon_policy.exit_codes import INTERRUPTED
 from chameleon_policy.provenance import write_result
 from chameleon_policy.report.tables import evaluation_table
@@ -56,10 +56,10 @@ def main(
         settings = loop_settings(metadata, robot.robot, loop, rate, executed)
         done = run_robot(client, robot, settings, dials=dials.settings, record=record)
     if done.evaluation is not None:
-        Console().print(evaluation_table(done.evaluation, metadata.policy))
+        Terminal().print(evaluation_table(done.evaluation, metadata.policy))
     result = done.as_dict()
     title = f"{robot.robot} at {settings.rate:g} Hz, {metadata.policy} on {server}"
-    Console().print(loop_table(result["loop"], title))
+    Terminal().print(loop_table(result["loop"], title))
     if json_file is not None:
         given = {
             "robot": robot.robot,

@@ -13,6 +13,7 @@ import tyro
 from accelerate import PartialState
 
 from chameleon_policy.cli.options import needs
+from chameleon_policy.data.memory import full_memory
 from chameleon_policy.device import Device, gpu_memory
 from chameleon_policy.exit_codes import ALREADY_TRAINED, STOPPED
 from chameleon_policy.json_files import read_json_object
@@ -105,7 +106,8 @@ def run(
             from chameleon_policy.evaluate.watch import watch_training_seeds
         watch = partial(watch_training_seeds, config.data, config.training.watch_episodes, workers)
     try:
-        with gpu_memory("--batch, or a larger --accumulate"):
+        remedy = "--batch, or a larger --accumulate"
+        with gpu_memory(remedy), full_memory(f"--size of pictures, {remedy}"):
             signal = train(config, out, device=device, workers=workers, loggers=log, watch=watch)
     except AlreadyTrainedError as error:
         print(f"chameleon: {error}", file=sys.stderr)

@@ -5,6 +5,7 @@ Conventions say which array holds which quantity.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from chameleon_policy.data.episodes import Episodes, Keys, Layout, check_key
+from chameleon_policy.data.foreign_files import LARGEST_SIDE, LARGEST_VECTOR
 
 STATE_CONVENTIONS = (
     # robomimic, two arms and one
@@ -87,6 +89,10 @@ def choose_layout(
         check_key(objects, numbers, source, "objects")
         shape = numbers[objects].shape[1:]
         slots = objects, (shape[0], shape[1]) if len(shape) == 2 else (1, vectors[objects])
+    for key in (*state, action, *([objects] if objects else [])):
+        check_size(source, key, math.prod(numbers[key].shape[1:]), LARGEST_VECTOR, "numbers")
+    for view in views:
+        check_size(source, view, max(pictures[view]), LARGEST_SIDE, "pixels along a side")
     return Layout(
         state={key: vectors[key] for key in state},
         action=(action, vectors[action]),
@@ -94,6 +100,15 @@ def choose_layout(
         view_keys={view: view for view in views},
         objects=slots,
     )
+
+
+def check_size(source: Path, key: str, size: int, most: int, unit: str) -> None:
+    """Raise a ValueError if one time step of an array is empty, or larger than a limit."""
+    if not 1 <= size <= most:
+        raise ValueError(
+            f"{source}, {key}: expected 1 to {most:,} {unit} at a time step, got {size:,}; choose "
+            "other arrays, or copy the dataset again"
+        )
 
 
 def _holds_pictures(array: StoredArray) -> bool:

@@ -7,17 +7,21 @@ all formats.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
+
+LARGEST_NUMBER = 1e15
+"""Largest absolute value of state, actions and object slots."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,11 +127,30 @@ class Episodes(ABC):
         """Control steps per second, if the dataset says so."""
         self.lengths = tuple(int(length) for length in lengths)
         self.instructions = tuple(instructions)
+        self._longest_side: int | None = None
+
+    def resized(self, longest_side: int) -> Episodes:
+        """Return these episodes with larger pictures scaled down to this longest side."""
+        episodes = copy.copy(self)
+        episodes._longest_side = longest_side
+        return episodes
 
     @property
     def views(self) -> Mapping[str, tuple[int, int]]:
         """View -> (height, width) of its frames."""
-        return self.layout.views
+        return {view: self._fitted(size) for view, size in self.layout.views.items()}
+
+    def _fitted(self, size: tuple[int, int]) -> tuple[int, int]:
+        longest = self._longest_side
+        if longest is None or longest >= max(size):
+            return size
+        height, width = (max(1, round(side * longest / max(size))) for side in size)
+        return height, width
+
+    @property
+    def picture_bytes(self) -> int:
+        """Bytes of memory of all pictures, as `read` returns them."""
+        return sum(self.lengths) * sum(3 * height * width for height, width in self.views.values())
 
     @property
     def state_size(self) -> int:
@@ -151,18 +174,28 @@ class Episodes(ABC):
         size = f"{len(self)} episodes, {sum(self.lengths)} time steps"
         return f"{type(self).__name__}({str(self.source)!r}: {size})"
 
-    def read(self, index: int) -> EpisodeArrays:
-        """Return one whole episode, decoded and checked."""
+    def read(self, index: int, into: Mapping[str, np.ndarray] | None = None) -> EpisodeArrays:
+        """Return one whole episode, decoded and checked.
+
+        Args:
+            index: Number of the episode.
+            into: View -> memory for its pictures; new memory by default.
+        """
         if not 0 <= index < len(self):
             raise IndexError(f"{self.source} has the episodes 0 to {len(self) - 1}, got {index}")
-        layout = self.layout
+        layout, length = self.layout, self.lengths[index]
         decision_steps, answers = self.decisions(index)
         state = [self._numbers(index, key, (size,)) for key, size in layout.state.items()]
+        actions = self._numbers(index, layout.action[0], (layout.action[1],))
+        if into is None:
+            into = {
+                view: np.empty((length, *size, 3), np.uint8) for view, size in self.views.items()
+            }
         return EpisodeArrays(
             state=np.concatenate(state, axis=1),
-            actions=self._numbers(index, layout.action[0], (layout.action[1],)),
+            actions=actions,
             images={
-                view: self._pictures(index, layout.view_keys[view], size)
+                view: self._fill(into[view], index, layout.view_keys[view], size)
                 for view, size in layout.views.items()
             },
             objects=self._numbers(index, *layout.objects) if layout.objects else None,
@@ -174,6 +207,12 @@ class Episodes(ABC):
     @abstractmethod
     def array(self, index: int, key: str) -> np.ndarray:
         """Return an array of an episode (T ...) as it is stored, but pictures as uint8."""
+
+    def frames(self, index: int, key: str) -> Iterable[np.ndarray]:
+        """Return the pictures of an episode (H, W, 3) one after the other, as they are stored."""
+        stored = self.array(index, key)
+        self._check_length(index, key, stored)
+        return stored
 
     @abstractmethod
     def location(self, index: int, key: str) -> str:
@@ -202,18 +241,33 @@ class Episodes(ABC):
                 f"{where}: {values[step, dimension]} at time step {step}, dimension {dimension}; "
                 "expected finite numbers. Correct them, or remove that episode from the dataset"
             )
+        if (np.abs(values) > LARGEST_NUMBER).any():
+            step, dimension = np.argwhere(np.abs(values) > LARGEST_NUMBER)[0]
+            raise ValueError(
+                f"{where}: {values[step, dimension]:g} at time step {step}, dimension {dimension}; "
+                f"expected at most {LARGEST_NUMBER:g}, since larger numbers leave nothing of the "
+                "others when they are normalised. Correct it, or remove that episode from the "
+                "dataset"
+            )
         return values.reshape(length, *shape)
 
-    def _pictures(self, index: int, key: str, size: tuple[int, int]) -> np.ndarray:
-        stored = self.array(index, key)
-        self._check_length(index, key, stored)
-        if stored.shape[1:] != (*size, 3) or stored.dtype != np.uint8:
-            raise ValueError(
-                f"{self.location(index, key)}, episode {index}: expected pictures (T, {size[0]}, "
-                f"{size[1]}, 3) uint8, as the dataset announces, got {stored.shape} "
-                f"{stored.dtype}; copy the dataset again"
-            )
-        return stored
+    def _fill(
+        self, pictures: np.ndarray, index: int, key: str, size: tuple[int, int]
+    ) -> np.ndarray:
+        """Put the pictures of an episode, of this announced size, into memory (T, H, W, 3)."""
+        scaled = pictures.shape[1:3] != size
+        if scaled:
+            import_extra("PIL", "train")
+            from chameleon_policy.data.resizing import resized
+        for step, picture in enumerate(self.frames(index, key)):
+            if picture.shape != (*size, 3) or picture.dtype != np.uint8:
+                raise ValueError(
+                    f"{self.location(index, key)}, episode {index}: expected pictures ({size[0]}, "
+                    f"{size[1]}, 3) uint8, as the dataset announces, got {picture.shape} "
+                    f"{picture.dtype}; copy the dataset again"
+                )
+            pictures[step] = resized(picture, pictures.shape[1:3]) if scaled else picture
+        return pictures
 
     def _check_length(self, index: int, key: str, stored: np.ndarray) -> None:
         if len(stored) != self.lengths[index]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +14,11 @@ import numpy as np
 
 from chameleon_policy.data.array_episodes import ArrayEpisodes, choose_layout
 from chameleon_policy.data.episodes import DEFAULT_KEYS, Keys, import_extra
+from chameleon_policy.data.foreign_files import parse_object
+from chameleon_policy.data.memory import check_memory
 
 ACTIONS = "actions"
-_DEMO = re.compile(r"demo_(\d+)")
+_DEMO = re.compile(r"demo_(0|[1-9][0-9]{0,8})")
 
 
 class Hdf5Episodes(ArrayEpisodes):
@@ -29,7 +32,7 @@ class Hdf5Episodes(ArrayEpisodes):
                     f"{path}: expected robomimic's group data/ with demo_0, demo_1, ...; found "
                     f"{found}"
                 )
-            data = file["data"]
+            data = _group(path, file, "data")
             numbers = sorted(int(match[1]) for name in data if (match := _DEMO.fullmatch(name)))
             if not numbers:
                 raise ValueError(
@@ -37,25 +40,36 @@ class Hdf5Episodes(ArrayEpisodes):
                     f"{', '.join(data) or 'nothing'}"
                 )
             self._demos = [f"data/demo_{number}" for number in numbers]
-            self._names = _arrays(file[self._demos[0]])
-            first = {key: file[f"{self._demos[0]}/{name}"] for key, name in self._names.items()}
+            self._names = _arrays(path, file, self._demos[0])
+            first = {
+                key: _dataset(path, file, f"{self._demos[0]}/{name}")
+                for key, name in self._names.items()
+            }
             layout = choose_layout(path, first, keys, ACTIONS)
             action = self._names[layout.action[0]]
-            lengths = [_member(path, file, f"{demo}/{action}").shape[0] for demo in self._demos]
-            # a text, or a list of its pieces
-            instruction = "".join(
-                _attribute(path, data, "problem_info").get("language_instruction") or ""
-            )
-            fps = (_attribute(path, data, "env_args").get("env_kwargs") or {}).get("control_freq")
+            lengths = [
+                (_dataset(path, file, f"{demo}/{action}").shape or (0,))[0] for demo in self._demos
+            ]
+            instruction = _instruction(path, _attribute(path, data, "problem_info"))
+            fps = _rate(path, _attribute(path, data, "env_args"))
         super().__init__(
             path, layout, lengths=lengths, instructions=[instruction] * len(lengths), fps=fps
         )
 
     def _stored(self, index: int, key: str) -> np.ndarray:
         with _reading(self.source) as file:
-            values: np.ndarray = _member(
-                self.source, file, f"{self._demos[index]}/{self._names[key]}"
-            )[()]
+            dataset = _dataset(self.source, file, f"{self._demos[index]}/{self._names[key]}")
+            if dataset.dtype.kind not in "fiub" or not dataset.shape:
+                raise ValueError(
+                    f"{self.location(index, key)}, episode {index}: expected numbers for each time "
+                    f"step, got {dataset.shape} {dataset.dtype}; remove that demonstration"
+                )
+            check_memory(
+                dataset.size * dataset.dtype.itemsize,
+                f"the numbers of {self.location(index, key)}",
+                "copy the file again",
+            )
+            values: np.ndarray = dataset[()]
             return values
 
     def location(self, index: int, key: str) -> str:
@@ -63,33 +77,93 @@ class Hdf5Episodes(ArrayEpisodes):
         return f"{self.source}, {self._demos[index]}/{self._names[key]}"
 
 
-def _arrays(demo: Any) -> dict[str, str]:
+def _arrays(path: Path, file: Any, demo: str) -> dict[str, str]:
     """Return the name of each array in a demonstration (key -> name), observations and others."""
-    observations = {
-        key: f"obs/{key}" for key in demo.get("obs", {}) if getattr(demo["obs"][key], "shape", ())
+    group = _group(path, file, demo)
+    observations = (
+        {
+            key: f"obs/{key}"
+            for key in _group(path, file, f"{demo}/obs")
+            if getattr(_member(path, file, f"{demo}/obs/{key}"), "shape", ())
+        }
+        if "obs" in group
+        else {}
+    )
+    others = {
+        key: key for key in group if getattr(_member(path, file, f"{demo}/{key}"), "shape", ())
     }
-    return {key: key for key in demo if getattr(demo[key], "shape", ())} | observations
+    return others | observations
 
 
 def _member(path: Path, file: Any, name: str) -> Any:
-    if name not in file:
+    """Return a group or dataset of the file itself: no link is followed, to another file or not."""
+    h5py = import_extra("h5py", "hdf5")
+    member = file
+    for part in name.split("/"):
+        if not isinstance(member, h5py.Group) or part not in member:
+            raise ValueError(
+                f"{path} has no {name}, which the first episode has; remove that demonstration, or "
+                "copy the file again"
+            )
+        link = member.get(part, getlink=True)
+        if not isinstance(link, h5py.HardLink):
+            leads = getattr(link, "filename", getattr(link, "path", ""))
+            raise ValueError(
+                f"{path}, {name}: {part} is a link to {leads!r}; only data that lie in the file "
+                "itself are read. Copy them there, in place of the link"
+            )
+        member = member[part]
+    return member
+
+
+def _group(path: Path, file: Any, name: str) -> Any:
+    member = _member(path, file, name)
+    if not hasattr(member, "keys"):
+        raise ValueError(f"{path}, {name}: expected a group, got {member!r}; copy the file again")
+    return member
+
+
+def _dataset(path: Path, file: Any, name: str) -> Any:
+    """Return a dataset whose numbers lie in the file itself."""
+    member = _member(path, file, name)
+    if not hasattr(member, "dtype") or not hasattr(member, "shape"):
+        raise ValueError(f"{path}, {name}: expected numbers, got {member!r}; copy the file again")
+    if member.external or member.is_virtual:
         raise ValueError(
-            f"{path} has no {name}, which the first episode has; remove that demonstration, or "
-            "copy the file again"
+            f"{path}, {name}: its numbers lie in another file; only data that lie in the file "
+            "itself are read. Copy them there"
         )
-    return file[name]
+    return member
+
+
+def _instruction(path: Path, problem: dict[str, Any]) -> str:
+    """Return LIBERO's instruction: a text, or a list of its pieces."""
+    text = problem.get("language_instruction") or ""
+    if not isinstance(text, str | list) or not all(isinstance(piece, str) for piece in text):
+        raise ValueError(
+            f"{path}: the attribute problem_info of data/ has the language_instruction "
+            f"{reprlib.repr(text)}; expected a text. Correct it, or delete it"
+        )
+    return "".join(text)
+
+
+def _rate(path: Path, environment: dict[str, Any]) -> float | None:
+    settings = environment.get("env_kwargs")
+    fps = settings.get("control_freq") if isinstance(settings, dict) else None
+    if fps is not None and not (type(fps) in (int, float) and 0 < fps < math.inf):
+        raise ValueError(
+            f"{path}: the attribute env_args of data/ has the control_freq {reprlib.repr(fps)}; "
+            "expected control steps per second. Correct it, or delete it"
+        )
+    return fps
 
 
 def _attribute(path: Path, data: Any, name: str) -> dict[str, Any]:
-    """Return an attribute of data/ that holds JSON."""
-    try:
-        content = json.loads(data.attrs.get(name, "{}"))
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path}: the attribute {name!r} of data/ is no JSON ({error}); correct it, or delete "
-            "it"
-        ) from error
-    return content if isinstance(content, dict) else {}
+    """Return an attribute of data/ that holds a JSON object; empty if it is missing."""
+    if name not in data.attrs:
+        return {}
+    where = f"{path}, the attribute {name!r} of data/"
+    return parse_object(data.attrs[name], where, "correct it, or delete it")
 
 
 @contextmanager

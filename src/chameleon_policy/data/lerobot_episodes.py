@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+import reprlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from chameleon_policy.data.episodes import DEFAULT_KEYS, Episodes, Keys, Layout, check_key
+from chameleon_policy.data.foreign_files import MOST_EPISODES, inside
 from chameleon_policy.data.lerobot_reader import RecordedDataset
 from chameleon_policy.data.schema import IMAGE_PREFIX
+from chameleon_policy.data.tables import read_table, row_count
 
 STATE, ACTION, OBJECTS = "observation.state", "action", "observation.environment_state"
 CAMO_TABLE = "camo/episodes.parquet"
-_SLOT = re.compile(r"slot(\d+)\.(.+)")
+_SLOT = re.compile(r"slot([0-9]{1,4})\.(.+)")
 
 
 class LeRobotEpisodes(Episodes):
@@ -91,6 +93,10 @@ class LeRobotEpisodes(Episodes):
             return self.dataset.vectors(index, (key,))[key]
         return self.dataset.frames(index, key.removeprefix(IMAGE_PREFIX))
 
+    def frames(self, index: int, key: str) -> Iterable[np.ndarray]:
+        """Return the pictures of an episode one after the other, as they are stored."""
+        return self.dataset.each_frame(index, key.removeprefix(IMAGE_PREFIX))
+
     def location(self, index: int, key: str) -> str:
         """Return the location of that array, for messages."""
         return f"{self.dataset.file_of(index, key)}, {key}"
@@ -110,7 +116,8 @@ def _slots(names: tuple[str, ...]) -> tuple[int, int]:
         parts = [(int(match[1]), match[2]) for match in found if match]
         fields = [name for slot, name in parts if slot == 0]
         count = parts[-1][0] + 1
-        if parts == [(slot, name) for slot in range(count) for name in fields]:
+        complete = count * len(fields) == len(parts)
+        if complete and parts == [(slot, name) for slot in range(count) for name in fields]:
             return count, len(fields)
     return 1, len(names)
 
@@ -119,24 +126,32 @@ def _read_decisions(
     path: Path, lengths: tuple[int, ...]
 ) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return time steps and answers of each episode's decisions, if Camo recorded the dataset."""
-    table = path / CAMO_TABLE
+    table = inside(path, CAMO_TABLE, CAMO_TABLE)
     if not table.is_file():
         return {}
-    try:
-        rows = pq.read_table(
-            table, columns=["episode_index", "decision_steps", "z"], partitioning=None
-        ).to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(
-            f"{table} is damaged ({error}); record or copy the dataset again"
-        ) from error
+    content = "the decisions"
+    columns = ["episode_index", "decision_steps", "z"]
+    rows = (
+        read_table(table, content, columns).to_pylist()
+        if row_count(table, content) <= MOST_EPISODES
+        else []
+    )
+    for row in rows:
+        for name in ("decision_steps", "z"):
+            if not isinstance(row[name], list) or any(type(n) is not int for n in row[name]):
+                raise ValueError(
+                    f"{table}, {name}: expected a list of whole numbers in each row, got "
+                    f"{reprlib.repr(row[name])}; copy the dataset again"
+                )
     decisions = {
-        row["episode_index"]: (tuple(row["decision_steps"]), tuple(row["z"])) for row in rows
+        row["episode_index"]: (tuple(row["decision_steps"]), tuple(row["z"]))
+        for row in rows
+        if type(row["episode_index"]) is int
     }
     if decisions.keys() != set(range(len(lengths))):
         raise ValueError(
-            f"{table}: expected the episodes 0 to {len(lengths) - 1}, got {len(rows)} rows; record "
-            "or copy the dataset again"
+            f"{table}: expected the episodes 0 to {len(lengths) - 1}, got {len(rows)} rows; copy "
+            "the dataset again"
         )
     for index, (steps, answers) in decisions.items():
         if any(not 0 <= step < lengths[index] for step in steps):
@@ -147,6 +162,6 @@ def _read_decisions(
         if len(answers) != len(steps):
             raise ValueError(
                 f"{table}, episode {index}, z: expected an answer for each of the decisions "
-                f"{steps}, got {answers}; record or copy the dataset again"
+                f"{steps}, got {answers}; copy the dataset again"
             )
     return decisions

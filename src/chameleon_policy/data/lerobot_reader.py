@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import io
-import json
+import reprlib
 import threading
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from chameleon_policy.data.foreign_files import read_json
+from chameleon_policy.data.lerobot_metadata import (
+    EpisodeInfo,
+    existing,
+    file_name,
+    read_episodes,
+    read_info,
+)
+from chameleon_policy.data.memory import check_memory
 from chameleon_policy.data.schema import (
     CODEBASE_VERSION,
     IMAGE_PREFIX,
@@ -23,22 +31,8 @@ from chameleon_policy.data.schema import (
     STATS_PATH,
     Schema,
 )
-from chameleon_policy.data.video import decode_video
-
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpisodeInfo:
-    """The metadata of one episode in a dataset."""
-
-    index: int
-    length: int
-    instruction: str
-    row: Mapping[str, Any]
-    """The episode's row of meta/episodes, without statistics: its files, and the position in
-    each.
-    """
+from chameleon_policy.data.tables import read_table, row_count, vectors, whole_numbers
+from chameleon_policy.data.video import check_video, decode_video
 
 
 class RecordedDataset:
@@ -56,40 +50,11 @@ class RecordedDataset:
                 f"expected the folder of a LeRobot {CODEBASE_VERSION} dataset, but {path} is not a "
                 "directory"
             )
-        info_path = self.path / INFO_PATH
-        if not info_path.is_file():
-            raise FileNotFoundError(
-                f"{self.path} has no {INFO_PATH}, which is written last: the recording is "
-                "incomplete (or this is no LeRobot dataset); run the record command again, it "
-                "continues where it stopped"
-            )
-        try:
-            self.info: dict[str, Any] = json.loads(info_path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{info_path} is damaged: {error}; record or copy the dataset again"
-            ) from error
-        version = self.info.get("codebase_version")
-        if version != CODEBASE_VERSION:
-            raise ValueError(
-                f"{self.path} has codebase_version {version!r}, expected {CODEBASE_VERSION!r}; "
-                "lerobot has converters: python -m "
-                "lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id=..."
-            )
-        missing = {
-            "features",
-            "fps",
-            "total_episodes",
-            "total_frames",
-            "data_path",
-        } - self.info.keys()
-        if missing:
-            raise ValueError(
-                f"{info_path} is damaged: it lacks {', '.join(sorted(missing))}; record or copy "
-                "the dataset again"
-            )
+        self.info: dict[str, Any] = read_info(self.path)
         self.schema = Schema.from_info(self.info)
-        self.episodes = self._read_episodes()
+        self.episodes = read_episodes(self.path, self.info)
+        self._row_counts: dict[Path, int] = {}
+        self._files: dict[tuple[Any, ...], Path] = {}
         self._cached: dict[tuple[str, ...], tuple[Path, pa.Table]] = {}
         """Columns -> the file that was last read for them, and its table."""
         self._lock = threading.Lock()
@@ -113,12 +78,17 @@ class RecordedDataset:
     @cached_property
     def statistics(self) -> dict[str, dict[str, np.ndarray]]:
         """Feature -> name (min, max, mean, std, count, q01, ...) -> array, from meta/stats.json."""
-        path = self._existing(self.path / STATS_PATH, "the statistics")
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return {
-            key: {name: np.array(value) for name, value in values.items()}
-            for key, values in content.items()
-        }
+        path = existing(self.path, STATS_PATH, "the statistics")
+        try:
+            return {
+                key: {name: np.array(value, dtype=np.float64) for name, value in values.items()}
+                for key, values in read_json(path).items()
+            }
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"{path}: expected lists of numbers for each feature ({error}); copy the dataset "
+                "again"
+            ) from error
 
     def vectors(self, episode: int, keys: Collection[str] | None = None) -> dict[str, np.ndarray]:
         """Return some vectors of an episode, or all of them: feature -> (T, d) float32."""
@@ -130,30 +100,61 @@ class RecordedDataset:
                 )
         rows = self._rows(episode, tuple(self.schema.vectors))
         chosen = self.schema.vectors if keys is None else keys
-        return {key: self._numbers(rows[key], episode, key) for key in chosen}
+        return {
+            key: vectors(
+                rows[key],
+                len(self.schema.vectors[key]),
+                f"{self.file_of(episode, key)}, episode {episode}, {key}",
+            )
+            for key in chosen
+        }
 
     def frames(self, episode: int, view: str) -> np.ndarray:
         """Return the frames of a view, (T, H, W, 3) uint8."""
+        return np.stack(list(self.each_frame(episode, view)))
+
+    def each_frame(self, episode: int, view: str) -> Iterator[np.ndarray]:
+        """Yield the frames of a view, (H, W, 3) uint8."""
         found = self._episode(episode)
         if view not in self.schema.views:
             raise ValueError(
                 f"{self.path} has no view {view!r}; available: "
                 f"{', '.join(self.schema.views) or 'none'}"
             )
-        key = self.view_key(view)
+        key, size = self.view_key(view), self.schema.views[view]
         if self.info["features"][key]["dtype"] == "image":
-            pictures = self._rows(episode, (key,))[key].to_pylist()
-            return np.stack(
-                [self._picture(stored, episode, key, step) for step, stored in enumerate(pictures)]
-            )
+            where = f"{self.file_of(episode, key)}, episode {episode}, {key}"
+            for step, stored in enumerate(self._rows(episode, (key,))[key]):
+                yield decode_picture(stored.as_py(), size, f"{where}, time step {step}")
+            return
         path = self._existing(self.file_of(episode, key), f"{key} of episode {episode}")
-        rate = self.schema.rate
-        try:
-            return decode_video(
-                path, rate, round(found.row[f"videos/{key}/from_timestamp"] * rate), found.length
+        start, rate = found.row.get(f"videos/{key}/from_timestamp"), self.schema.rate
+        if start is None:
+            raise ValueError(
+                f"{self.path}: meta/episodes does not say where {key} of episode {episode} begins; "
+                "copy the dataset again, or leave that view out"
             )
+        self._check_length(episode, f"the rows of episode {episode}")
+        try:
+            yield from decode_video(path, rate, round(start * rate), found.length, size)
         except ValueError as error:
             raise ValueError(f"{key} of episode {episode} cannot be read: {error}") from error
+
+    def check_sizes(self, view: str) -> None:
+        """Compare the sizes in the headers of a view's pictures with the announced one."""
+        key, size = self.view_key(view), self.schema.views[view]
+        in_video = self.info["features"][key]["dtype"] == "video"
+        seen: set[Path] = set()
+        for episode in range(len(self)):
+            path = self._existing(self.file_of(episode, key), f"{key} of episode {episode}")
+            if not in_video:
+                for step, stored in enumerate(self._rows(episode, (key,))[key].to_pylist()):
+                    open_picture(
+                        stored, size, f"{path}, episode {episode}, {key}, time step {step}"
+                    )
+            elif path not in seen:
+                seen.add(path)
+                check_video(path, size)
 
     def view_key(self, view: str) -> str:
         """Return the feature that holds the frames of a view."""
@@ -161,7 +162,7 @@ class RecordedDataset:
 
     def file_of(self, episode: int, key: str) -> Path:
         """Return the path of the file that holds a feature of an episode, even if it is missing."""
-        in_video = self.info["features"][key]["dtype"] == "video"
+        in_video = self.info["features"].get(key, {}).get("dtype") == "video"
         template, prefix = ("video_path", f"videos/{key}") if in_video else ("data_path", "data")
         row = self._episode(episode).row
         indices = {name: row.get(f"{prefix}/{name}") for name in ("chunk_index", "file_index")}
@@ -170,7 +171,11 @@ class RecordedDataset:
                 f"{self.path}: meta/episodes and {INFO_PATH} do not say in which file {key} of "
                 f"episode {episode} lies; copy the dataset again, or leave that feature out"
             )
-        return self.path / str(self.info[template]).format(video_key=key, **indices)
+        fields = {"video_key": key, **indices} if in_video else indices
+        known = (template, *fields.values())
+        if known not in self._files:
+            self._files[known] = file_name(self.path, self.info[template], template, fields)
+        return self._files[known]
 
     def _episode(self, index: int) -> EpisodeInfo:
         if not 0 <= index < len(self.episodes):
@@ -180,120 +185,87 @@ class RecordedDataset:
         return self.episodes[index]
 
     def _existing(self, path: Path, content: str) -> Path:
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{path} is missing; it holds {content}. Run the record command again, or copy the "
-                "dataset again"
-            )
-        return path
+        return existing(self.path, str(path.relative_to(self.path)), content)
 
-    def _read_episodes(self) -> list[EpisodeInfo]:
-        if self.info["total_episodes"] == 0:
-            return []
-        content = "the list of episodes"
-        self._existing(self.path / "meta/episodes/chunk-000/file-000.parquet", content)
-        rows: list[dict[str, Any]] = []
-        for path in sorted(self.path.glob("meta/episodes/*/*.parquet")):
-            rows += _read_table(path, content).to_pylist()
-        rows.sort(key=lambda row: row["episode_index"])
-        if [row["episode_index"] for row in rows] != list(range(self.info["total_episodes"])):
+    def _check_length(self, episode: int, content: str) -> None:
+        """Compare an episode's announced length with its table, before memory is asked for."""
+        path, length = self.file_of(episode, "index"), self.episodes[episode].length
+        if path not in self._row_counts:
+            self._row_counts[path] = row_count(self._existing(path, content), content)
+        if length > self._row_counts[path]:
             raise ValueError(
-                f"{self.path}: {INFO_PATH} says {self.info['total_episodes']} episodes, "
-                f"meta/episodes lists {len(rows)}; run the record command again"
+                f"{self.path}: meta/episodes announces {length} time steps for episode {episode}, "
+                f"and {path} has {self._row_counts[path]} rows; copy the dataset again"
             )
-        return [
-            EpisodeInfo(
-                index=row["episode_index"],
-                length=row["length"],
-                instruction=(row["tasks"] or [""])[0],
-                row=row,
-            )
-            for row in rows
-        ]
 
     def _rows(self, episode: int, columns: tuple[str, ...]) -> pa.Table:
         """Return an episode's rows of the data table."""
         found = self._episode(episode)
         path = self.file_of(episode, columns[0]) if columns else self.file_of(episode, "index")
+        content = ", ".join(columns)
+        self._check_length(episode, content)
         with self._lock:
             last, table = self._cached.get(columns, (None, None))
             if last != path:
-                content = ", ".join(columns)
-                table = _read_table(
-                    self._existing(path, content), content, [*columns, "index", "episode_index"]
+                numbers = sum(len(self.schema.vectors.get(key, ())) for key in columns)
+                check_memory(
+                    8 * numbers * self._row_counts[path],
+                    f"the rows of {path}",
+                    "copy the dataset again",
                 )
+                table = read_table(path, content, [*columns, "index", "episode_index"])
                 self._cached[columns] = path, table
         assert table is not None
-        if "dataset_from_index" not in found.row:
-            raise ValueError(
-                f"{self.path}: meta/episodes lacks the column dataset_from_index; copy the dataset "
-                "again"
-            )
-        first = int(np.searchsorted(table["index"].to_numpy(), found.row["dataset_from_index"]))
+        position = whole_numbers(table["index"], f"{path}, index")
+        first = int(np.searchsorted(position, found.row["dataset_from_index"]))
         rows = table.slice(first, found.length)
-        if len(rows) != found.length or set(rows["episode_index"].to_pylist()) != {episode}:
+        episodes = set(whole_numbers(rows["episode_index"], f"{path}, episode_index").tolist())
+        if len(rows) != found.length or episodes - {episode}:
             raise ValueError(
                 f"{path}: expected {found.length} rows of episode {episode} from row {first} on, "
-                f"got {len(rows)} rows of episodes "
-                f"{sorted(set(rows['episode_index'].to_pylist()))}; the file is damaged"
+                f"got {len(rows)} rows of episodes {sorted(episodes)[:8]}; copy the dataset again"
             )
         return rows
 
-    def _numbers(self, column: pa.ChunkedArray, episode: int, key: str) -> np.ndarray:
-        """Return a column of numbers, or of lists of equal length, as (T, d) float32."""
-        flat = column.combine_chunks()
-        while any(is_list(flat.type) for is_list in _LISTS):
-            flat = flat.flatten()
-        size = len(self.schema.vectors[key])
-        if len(flat) != len(column) * size:
-            raise ValueError(
-                f"{self.file_of(episode, key)}, episode {episode}, {key}: expected {size} numbers "
-                f"in each of {len(column)} rows, as {INFO_PATH} says, got {len(flat)} in all; "
-                "record or copy the dataset again"
-            )
-        # Numbers beyond float32 become infinite here; `Episodes` refuses them.
-        with np.errstate(over="ignore"):
-            return np.asarray(flat).astype(np.float32).reshape(len(column), size)
 
-    def _picture(
-        self, stored: Mapping[str, Any] | None, episode: int, key: str, step: int
-    ) -> np.ndarray:
-        """Decode a picture that is stored in the data table as a PNG or JPEG file."""
-        where = f"{self.file_of(episode, key)}, episode {episode}, {key}, time step {step}"
-        content = (stored or {}).get("bytes")
-        if content is None:
-            raise ValueError(
-                f"{where}: expected the bytes of a picture, got {stored}; copy the dataset again"
-            )
-        try:
-            picture = Image.open(io.BytesIO(content))
-            if picture.mode not in ("RGB", "RGBA", "L", "P"):
-                raise ValueError(
-                    f"{where}: expected a colour picture, got one in pillow's mode {picture.mode!r}"
-                )
-            return np.asarray(picture.convert("RGB"))
-        # pillow raises a SyntaxError for a broken PNG
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
-            raise ValueError(
-                f"{where}: the picture is damaged ({error}); copy the dataset again"
-            ) from error
+def decode_picture(stored: Any, size: tuple[int, int], where: str) -> np.ndarray:
+    """Decode a picture that is stored in the data table; the arguments are `open_picture`'s."""
+    picture = open_picture(stored, size, where)
+    with _damaged_picture(where):
+        return np.asarray(picture.convert("RGB"))
 
 
-def _read_table(path: Path, content: str, columns: list[str] | None = None) -> pa.Table:
-    """Read some columns of a parquet file, or all columns except statistics."""
-    try:
-        present = pq.read_schema(path).names
-        if columns is None:
-            columns = [name for name in present if not name.startswith("stats/")]
-        missing = [name for name in columns if name not in present]
-        if missing:
-            raise ValueError(
-                f"{path} has no column {', '.join(missing)}, which {INFO_PATH} announces; "
-                f"available: {', '.join(present)}"
-            )
-        # without partitioning=None, folders such as chunk-000 would become columns
-        return pq.read_table(path, columns=columns, partitioning=None)
-    except (pa.ArrowException, OSError) as error:
+def open_picture(stored: Any, size: tuple[int, int], where: str) -> Image.Image:
+    """Read the header of a PNG or JPEG file that is stored in the data table.
+
+    Args:
+        stored: The cell: the file's bytes, beside a name.
+        size: (height, width) that the dataset announces, compared before anything is decoded.
+        where: Place of the picture, for messages.
+    """
+    content = stored.get("bytes") if isinstance(stored, dict) else None
+    if not isinstance(content, bytes):
         raise ValueError(
-            f"{path} is damaged ({error}); it holds {content}. Record or copy the dataset again"
+            f"{where}: expected the bytes of a picture, got {reprlib.repr(stored)}; copy the "
+            "dataset again"
+        )
+    with _damaged_picture(where):
+        picture = Image.open(io.BytesIO(content), formats=("PNG", "JPEG"))
+    if (picture.height, picture.width) != size or picture.mode not in ("RGB", "RGBA", "L", "P"):
+        raise ValueError(
+            f"{where}: expected a colour picture of {size[0]} x {size[1]} pixels, got "
+            f"{picture.height} x {picture.width} in pillow's mode {picture.mode!r}; copy the "
+            "dataset again"
+        )
+    return picture
+
+
+@contextmanager
+def _damaged_picture(where: str) -> Iterator[None]:
+    try:
+        yield
+    # pillow raises a SyntaxError for a broken PNG, and a ValueError for one whose texts are a bomb
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(
+            f"{where}: the picture is damaged ({error}); copy the dataset again"
         ) from error

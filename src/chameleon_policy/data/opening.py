@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
@@ -17,12 +18,15 @@ from chameleon_policy.data.episodes import (
     Keys,
     import_extra,
 )
+from chameleon_policy.data.memory import check_memory
 
 FORMATS = (
     "a LeRobot v3.0 dataset (a folder with meta/info.json), a robomimic or LIBERO file (.hdf5, "
     ".h5), or a replay buffer of Diffusion Policy (a .zarr folder or .zarr.zip file with data/ and "
     "meta/episode_ends)"
 )
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/")  # Path shortens :// to :/
 
 
 def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
@@ -33,9 +37,15 @@ def open_episodes(path: Path | str, keys: Keys = DEFAULT_KEYS) -> Episodes:
     ({'third': (128, 128), 'wrist': (128, 128)}, 10, 120)
     """
     path = Path(path)
+    if _ADDRESS.match(str(path)) and not path.exists():
+        raise ValueError(
+            f"{path} is an address; datasets are read from this machine. Download it, and give the "
+            "path of the folder or file"
+        )
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist; expected {FORMATS}. Correct the path, or record "
+            f"{path} does not exist; expected {FORMATS}. Correct the path (names of the hub are "
+            "not taken; lerobot keeps its datasets in ~/.cache/huggingface/lerobot), or record "
             f"demonstrations: chameleon record clean-plate --out {path}"
         )
     # Readers are imported when they are needed, so that each format needs only its own packages.
@@ -101,11 +111,26 @@ def load_episodes(
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    check_memory(
+        episodes.picture_bytes,
+        f"the pictures of {episodes.source}",
+        "give a smaller --size, fewer --view-keys or fewer datasets",
+    )
+    # All pictures of a view lie one after the other, so that they need not be copied to be joined.
+    starts = [0, *accumulate(episodes.lengths)]
+    pictures = {
+        view: np.empty((starts[-1], *size, 3), np.uint8) for view, size in episodes.views.items()
+    }
+
+    def read(index: int) -> EpisodeArrays:
+        rows = slice(starts[index], starts[index + 1])
+        return episodes.read(index, {view: memory[rows] for view, memory in pictures.items()})
+
     loaded: list[EpisodeArrays] = []
     progress(0)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="load-episodes")
     try:
-        for arrays in pool.map(episodes.read, range(len(episodes))):
+        for arrays in pool.map(read, range(len(episodes))):
             loaded.append(arrays)
             progress(len(loaded))
     finally:
@@ -145,6 +170,11 @@ class JoinedEpisodes(Episodes):
         """Return an array of an episode as it is stored, but pictures as uint8."""
         dataset, index = self._find(index)
         return dataset.array(index, key)
+
+    def frames(self, index: int, key: str) -> Iterable[np.ndarray]:
+        """Return the pictures of an episode one after the other, as they are stored."""
+        dataset, index = self._find(index)
+        return dataset.frames(index, key)
 
     def location(self, index: int, key: str) -> str:
         """Return the location of that array, for messages."""

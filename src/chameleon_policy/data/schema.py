@@ -139,10 +139,10 @@ class Schema:
 def _picture_size(feature: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return (height, width) of a video or image feature, or None if it is not RGB (depth maps)."""
     shape, names = tuple(feature["shape"]), feature.get("names")
-    info = feature.get("info") or feature.get("video_info") or {}
-    if len(shape) != 3 or info.get("video.is_depth_map"):
+    info = feature.get("info") or feature.get("video_info")
+    if len(shape) != 3 or (isinstance(info, dict) and info.get("video.is_depth_map")):
         return None
-    if isinstance(names, list) and len(names) == 3 and {"height", "width"} <= set(names):
+    if isinstance(names, list) and len(names) == 3 and "height" in names and "width" in names:
         height, width = names.index("height"), names.index("width")
     else:
         height, width = (1, 2) if shape[0] == 3 and shape[2] != 3 else (0, 1)
@@ -153,6 +153,7 @@ def _element_names(names: Any, size: int) -> tuple[str, ...]:
     """Return the names of a vector's elements, from a list, a dict with a list, or nothing."""
     if isinstance(names, dict):
         names = [name for group in names.values() if isinstance(group, list) for name in group]
-    if isinstance(names, list) and len(set(map(str, names))) == size:
+    plain = isinstance(names, list) and all(isinstance(name, str | int) for name in names)
+    if plain and len(names) == len(set(map(str, names))) == size:
         return tuple(map(str, names))
     return tuple(str(i) for i in range(size))

@@ -17,6 +17,8 @@ KEY_FRAME_EVERY = 4
 ENCODER_OPTIONS = {"crf": "18", "preset": "fast", "bf": "0", "g": str(KEY_FRAME_EVERY)}
 # H.273 code point of the BT.601 matrix, written into the stream so that no decoder has to guess
 BT601 = 6
+LARGEST_BLOCK = 128
+"""Pixels of the largest blocks that codecs divide pictures into."""
 # From av 17 on, colours are converted by one thread per core, which is ten times slower than one
 # thread for small pictures.
 ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
@@ -81,34 +83,67 @@ def _packets(paths: Sequence[Path], headers: bytes) -> Iterator[Any]:
                     yield packet
 
 
-def decode_video(path: Path, rate: Fraction, first: int, length: int) -> np.ndarray:
-    """Decode frames first .. first + length - 1 of a video, (length, H, W, 3) uint8."""
-    frames, done = np.empty(0, np.uint8), 0
+def decode_video(
+    path: Path, rate: Fraction, first: int, length: int, size: tuple[int, int]
+) -> Iterator[np.ndarray]:
+    """Yield frames first .. first + length - 1 of an MP4 file, (H, W, 3) uint8.
+
+    `size` is the (height, width) that they must have, which is checked before any is decoded.
+    """
+    done = 0
     converter = VideoReformatter()
     try:
-        with av.open(str(path)) as container:
-            for frame in _frames_from(container, path, rate, first):
-                if done == 0:
-                    frames = np.empty((length, frame.height, frame.width, 3), np.uint8)
-                frames[done] = converter.reformat(frame, format="rgb24", **ONE_THREAD).to_ndarray()
+        with _open_mp4(path) as container:
+            for frame in _frames_from(container, path, rate, first, size):
+                yield converter.reformat(frame, format="rgb24", **ONE_THREAD).to_ndarray()
                 done += 1
                 if done == length:
-                    return frames
+                    return
     except av.FFmpegError as error:
-        raise ValueError(
-            f"{path} is damaged ({error}); record or copy the dataset again"
-        ) from error
+        raise ValueError(f"{path} is damaged ({error}); copy the dataset again") from error
     raise ValueError(
         f"{path}: expected {length} frames from frame {first} on, got {done}; the file is cut "
-        "short: record again"
+        "short: copy the dataset again"
     )
 
 
-def _frames_from(container: Any, path: Path, rate: Fraction, first: int) -> Iterator[av.VideoFrame]:
-    """Yield the frames of a video from number `first` on, and check that none is missing."""
+def check_video(path: Path, size: tuple[int, int]) -> None:
+    """Compare the (height, width) in the header of an MP4 file with the announced one."""
+    try:
+        with _open_mp4(path) as container:
+            _stream(container, path, size)
+    except av.FFmpegError as error:
+        raise ValueError(f"{path} is damaged ({error}); copy the dataset again") from error
+
+
+def _open_mp4(path: Path) -> Any:
+    """Open an MP4 file, and no other format, which could name other files or addresses."""
+    return av.open(
+        str(path.resolve()),
+        format="mp4",
+        options={"protocol_whitelist": "file"},
+        metadata_errors="ignore",
+    )
+
+
+def _stream(container: Any, path: Path, size: tuple[int, int]) -> Any:
+    """Return the video in a file, after comparing the size in its header."""
     if not container.streams.video:
-        raise ValueError(f"{path} is damaged: it holds no video; record or copy the dataset again")
+        raise ValueError(f"{path} is damaged: it holds no video; copy the dataset again")
     stream = container.streams.video[0]
+    _check_size(path, (stream.codec_context.height, stream.codec_context.width), size)
+    return stream
+
+
+def _frames_from(
+    container: Any, path: Path, rate: Fraction, first: int, size: tuple[int, int]
+) -> Iterator[av.VideoFrame]:
+    """Yield the frames of a video from number `first` on, and check that none is missing."""
+    stream = _stream(container, path, size)
+    # Pictures inside may have other sizes than the header says; codecs round up to blocks.
+    stream.codec_context.options = {
+        "max_pixels": str((size[0] + LARGEST_BLOCK) * (size[1] + LARGEST_BLOCK))
+    }
     # one thread, since several threads read episodes at the same time
     stream.codec_context.thread_count = 1
     container.seek(round(first / rate / stream.time_base), stream=stream, backward=True)
@@ -128,9 +163,18 @@ def _frames_from(container: Any, path: Path, rate: Fraction, first: int) -> Iter
             )
         # the decoder fills in missing parts of a file that was cut short
         if frame.is_corrupt:
-            raise ValueError(f"{path}: frame {number} is damaged; record or copy the dataset again")
+            raise ValueError(f"{path}: frame {number} is damaged; copy the dataset again")
+        _check_size(path, (frame.height, frame.width), size)
         yield frame
         expected += 1
+
+
+def _check_size(path: Path, found: tuple[int, int], expected: tuple[int, int]) -> None:
+    if found != expected:
+        raise ValueError(
+            f"{path}: expected pictures of {expected[0]} x {expected[1]} pixels, as the dataset "
+            f"announces, got {found[0]} x {found[1]}; copy the dataset again"
+        )
 
 
 def video_info(path: Path, fps: float) -> dict[str, Any]:

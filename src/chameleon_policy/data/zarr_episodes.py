@@ -6,6 +6,8 @@ data/<key> holds all episodes one after the other, meta/episode_ends says where 
 from __future__ import annotations
 
 import itertools
+import math
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ import numpy as np
 
 from chameleon_policy.data.array_episodes import ArrayEpisodes, choose_layout
 from chameleon_policy.data.episodes import DEFAULT_KEYS, Keys, import_extra
+from chameleon_policy.data.foreign_files import MOST_EPISODES, check_links
+from chameleon_policy.data.memory import check_memory
+from chameleon_policy.data.zarr_metadata import Folder, ZarrArray, read_array
 
 ACTION = "action"
 EPISODE_ENDS = "meta/episode_ends"
@@ -24,29 +29,7 @@ class ZarrEpisodes(ArrayEpisodes):
 
     def __init__(self, path: Path, keys: Keys = DEFAULT_KEYS) -> None:
         zarr = import_extra("zarr", "zarr")
-        try:
-            group = zarr.open_group(
-                zarr.storage.ZipStore(path, mode="r") if path.is_file() else path, mode="r"
-            )
-            present = {name: name in group for name in ("data", EPISODE_ENDS)}
-            found = sorted(group)
-            arrays = dict(group["data"].arrays()) if present["data"] else {}
-            ends = (
-                np.asarray(group[EPISODE_ENDS][:], dtype=np.int64)
-                if present[EPISODE_ENDS]
-                else np.zeros(0, np.int64)
-            )
-        # codecs, zip files and damaged metadata each have exceptions of their own
-        except Exception as error:
-            raise ValueError(
-                f"{path} is damaged, or no replay buffer ({error}); copy it again"
-            ) from error
-        for name, is_present in present.items():
-            if not is_present:
-                raise ValueError(
-                    f"{path}: expected a replay buffer with data/ and {EPISODE_ENDS}; {name} is "
-                    f"missing, found {found}"
-                )
+        arrays, described_ends = _read_metadata(path)
         layout = choose_layout(path, arrays, keys, ACTION)
         used = {
             *layout.state,
@@ -54,8 +37,26 @@ class ZarrEpisodes(ArrayEpisodes):
             *layout.view_keys.values(),
             *([layout.objects[0]] if layout.objects else []),
         }
-        self._arrays: dict[str, Any] = {key: arrays[key] for key in used}
-        self._ends = [0, *ends.tolist()]
+        try:
+            store = (
+                zarr.storage.ZipStore(path, mode="r")
+                if path.is_file()
+                else zarr.storage.LocalStore(path, read_only=True)
+            )
+            self._arrays: dict[str, Any] = {
+                key: zarr.open_array(
+                    store, path=f"data/{key}", mode="r", zarr_format=arrays[key].format
+                )
+                for key in used
+            }
+            ends = zarr.open_array(
+                store, path=EPISODE_ENDS, mode="r", zarr_format=described_ends.format
+            )[:]
+        except Exception as error:  # codecs and damaged metadata each have exceptions of their own
+            raise ValueError(
+                f"{path} is damaged, or no replay buffer ({error}); copy it again"
+            ) from error
+        self._ends = [0, *np.asarray(ends, dtype=np.int64).tolist()]
         lengths = np.diff(self._ends).tolist()
         super().__init__(path, layout, lengths=lengths, instructions=[""] * len(lengths))
         for key, array in self._arrays.items():
@@ -68,10 +69,16 @@ class ZarrEpisodes(ArrayEpisodes):
 
     def _stored(self, index: int, key: str) -> np.ndarray:
         first, last = self._ends[index : index + 2]
+        array = self._arrays[key]
+        check_memory(
+            (last - first) * math.prod(array.shape[1:]) * array.dtype.itemsize,
+            f"the rows of episode {index} in {self.location(index, key)}",
+            "copy the dataset again",
+        )
         try:
             for path in self._blosc_chunks(key, first, last):
                 _check_blosc(path)
-            return np.asarray(self._arrays[key][first:last])
+            return np.asarray(array[first:last])
         except Exception as error:  # each codec has exceptions of its own
             raise ValueError(
                 f"{self.location(index, key)}, episode {index}: rows {first} to {last - 1} are "
@@ -101,6 +108,34 @@ class ZarrEpisodes(ArrayEpisodes):
     def location(self, index: int, key: str) -> str:
         """Return the location of that array, for messages."""
         return f"{self.source}, data/{key}"
+
+
+def _read_metadata(path: Path) -> tuple[dict[str, ZarrArray], ZarrArray]:
+    """Return what the arrays in data/ announce, and meta/episode_ends, without opening any."""
+    try:
+        root: Folder = zipfile.Path(path) if path.is_file() else path
+    except (zipfile.BadZipFile, OSError) as error:
+        raise ValueError(
+            f"{path} is damaged, or no replay buffer ({error}); copy it again"
+        ) from error
+    if isinstance(root, Path):
+        check_links(root)
+    folders = {entry.name: entry for entry in root.iterdir() if entry.is_dir()}
+    inside_data = folders["data"].iterdir() if "data" in folders else ()
+    arrays = {entry.name: array for entry in inside_data if (array := read_array(entry))}
+    ends = read_array(root / EPISODE_ENDS)
+    if not arrays or ends is None:
+        missing = EPISODE_ENDS if arrays else "data"
+        raise ValueError(
+            f"{path}: expected a replay buffer with data/ and {EPISODE_ENDS}; {missing} is "
+            f"missing, found {sorted(folders)}"
+        )
+    if len(ends.shape) != 1 or ends.dtype.kind not in "iu" or ends.shape[0] > MOST_EPISODES:
+        raise ValueError(
+            f"{path}, {EPISODE_ENDS}: expected a list of whole numbers for at most "
+            f"{MOST_EPISODES:,} episodes, got {ends.shape} {ends.dtype}; copy the dataset again"
+        )
+    return arrays, ends
 
 
 def _check_blosc(path: Path) -> None:

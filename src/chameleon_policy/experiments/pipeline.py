@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 import tyro
 from rich.console import Console
 
-from chameleon_policy.console import Bar, check_counts, check_unique, progress_bar
+from chameleon_policy.console import Bar, Terminal, check_counts, check_unique, progress_bar
 from chameleon_policy.device import Device, find_device
 from chameleon_policy.evaluate.evaluation import Evaluation, evaluate
 from chameleon_policy.evaluate.loading import load_for_evaluation
@@ -46,7 +46,7 @@ class Workspace:
     workers: int = 2
     """Processes that record and evaluate, and threads that read in training."""
     bar: Bar = progress_bar
-    console: Console = field(default_factory=Console)
+    console: Console = field(default_factory=Terminal)
 
     def __post_init__(self) -> None:
         check_counts(workers=self.workers)

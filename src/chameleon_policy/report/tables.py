@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.table import Table
+from rich.text import Text
 
 from chameleon_policy.console import counted
 from chameleon_policy.policy.budget import PAPER_MILLIONS, Budget
@@ -68,11 +69,11 @@ def budget_table(budget: Budget, *, beside_paper: bool) -> Table:
     counts = asdict(budget)
     for key, label in BUDGET_ROWS.items():
         count = counts[key]
-        cells = [label, f"{count:,}", f"{count / 1e6:.1f}"]
+        cells: list[str | Text] = [label, f"{count:,}", f"{count / 1e6:.1f}"]
         if beside_paper:
             cells += [
                 f"{PAPER_MILLIONS[key]:.1f}",
-                "yes" if agrees(key, count) else "[red]no[/red]",
+                "yes" if agrees(key, count) else Text("no", style="red"),
             ]
         if key == "trainable":
             table.add_section()

@@ -169,6 +169,10 @@ class TrainingConfig:
         return self.learning_rate * warmup * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
 
 
+SMALLEST_SIDE = 16
+"""Pixels of the smallest --size."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Configuration of a run: what to train, how, and on which data."""
@@ -204,10 +208,15 @@ class RunConfig:
     """Saved policy to start from (folder, or hf:owner/name); it decides method, preset, horizon and
     limit."""
     keys: Annotated[Keys, tyro.conf.OmitArgPrefixes] = field(default_factory=Keys)
+    size: int = 224
+    """Largest side of a picture in pixels: larger pictures are scaled down while they are read,
+    others stay as they are. Scale the robot's pictures to the same size."""
     training: Annotated[TrainingConfig, tyro.conf.OmitArgPrefixes]
 
     def __post_init__(self) -> None:
         training = self.training
+        if self.size < SMALLEST_SIDE:
+            raise ValueError(f"--size must be at least {SMALLEST_SIDE} pixels, got {self.size}")
         if training.emphasis is not None and self.objective.action_steps is None:
             raise ValueError(
                 "--decision-emphasis and --rest-emphasis choose among time steps: say how many "

@@ -102,7 +102,7 @@ def _remedy(key: str, before: Any) -> str:
         return " (add --half-life-limit inf)"
     if key in ("training.steps", "training.minutes") and before is not None:
         return " (a budget can grow, not shrink or change its kind)"
-    return ""
+    return " (give the same --size)" if key == "features.views" else ""
 
 
 def _write(path: Path, settings: dict[str, Any]) -> None:

@@ -81,8 +81,15 @@ def check_fit(episodes: Episodes, features: Features, policy: str) -> None:
         if expected != got
     ]
     if wrong:
+        sides = {max(view.height, view.width) for view in features.views}
+        hint = (
+            f". Its pictures have another size: give --size {max(sides)}"
+            if found.views != features.views
+            and [view.name for view in found.views] == [view.name for view in features.views]
+            else ""
+        )
         raise ValueError(
-            f"{episodes.source} does not fit the policy in {policy}. {'; '.join(wrong)}"
+            f"{episodes.source} does not fit the policy in {policy}. {'; '.join(wrong)}{hint}"
         )
 
 
@@ -284,4 +291,13 @@ def _joined_observations(episodes: Sequence[EpisodeArrays], features: Features) 
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.concatenate(arrays))
+    """Return arrays one after the other, without a copy if they lie in memory like that already."""
+    whole, first = arrays[0].base, 0
+    if not isinstance(whole, np.ndarray) or whole.dtype != arrays[0].dtype:
+        return torch.from_numpy(np.concatenate(arrays))
+    for array in arrays:
+        part = whole[first : first + len(array)]
+        if part.__array_interface__ != array.__array_interface__:
+            return torch.from_numpy(np.concatenate(arrays))
+        first += len(array)
+    return torch.from_numpy(whole[:first])

@@ -19,7 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from chameleon_policy.baselines import load_policy, method_named
+from chameleon_policy.console import Terminal
 from chameleon_policy.data import EpisodeArrays, Episodes, load_episodes, open_datasets
+from chameleon_policy.data.memory import gigabytes
 from chameleon_policy.device import Device, find_device
 from chameleon_policy.locking import only_process
 from chameleon_policy.policy import InstructionEncoder, VisuomotorPolicy, preset
@@ -74,7 +76,7 @@ def train(
     """
     if config.training.watch_times and not config.held_out and watch is None:
         raise ValueError("--watch-times: there is nothing to evaluate; give --held-out, or a watch")
-    console = console or Console(stderr=True)
+    console = console or Terminal(stderr=True)
     accelerator = _accelerator(config.training, device)
     first = accelerator.is_main_process
     if out.exists() and not out.is_dir():
@@ -140,9 +142,11 @@ def _accelerator(training: TrainingConfig, device: Device) -> Accelerator:
 
 
 def _open(config: RunConfig, paths: tuple[Path, ...]) -> Episodes:
-    """Open datasets, with the answer shown if the run asks for it."""
+    """Open datasets at the run's size of pictures, with the answer shown if it asks for it."""
     episodes = open_datasets(paths, config.keys)
-    return _camo_variants().AnswerShownEpisodes(episodes) if config.tell_answer else episodes
+    if config.tell_answer:
+        episodes = _camo_variants().AnswerShownEpisodes(episodes)
+    return episodes.resized(config.size)
 
 
 def _mirror(training: TrainingConfig) -> Mirror | None:
@@ -235,8 +239,10 @@ def _build(
 
 
 def _load(episodes: Episodes, workers: int, console: Console, *, show: bool) -> list[EpisodeArrays]:
+    if show:
+        _announce_pictures(episodes, console)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
@@ -245,6 +251,25 @@ def _load(episodes: Episodes, workers: int, console: Console, *, show: bool) -> 
         line = bar.add_task("loading episodes", total=len(episodes))
         return load_episodes(
             episodes, workers=workers, progress=lambda done: bar.update(line, completed=done)
+        )
+
+
+def _announce_pictures(episodes: Episodes, console: Console) -> None:
+    """Print how pictures are scaled, and how much memory they will need."""
+    for view, (height, width) in episodes.views.items():
+        recorded = episodes.layout.views[view]
+        if recorded != (height, width):
+            console.print(
+                f"Pictures of {view} are scaled from {recorded[0]} x {recorded[1]} to {height} x "
+                f"{width} (--size {max(height, width)}).",
+                highlight=False,
+                soft_wrap=True,
+            )
+    if episodes.views:
+        console.print(
+            f"{gigabytes(episodes.picture_bytes)} of pictures are read into memory.",
+            highlight=False,
+            soft_wrap=True,
         )
 
 
