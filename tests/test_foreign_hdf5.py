@@ -86,10 +86,10 @@ def test_vectors_and_pictures_of_absurd_sizes(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("env_args", "{", "the attribute 'env_args' of data/ is damaged, or no JSON"),
-        ("env_args", "[" * 10**5, "the attribute 'env_args' of data/ is damaged, or no JSON"),
-        ("env_args", [1.5, 2.5], "the attribute 'env_args' of data/ is damaged, or no JSON"),
-        ("env_args", "[]", "expected a JSON object with keys, got list"),
+        ("env_args", "{", "the attribute 'env_args' of data/ is not valid JSON"),
+        ("env_args", "[" * 10**5, "the attribute 'env_args' of data/ is not valid JSON"),
+        ("env_args", [1.5, 2.5], "the attribute 'env_args' of data/ is not valid JSON"),
+        ("env_args", "[]", "must hold a JSON object, and holds a list"),
         ("env_args", {"env_kwargs": {"control_freq": "fast"}}, "has the control_freq 'fast'"),
         ("env_args", {"env_kwargs": {"control_freq": -1}}, "has the control_freq -1"),
         ("problem_info", {"language_instruction": 3}, "has the language_instruction 3"),

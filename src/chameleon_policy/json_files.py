@@ -15,8 +15,18 @@ def parse_json(text: str | bytes, where: object, remedy: str = CUT_SHORT) -> Any
         return json.loads(text)
     except RecursionError as error:
         raise ValueError(f"{where} is not valid JSON (nested too deep); {remedy}") from error
-    except ValueError as error:  # of the syntax, the encoding, or a number of thousands of digits
+    # of the syntax, the encoding, a number of thousands of digits; of what is no text at all
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{where} is not valid JSON ({error}); {remedy}") from error
+
+
+def parse_json_object(text: str | bytes, where: object, remedy: str = CUT_SHORT) -> dict[str, Any]:
+    """Return the object that a JSON text holds; ValueError if it holds something else."""
+    found = parse_json(text, where, remedy)
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise ValueError(f"{where} must hold a JSON object, and holds a {kind}; {remedy}")
+    return found
 
 
 def read_json(path: Path, remedy: str = CUT_SHORT) -> Any:
@@ -26,8 +36,4 @@ def read_json(path: Path, remedy: str = CUT_SHORT) -> Any:
 
 def read_json_object(path: Path, remedy: str = CUT_SHORT) -> dict[str, Any]:
     """Return the object that a JSON file holds; ValueError if it holds something else."""
-    found = read_json(path, remedy)
-    if not isinstance(found, dict):
-        kind = type(found).__name__
-        raise ValueError(f"{path} must hold a JSON object, and holds a {kind}; {remedy}")
-    return found
+    return parse_json_object(path.read_bytes(), path, remedy)

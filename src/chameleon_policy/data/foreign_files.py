@@ -6,11 +6,12 @@ is compared with these limits before memory is asked for.
 
 from __future__ import annotations
 
-import json
 import os
 import zipfile
 from pathlib import Path
 from typing import Any
+
+from chameleon_policy.json_files import parse_json_object
 
 LARGEST_JSON = 16 * 2**20
 """Bytes of a JSON file."""
@@ -30,21 +31,7 @@ def read_json(path: Path | zipfile.Path) -> dict[str, Any]:
             f"{path} is larger than {LARGEST_JSON // 2**20} MiB, the most that is read of a JSON "
             "file; copy the dataset again"
         )
-    return parse_object(text, str(path), "copy the dataset again")
-
-
-def parse_object(text: str | bytes, where: str, remedy: str) -> dict[str, Any]:
-    """Return the object that a JSON text holds; `where` and `remedy` are for the message."""
-    try:
-        content = json.loads(text)
-    # texts that are no text, numbers of thousands of digits; nesting deeper than Python's stack
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is damaged, or no JSON: {error}; {remedy}") from error
-    if not isinstance(content, dict):
-        raise ValueError(
-            f"{where}: expected a JSON object with keys, got {type(content).__name__}; {remedy}"
-        )
-    return content
+    return parse_json_object(text, path, "copy the dataset again")
 
 
 def inside(root: Path, name: str, named_by: str) -> Path:

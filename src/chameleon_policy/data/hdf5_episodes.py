@@ -14,8 +14,8 @@ import numpy as np
 
 from chameleon_policy.data.array_episodes import ArrayEpisodes, choose_layout
 from chameleon_policy.data.episodes import DEFAULT_KEYS, Keys, import_extra
-from chameleon_policy.data.foreign_files import parse_object
 from chameleon_policy.data.memory import check_memory
+from chameleon_policy.json_files import parse_json_object
 
 ACTIONS = "actions"
 _DEMO = re.compile(r"demo_(0|[1-9][0-9]{0,8})")
@@ -163,7 +163,7 @@ def _attribute(path: Path, data: Any, name: str) -> dict[str, Any]:
     if name not in data.attrs:
         return {}
     where = f"{path}, the attribute {name!r} of data/"
-    return parse_object(data.attrs[name], where, "correct it, or delete it")
+    return parse_json_object(data.attrs[name], where, "correct it, or delete it")
 
 
 @contextmanager
