@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from camo_episodes import TASK_NAMES
-from chameleon_policy.camo import CamoEnv
+from camo_episodes import CASES, Case
 from chameleon_policy.camo.controller import ACTION_NAMES, pose_to_action, read_action
 from chameleon_policy.camo.dataset_variants import SIGNS, check_mirror
 from chameleon_policy.camo.geometry import Pose, rotation_about
@@ -22,9 +21,9 @@ from chameleon_policy.train.store import EpisodeStore, features_of
 MIRROR = np.diag([1.0, -1.0, 1.0])
 
 
-@pytest.mark.parametrize("task", TASK_NAMES)
-def test_flipped_pictures_are_pictures_of_the_mirrored_scene(task: str) -> None:
-    env = CamoEnv(task, image_size=96)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_flipped_pictures_are_pictures_of_the_mirrored_scene(case: Case) -> None:
+    env = case.env(image_size=96)
     env.reset(seed=11)
     before = env.frames()
     names = [*env.task.candidates, *env.task.others]
