@@ -21,11 +21,11 @@ import tyro
 
 from benchmarks import with_arguments
 from benchmarks.camo_scores import ROOT
-from chameleon_policy.camo import TASKS
 from chameleon_policy.experiments.reproduce import RATES
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate, interval
 from chameleon_policy.report.charts import interval_chart, point_of, svg
+from chameleon_policy.report.paper import PAPER_TASKS
 from chameleon_policy.train.metrics import METRICS, read_metrics
 
 COMMAND = "python -m benchmarks.told_answer"
@@ -87,7 +87,7 @@ def folders(evaluations: Path) -> dict[str, Path]:
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """Read the evaluations of one policy, by task."""
     documents = {}
-    for task in TASKS:
+    for task in PAPER_TASKS:
         path = folder / f"{task}.json"
         if not path.is_file():
             raise FileNotFoundError(
@@ -110,7 +110,7 @@ def figure(minutes: Mapping[str, Mapping[str, Any]]) -> str:
             point_of(float(name), Rate.from_dict(tasks[task]["sr"]))
             for name, tasks in minutes.items()
         ]
-        for task in TASKS
+        for task in PAPER_TASKS
     }
     return svg(
         interval_chart(

@@ -36,6 +36,7 @@ CASES = (
     *map(Case, TASK_NAMES),
     Case("shell-game", {"cups": (4, 5)}),
     Case("seasonings", {"length": (1, 2)}),
+    Case("pantry", {"cups": (3, 4), "questions": (1, 2), "shown": (1, 8)}),
 )
 """Every task, and those with dials that decide which answers there are."""
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import told_answer
-from chameleon_policy.camo import TASKS
 from chameleon_policy.rates import Rate
+from chameleon_policy.report.paper import PAPER_TASKS
 
 
 def evaluation(task: str, seed: int, right: int, kind: str = "told") -> str:
@@ -38,7 +38,7 @@ def evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     for minutes, right in (("10.5", 9), ("2", 5)):
         (tmp_path / "evaluations" / minutes).mkdir(parents=True)
-        for seed, task in enumerate(TASKS):
+        for seed, task in enumerate(PAPER_TASKS):
             (tmp_path / "evaluations" / minutes / f"{task}.json").write_text(
                 evaluation(task, seed, right)
             )
@@ -62,7 +62,7 @@ def test_they_stand_in_the_order_of_their_minutes(
     )
     chart = ElementTree.fromstring((evaluations.parent / "FIGURE").read_text())
     texts = {"".join(text.itertext()) for text in chart.iter("{http://www.w3.org/2000/svg}text")}
-    assert texts >= {*TASKS, "2", "10.5", "minutes of training on a shared GPU"}
+    assert texts >= {*PAPER_TASKS, "2", "10.5", "minutes of training on a shared GPU"}
 
 
 @pytest.mark.parametrize(

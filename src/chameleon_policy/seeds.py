@@ -11,7 +11,18 @@ EVALUATION_SEEDS = range(1_000_000_000, 2_000_000_000)
 SEEDS_PER_RECORDING = 100_000
 LARGEST_RECORDING_SEED = len(TRAINING_SEEDS) // SEEDS_PER_RECORDING - 1
 
-STREAMS = ("answer", "layout", "script", "nuisance", "expert", "noise", "balance", "cups", "length")
+STREAMS = (
+    "answer",
+    "layout",
+    "script",
+    "nuisance",
+    "expert",
+    "noise",
+    "balance",
+    "cups",
+    "length",
+    "questions",
+)
 """Independent sources of randomness in an episode. Only `answer` decides z: everything else is the
 same for every z of a seed. Those after `balance` are dials that decide which answers there are.
 """

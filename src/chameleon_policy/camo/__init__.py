@@ -1,4 +1,4 @@
-"""Camo in simulation: three manipulation tasks whose decision scenes do not show the answer.
+"""Camo in simulation: four manipulation tasks whose decision scenes do not show the answer.
 
 import gymnasium as gym
 import chameleon_policy.camo

@@ -13,7 +13,7 @@ from chameleon_policy.suite import ExpertKind, Mode, Spaces, Suite
 
 
 class CamoSuite:
-    """Camo's three tasks."""
+    """Camo's four tasks."""
 
     name = CamoSettings.suite
     tasks = tuple(TASKS)

@@ -49,7 +49,7 @@ def main(
         run: Folder of a run or of a saved policy; or camo-small, which comes with the package,
             or hf:owner/name on the Hugging Face hub;
             or oracle or guess, experts that know the answer, or guess it.
-        task: clean-plate, shell-game or seasonings.
+        task: clean-plate, shell-game, seasonings or pantry.
         episodes: Episodes, one per seed.
         steps: Sampling steps of a chunk (default: the policy's own: 50, or 8 for camo-small).
         executed: Actions of a chunk to carry out before the next one (default: half of them, or

@@ -39,8 +39,8 @@ def needs(extras: str) -> Iterator[None]:
         raise ImportError(f"this command needs {error.name}: {install}") from error
 
 
-OWN = ("cups", "swaps", "distractor_hovers", "length")
-"""Dials that only one task has."""
+OWN = ("cups", "swaps", "distractor_hovers", "length", "questions", "shown")
+"""Dials that only some tasks have."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,19 @@ class Dials:
     retention_steps: str = "3-10"
     """Control steps between evidence and decision: a number, or a range like 3-10."""
     cups: Annotated[str | None, UNSET] = None
-    """Shell game: how many cups, a number or a range, 3 to 5 (default: 3)."""
+    """How many cups, a number or a range: 3 to 5 in shell-game (default: 3), 3 to 8 in pantry
+    (default: 6)."""
     swaps: Annotated[str | None, UNSET] = None
-    """Shell game: how often cups are swapped, a number or a range, 0 to 6 (default: 1-2)."""
+    """Shell game: how often cups are swapped, a number or a range, 0 to 8 (default: 1-2)."""
     distractor_hovers: Annotated[str | None, UNSET] = None
     """Clean plate: plates that the hand only hovers over, 0 to 2 (default: 0-2)."""
     length: Annotated[str | None, UNSET] = None
     """Seasonings: how many are added, a number or a range, 1 to 6 (default: 3)."""
+    questions: Annotated[str | None, UNSET] = None
+    """Pantry: how many cards ask, a number or a range, 1 to 3 (default: 2)."""
+    shown: Annotated[str | None, UNSET] = None
+    """Pantry: how many cups are lifted before, a number or a range, 1 to 8 (default: all; in
+    recordings 1-8)."""
 
     @property
     def settings(self) -> dict[str, Any]:

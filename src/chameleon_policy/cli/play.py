@@ -30,7 +30,7 @@ def main(
     """Watch an expert play one episode: a video of both cameras, and a contact sheet next to it.
 
     Args:
-        task: clean-plate, shell-game or seasonings.
+        task: clean-plate, shell-game, seasonings or pantry.
         out: File for the video; the contact sheet gets the same name with .png.
         z: The answer, like 1, or 0,2,2 for seasonings (default: the seed decides).
         seed: Seed of the episode.

@@ -39,8 +39,8 @@ def main(
     Args:
         runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations.
             The first is compared with the others; add a run without Control-JEPA to see its effect.
-        task: clean-plate, shell-game or seasonings; give it again for another (default: all that a
-            policy plays).
+        task: clean-plate, shell-game, seasonings or pantry; give it again for another (default: all
+            that a policy plays).
         surgery: Tasks in which memories are edited at the decisions, or none.
             The default is seasonings, as in the paper; or all, if the policy does not play it.
         study: Settings of the probes.

@@ -32,7 +32,7 @@ def main(
     The same command continues a recording that was interrupted.
 
     Args:
-        task: clean-plate, shell-game or seasonings.
+        task: clean-plate, shell-game, seasonings or pantry.
         out: Folder of the dataset; never overwritten.
         episodes: Demonstrations, balanced over the answers.
         size: Height and width of the images (default: 128).

@@ -28,8 +28,8 @@ def main(
 
     Args:
         runs: Folders of runs or of saved policies, or camo-small: Chameleon and its ablations.
-        task: clean-plate, shell-game or seasonings; give it again for another (default: all that a
-            policy plays).
+        task: clean-plate, shell-game, seasonings or pantry; give it again for another (default: all
+            that a policy plays).
         out: Folder for the page, its scores and demonstrations.
         config: How much the page shows.
         rerun: File (.rrd) for the theatre's episodes as a Rerun recording, which needs the extra

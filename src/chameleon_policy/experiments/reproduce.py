@@ -54,7 +54,8 @@ class Reproduction:
     tasks: Annotated[
         tuple[str, ...], tyro.conf.arg(name="task", metavar="TASK"), tyro.conf.UseAppendAction
     ] = ()
-    """clean-plate, shell-game or seasonings; give it again for another (default: all three).
+    """clean-plate, shell-game, seasonings or pantry; give it again for another (default: all
+    four).
     One policy learns all of them."""
     minutes: float = 20.0
     """Minutes of training."""

@@ -27,6 +27,7 @@ from chameleon_policy.probes.continuation import (
     continue_episodes,
 )
 from chameleon_policy.probes.representations import Material
+from chameleon_policy.probes.separability import PLACES
 from chameleon_policy.probes.theatre_episode import (
     Belief,
     Counterfactual,
@@ -35,13 +36,13 @@ from chameleon_policy.probes.theatre_episode import (
 )
 from chameleon_policy.train.held_out import LinearProbe
 
-CANDIDATES = ("left", "middle", "right")
-"""Names of the candidates, as the third view shows them."""
 QUESTIONS = {
-    "clean-plate": ("which plate",),
-    "shell-game": ("which cup",),
-    "seasonings": ("first seasoning", "second seasoning", "third seasoning"),
+    "clean-plate": "which plate",
+    "shell-game": "which cup",
+    "seasonings": "{} seasoning",
+    "pantry": "{} cup",
 }
+"""Task -> its question, or one for every element of z."""
 STRIDE = 2
 """The probes of beliefs are fitted to every second time step."""
 EDITS: dict[Intervention, str] = {
@@ -152,13 +153,13 @@ def _theatre_episode(
     recorder = playthrough.recorder
     working = torch.stack([step[index] for step in recorder.working[:steps]])
     attention = torch.stack([step[index] for step in recorder.attention[:steps]]).float().numpy()
-    z = rollout.played.z
+    z, names = rollout.played.z, tuple(replay.candidates)
     answers = z if isinstance(z, tuple) else (z,)
     return TheatreEpisode(
         policy=playthrough.name,
         task=settings.task,
         seed=rollout.played.seed,
-        answer=answer_text(z),
+        answer=answer_text(z, names),
         outcome=rollout.played.score.reason,
         success=rollout.played.score.success,
         hz=CONTROL_HZ,
@@ -167,10 +168,13 @@ def _theatre_episode(
         layout=token_layout(playthrough.policy.features),
         attention=attention / attention.sum(-1, keepdims=True),
         beliefs=tuple(
-            Belief(question, CANDIDATES, truth, probe.probabilities(working).numpy())
-            for question, probe, truth in zip(
-                QUESTIONS[settings.task], probes, answers, strict=True
+            Belief(
+                QUESTIONS[settings.task].format(PLACES[number]),
+                names,
+                truth,
+                probe.probabilities(working).numpy(),
             )
+            for number, (probe, truth) in enumerate(zip(probes, answers, strict=True))
         ),
         positions=replay.positions,
         candidates=replay.candidates,
@@ -178,9 +182,16 @@ def _theatre_episode(
     )
 
 
-def answer_text(z: Answer) -> str:
+def candidate_names(count: int) -> tuple[str, ...]:
+    """Return the names of candidates from left to right, as the third view shows them."""
+    if count == 3:
+        return ("left", "middle", "right")
+    return tuple(f"place {number + 1}" for number in range(count))
+
+
+def answer_text(z: Answer, names: Sequence[str]) -> str:
     """Return an answer in words: `left`, or `left, right, left`."""
-    return ", ".join(CANDIDATES[choice] for choice in (z if isinstance(z, tuple) else (z,)))
+    return ", ".join(names[choice] for choice in (z if isinstance(z, tuple) else (z,)))
 
 
 def token_layout(features: Features) -> TokenLayout:
@@ -238,7 +249,8 @@ def _candidates(env: CamoEnv) -> dict[str, tuple[float, float]]:
     poses = sorted(
         (env.world.position(name) for name in env.task.present), key=lambda position: position[1]
     )
-    return {name: (float(x), float(y)) for name, (x, y, _) in zip(CANDIDATES, poses, strict=True)}
+    names = candidate_names(len(poses))
+    return {name: (float(x), float(y)) for name, (x, y, _) in zip(names, poses, strict=True)}
 
 
 def _counterfactuals(
@@ -287,13 +299,13 @@ def _counterfactual(
     decision: int,
 ) -> Counterfactual:
     decision_steps = [step for step, phase in enumerate(replay.phases) if phase == "decision"]
-    choice = continuation.rollout.played.choices[decision]
+    choice, names = continuation.rollout.played.choices[decision], tuple(replay.candidates)
     return Counterfactual(
         name=intervention.name,
         explanation=EDITS[intervention],
         step=decision_steps[decision],
-        asks_for=CANDIDATES[asks_for],
-        chosen=None if choice is None else CANDIDATES[choice],
+        asks_for=names[asks_for],
+        chosen=None if choice is None else names[choice],
         shares=probe.probabilities(continuation.working).numpy(),
         plan=continuation.plan[:, :3].numpy(),
         frames=next(iter(replay.frames.values())),

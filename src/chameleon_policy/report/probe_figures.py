@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from chameleon_policy.camo import task_named
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.probes.addressability import PAPER_EDITS, paper_edits
-from chameleon_policy.probes.theatre import CANDIDATES
+from chameleon_policy.probes.theatre import candidate_names
 from chameleon_policy.provenance import write_result
 from chameleon_policy.rates import Rate
 from chameleon_policy.report import paper
@@ -149,7 +150,7 @@ def trajectories(points: np.ndarray, answers: np.ndarray, task: str) -> Figure:
     return trajectory_chart(
         points,
         answers.tolist(),
-        CANDIDATES,
+        candidate_names(len(task_named(task)().candidates)),
         title=f"{task}: h in three dimensions (UMAP), by answer",
         note=f"{len(points)} episodes, the last {BEFORE} steps before the first decision",
     )

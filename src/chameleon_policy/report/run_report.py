@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from chameleon_policy.camo import task_named
 from chameleon_policy.camo.settings import CamoSettings
+from chameleon_policy.camo.tasks import make_task
 from chameleon_policy.console import check_counts
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluation_seeds
 from chameleon_policy.evaluate.rollouts import Rollout
@@ -34,6 +35,7 @@ from chameleon_policy.probes.theatre import (
     Playthrough,
     StepRecorder,
     answer_text,
+    candidate_names,
     select_examples,
     theatre_episodes,
 )
@@ -204,6 +206,7 @@ def _clips(played: PlayedEpisodes, folder: Path) -> list[Clip]:
 def _clip(settings: CamoSettings, rollout: Rollout, folder: Path) -> Clip:
     path = folder / f"{settings.task}-{rollout.played.seed}.mp4"
     save_rollout(settings, rollout, path, CLIP_SIZE)
-    seed, answer = rollout.played.seed, answer_text(rollout.played.z)
+    names = candidate_names(len(make_task(settings.task, settings.difficulty).candidates))
+    seed, answer = rollout.played.seed, answer_text(rollout.played.z, names)
     reason = rollout.played.score.reason.capitalize()
     return Clip(path, f"{settings.task}, seed {seed}: {answer}. {reason}.")

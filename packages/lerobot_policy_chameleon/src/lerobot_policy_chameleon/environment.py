@@ -12,7 +12,7 @@ GYM_ID = "lerobot_camo/Camo-v0"
 VIEWS = ("third", "wrist")
 TOOL_POSE = 10
 """Numbers of a tool pose and gripper: the size of proprioception and of an action."""
-DIALS = ("cups", "swaps", "distractor_hovers", "length")
+DIALS = ("cups", "swaps", "distractor_hovers", "length", "questions", "shown")
 
 # Without wrappers, because LeRobot reads the task from the environment itself.
 gym.register(
@@ -32,7 +32,8 @@ class CamoEnvConfig(EnvConfig):
     """
 
     task: str | None = "clean-plate"
-    """clean-plate, shell-game or seasonings; or CleanPlate, ShellGame or Seasonings."""
+    """clean-plate, shell-game, seasonings or pantry; or CleanPlate, ShellGame, Seasonings or
+    Pantry."""
     fps: float = 7.5  # type: ignore[assignment]
     observation: str = "rgb"
     """rgb: two cameras; or state: object slots."""
@@ -41,13 +42,17 @@ class CamoEnvConfig(EnvConfig):
     """Shortest and longest wait between evidence and decision."""
     nuisance: str = "none"
     cups: tuple[int, int] | None = None
-    """Shell game: fewest and most cups; None: three."""
+    """Shell game and pantry: fewest and most cups; None: three, and six."""
     swaps: tuple[int, int] | None = None
     """Shell game: how often cups change places; None: the task's own range."""
     distractor_hovers: tuple[int, int] | None = None
     """Clean plate: plates that the hand only hovers over."""
     length: tuple[int, int] | None = None
     """Seasonings: fewest and most additions; None: three."""
+    questions: tuple[int, int] | None = None
+    """Pantry: fewest and most questions; None: two."""
+    shown: tuple[int, int] | None = None
+    """Pantry: fewest and most cups whose block is shown; None: all."""
     features: dict[str, PolicyFeature] = field(default_factory=dict)
     features_map: dict[str, str] = field(default_factory=dict)
 

@@ -67,7 +67,7 @@ class ShellGame(Task):
         fewest, most = check_span("cups", cups, min(ROWS), max(ROWS))
         self.candidates = tuple(f"cup_{number}" for number in range(most))
         super().__init__(cups=(fewest, most))
-        self._swaps = check_span("swaps", swaps, 0, 6)
+        self._swaps = check_span("swaps", swaps, 0, 8)
         self._grips: dict[str, Array] = {}
 
     def possible_with(self, drawn: Mapping[str, int]) -> tuple[Answer, ...]:

@@ -45,7 +45,8 @@ class Bench:
     tasks: Annotated[
         tuple[str, ...], tyro.conf.arg(name="task", metavar="TASK"), tyro.conf.UseAppendAction
     ] = ()
-    """clean-plate, shell-game or seasonings; give it again for another (default: all three).
+    """clean-plate, shell-game, seasonings or pantry; give it again for another (default: all
+    four).
     From images, one policy learns all of them; from object slots, each has a policy of its own."""
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(name="seed"), tyro.conf.UseAppendAction] = ()
     """Seed of a training run and its demonstrations; give it again for another run (default: 0).
