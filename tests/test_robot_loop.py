@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chameleon_client import ServerError
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.data import RecordedDataset
 from chameleon_policy.evaluate.rollouts import roll_out
@@ -230,6 +231,27 @@ def test_actions_that_are_not_finite_stop_the_robot() -> None:
     )
 
 
+def test_a_place_that_is_not_finite_is_never_sent() -> None:
+    """A broken sensor: holding still would send its NaN, and so would limits of speed."""
+    robot = ToyRobot(10)
+    robot.hold = lambda: np.array([0, np.nan], np.float32)  # type: ignore[method-assign]
+    slow = Limits(low=(-9, -9), high=(9, 9), per_second=(1, 1))
+    for delay in (0, 3):  # with a plan at once, and holding still first
+        robot.begin(0)
+        episode = play(robot, LateSession(delay), FAST, slow)
+        assert not robot.sent and "not finite" in str(episode.stopped)
+    assert robot.stopped == 2
+
+
+def test_an_error_in_place_of_a_chunk_stops_the_robot() -> None:
+    robot, session = ToyRobot(10), LateSession(0)
+    refused: Future[Any] = Future()
+    refused.set_exception(ServerError("not-finite", "act: the policy planned NaN"))
+    session.act_soon = lambda steps=None: refused  # type: ignore[method-assign]
+    episode = play(robot, session, FAST, Limits.none(2))
+    assert robot.stopped == 1 and not robot.sent and "[not-finite]" in str(episode.stopped)
+
+
 def test_an_error_of_the_robot_stops_it_and_the_episode_is_kept() -> None:
     robot = ToyRobot(10)
     seen = robot.observe
@@ -375,5 +397,16 @@ def test_a_robot_of_lerobot_moves_and_stops_where_it_is() -> None:
     with pytest.raises(ZeroDivisionError):
         robot.stop()  # a camera fails: the arm must hold still all the same
     assert arm.place == {"a.pos": 5, "b.pos": 6}
+
+
+def test_a_robot_of_lerobot_with_a_broken_sensor_is_not_sent_to_its_reading() -> None:
+    arm = FakeArm()
+    robot = LeRobotRobot(arm, "move")
+    arm.connect()
+    robot.begin(0)
+    robot.send(np.array([3.0, 4.0], np.float32))
+    arm.get_observation = lambda: {"a.pos": np.nan, "b.pos": 7.0, "temperature": 30.0}  # type: ignore[method-assign]
+    robot.stop()
+    assert arm.place == {"a.pos": 3, "b.pos": 4}  # the last action
     robot.close()
     assert not arm.connected

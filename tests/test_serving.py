@@ -288,20 +288,21 @@ def test_bad_requests_fail_without_the_others_in_their_batch(policy, url, client
 def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) -> None:
     """The robot whose request fails gets the error, the others get their chunks."""
     ticks = episode(STATE_FEATURES, 1, seed=1)
-    expected, act, sizes = in_process(policy, ticks, 5), policy.act, []
+    flow = policy.action_flow
+    expected, endpoint, sizes = in_process(policy, ticks, 5), flow.endpoint, []
 
-    def failing(state, **options):
-        sizes.append(len(state))
-        if state.working.abs().max() > 1e30:
+    def failing(noised, flow_time, context):
+        sizes.append(len(noised))
+        if not context[0].isfinite().all():
             raise RuntimeError("poisoned")
-        return act(state, **options)
+        return endpoint(noised, flow_time, context)
 
     def poisoning(batch, memory, advance=policy.advance):
         after = advance(batch, memory)
         after.working[batch.proprioception[:, 0, 0] > 99] = 1e38
         return after
 
-    monkeypatch.setattr(policy, "act", failing)
+    monkeypatch.setattr(flow, "endpoint", failing)
     monkeypatch.setattr(policy, "advance", poisoning)
     engine, good, bad = Engine(policy, max_sessions=2), Session("good"), Session("bad")
 
@@ -319,7 +320,7 @@ def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) 
         play(Open, {"seed": 5}, {"seed": 5})
         play(Observe, {"tick": 0, "observation": ticks[0]}, {"tick": 0, "observation": poison})
         chunk, refused = play(Act, {"steps": 3}, {"steps": 3})
-    assert sizes == [2, 1, 1] and "one by one" in caplog.text
+    assert sizes == [2, 1, 1, 1, 1] and "one by one" in caplog.text
     assert refused["code"] == "failed" and "poisoned" not in refused["message"]
     assert_close([chunk["actions"]], expected)
 
@@ -404,7 +405,7 @@ def test_after_a_refused_observation_the_next_one_has_its_number(client) -> None
         (
             {"kind": "act", "session": "mine", "steps": 101},
             "bad-request",
-            "from 1 to 100, or nothing, got 101",
+            "from 1 to 100, or nothing (the server was started with --max-steps 100), got 101",
         ),
         ({"kind": "act", "session": "mine", "steps": True}, "bad-request", "got True"),
         ({"kind": "act", "session": "mine"}, "nothing-observed", "send an observation first"),

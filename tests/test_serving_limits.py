@@ -191,12 +191,9 @@ def test_health_and_plain_http(url) -> None:
 
 def test_waiting_calls_fail_when_the_connection_dies(policy, monkeypatch) -> None:
     """All waiting calls fail at once, and those that come later too."""
-    held = threading.Event()
-    act = policy.act
+    held, act = threading.Event(), Engine._act
     with running_server(policy, ANY_PORT) as url, monkeypatch.context() as patch:
-        patch.setattr(
-            policy, "act", lambda *given, **options: (held.wait(20), act(*given, **options))[1]
-        )
+        patch.setattr(Engine, "_act", lambda *given: (held.wait(20), act(*given))[1])
         client = Client(url, timeout=20)
         session = client.open(seed=1)
         session.observe(**episode(STATE_FEATURES, 1, seed=1)[0])
@@ -264,7 +261,7 @@ def test_the_running_round_is_answered_before_the_end(policy, monkeypatch) -> No
             client = Client(url)
             session = client.open(seed=1)
             session.observe(**ticks[0])
-            patch.setattr(Engine, "_act", slow)
+            patch.setattr(Engine, "_act", slow)  # three Euler steps: one slice
             running, behind = session.act_soon(steps=3), session.act_soon(steps=3)
             assert begun.wait(20)
         assert_same([running.result(20)], in_process(policy, ticks, 1))

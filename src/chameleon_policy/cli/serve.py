@@ -19,6 +19,7 @@ def main(
     host: str = ServerSettings.host,
     token_file: Annotated[Path | None, UNSET] = None,
     sessions: int = ServerSettings.max_sessions,
+    max_steps: int = ServerSettings.max_sampling_steps,
     idle_seconds: float = ServerSettings.idle_seconds,
     device: Device = "auto",
 ) -> None:
@@ -34,6 +35,7 @@ def main(
         token_file: File with the token that clients have to know (default: the variable
             CHAMELEON_TOKEN).
         sessions: Memories of all clients together.
+        max_steps: Sampling steps of one chunk; requests with more are refused.
         idle_seconds: Seconds without a request after which a session is closed.
         device: Where the policy computes (default: a GPU if there is one).
     """
@@ -43,6 +45,7 @@ def main(
         port=port,
         token=find_token(token_file),
         max_sessions=sessions,
+        max_sampling_steps=max_steps,
         idle_seconds=idle_seconds,
         max_sessions_per_connection=min(sessions, ServerSettings.max_sessions_per_connection),
     )

@@ -264,6 +264,12 @@ class _Loop:
                 raise StoppedError(f"the policy's {error}") from error
             self._timings.limited += limited
         self._last_action = np.asarray(action, np.float32)
+        # a robot that cannot read its own place has no finite one to hold or to start from
+        if not np.isfinite(self._last_action).all():
+            raise StoppedError(
+                f"the action would be {self._last_action.tolist()}, which is not finite; check the "
+                "robot's sensors"
+            )
         if planned is not None and planned[1] in self._observed_at:
             delay = time.perf_counter() - self._observed_at.pop(planned[1])
             self._timings.end_to_end.append(delay)

@@ -1,7 +1,7 @@
 """A policy server: many robots, one memory each, computed together.
 
-Read in this order: settings, authentication -> requests -> memories -> sessions -> engine ->
-connection -> health -> server. The client's package describes the messages, in
+Read in this order: settings, authentication -> requests -> memories, batches -> sessions ->
+sampling -> engine -> connection -> health -> server. The client's package describes the messages, in
 chameleon_client.wire, without torch.
 """
 

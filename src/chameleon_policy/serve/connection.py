@@ -44,6 +44,7 @@ class Connection:
         self._settings, self._max_bytes = settings, max_bytes
         self._all_sessions = all_sessions
         self._sessions: dict[str, Session] = {}
+        self._peer: str = socket.remote_address[0]
         # one place is taken by the greeting, which is sent first
         self._room = asyncio.Semaphore(settings.max_waiting - 1)
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
@@ -151,7 +152,7 @@ class Connection:
                 f"all {self._settings.max_sessions} sessions of this server are in use; close one, "
                 "try again later, or start the server with more --sessions",
             )
-        session = self._sessions[request.session] = Session(request.session)
+        session = self._sessions[request.session] = Session(request.session, peer=self._peer)
         self._all_sessions.add(session)
         return session
 

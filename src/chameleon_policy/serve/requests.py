@@ -18,6 +18,7 @@ Code = Literal[
     "wrong-tick",
     "bad-observation",
     "nothing-observed",
+    "not-finite",
     "refused",
     "failed",
 ]
@@ -116,7 +117,11 @@ def parse(message: Mapping[str, Any], max_steps: int) -> Request:
     elif wanted is Act:
         steps = given.get("steps")
         fits = steps is None or (_is_whole(steps) and 1 <= steps <= max_steps)
-        _check(kind, "steps", steps, f"a whole number from 1 to {max_steps}, or nothing", fits)
+        expected = (
+            f"a whole number from 1 to {max_steps}, or nothing (the server was started with "
+            f"--max-steps {max_steps})"
+        )
+        _check(kind, "steps", steps, expected, fits)
     return wanted(**given)
 
 

@@ -47,6 +47,12 @@ class Server:
         name: str,
         embed: Embed | None = None,
     ) -> None:
+        if policy.config.sampling_steps > settings.max_sampling_steps:
+            raise ValueError(
+                f"--max-steps: {name} samples a chunk in {policy.config.sampling_steps} steps "
+                "unless a client asks for fewer; expected at least as many, got "
+                f"{settings.max_sampling_steps}"
+            )
         self.policy, self.settings, self.name = policy, settings, name
         self.engine = Engine(policy, settings.max_sessions, embed)
         self._max_bytes = settings.message_bytes(policy.features)

@@ -31,6 +31,10 @@ class Session:
     """An episode. Fields belong to the computing thread unless they say otherwise."""
 
     name: str
+    peer: str = ""
+    """Address of its client."""
+    gone: bool = False
+    """Whether its client is gone. Guarded by the engine's lock."""
     waiting: deque[PendingRequest] = field(default_factory=deque)
     """Requests in order. Guarded by the engine's lock."""
     answered_at: float | None = None
