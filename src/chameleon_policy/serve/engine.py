@@ -35,7 +35,7 @@ from chameleon_policy.policy.checks import check_observation
 from chameleon_policy.serve.batches import concatenate, finite, image_types
 from chameleon_policy.serve.instructions import Embed
 from chameleon_policy.serve.memories import Memories
-from chameleon_policy.serve.requests import Act, Close, Observe, Open, RequestError
+from chameleon_policy.serve.requests import Act, Close, Observe, Open, RequestError, Resume
 from chameleon_policy.serve.sampling import Draft, sampler
 from chameleon_policy.serve.sessions import PendingRequest, Reply, Session
 
@@ -204,7 +204,11 @@ class Engine:
         for session, pending in taken:
             by_kind[type(pending.request)].append((session, pending))
         # closing first, because it frees slots
-        for kind, carry_out in ((Close, self._close), (Open, self._open)):
+        for kind, carry_out in (
+            (Close, self._close),
+            (Open, self._open),
+            (Resume, self._resume),
+        ):
             for session, pending in by_kind[kind]:
                 replies.append(
                     (pending, self._answer(session, carry_out, session, pending.request))
@@ -295,11 +299,13 @@ class Engine:
             else self._embed(request.instruction or "")
         )
         slot = self.memories.take()
-        return {
-            "kind": "opened",
-            "seed": session.begin(slot, request.seed, instruction),
-            "ticks": 0,
-        }
+        seed = session.begin(slot, request.seed, instruction)
+        secret = {} if session.secret is None else {"secret": session.secret}
+        return {"kind": "opened", "seed": seed, "ticks": 0, **secret}
+
+    def _resume(self, session: Session, request: Resume) -> Reply:
+        _slot(session)
+        return {"kind": "resumed", "seed": session.seed, "ticks": session.ticks}
 
     def _close(self, session: Session, request: Close) -> Reply:
         if session.slot is not None:
