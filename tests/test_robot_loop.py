@@ -22,7 +22,7 @@ from chameleon_policy.robot.clock import Clock
 from chameleon_policy.robot.latency import summarise_timings
 from chameleon_policy.robot.lerobot_robot import LeRobotRobot
 from chameleon_policy.robot.limits import Limits
-from chameleon_policy.robot.loop import LoopSettings, play
+from chameleon_policy.robot.loop import EpisodeReport, LoopSettings, play
 from chameleon_policy.robot.plan import Plan
 from chameleon_policy.robot.recording import RobotRecording
 from chameleon_policy.seeds import evaluation_seed
@@ -320,8 +320,57 @@ def test_episodes_are_recorded_as_a_dataset(tmp_path: Path) -> None:
         np.testing.assert_array_equal(dataset.vectors(index)["observation.state"], states)
         shown = dataset.frames(index, "front").mean(axis=(1, 2, 3))
         assert np.abs(shown - np.arange(len(shown))).max() < 3
-    with pytest.raises(FileExistsError, match="choose another --record"):
+    with pytest.raises(FileExistsError, match="finished recording; choose another --record"):
         RobotRecording(tmp_path / "data", robot, 10)
+
+
+def recorded_episode(robot: ToyRobot, length: int) -> EpisodeReport:
+    robot.length = length
+    robot.begin(0)
+    return play(robot, LateSession(1), FAST, Limits.none(2))
+
+
+def test_a_killed_recording_goes_on_with_what_was_finished(tmp_path: Path) -> None:
+    """A process that is killed never comes to `finish`; the lock goes with it."""
+    robot, out = ToyRobot(12), tmp_path / "data"
+    episodes = [recorded_episode(robot, length) for length in (12, 7, 5)]
+    killed = RobotRecording(out, robot, 10)
+    assert killed.found == 0
+    for episode in episodes[:2]:
+        killed.add(episode)
+    with pytest.raises(FileExistsError, match="another process is recording into"):
+        RobotRecording(out, robot, 10)
+    killed.release()
+    (out / "meta").mkdir()  # it was killed while it put the dataset together
+    for other, name in ((ToyRobot(12), "rate"), (ToyRobot(12), "x")):
+        other.action_names = ("x", "y") if name == "rate" else ("a", "b")
+        with pytest.raises(ValueError, match=r"2 episodes of .* choose another --record"):
+            RobotRecording(out, other, 20 if name == "rate" else 10)
+    again = RobotRecording(out, robot, 10)
+    assert again.found == 2
+    again.add(episodes[2])
+    assert again.finish() == 3 and not (out / "unfinished").exists()
+    dataset = RecordedDataset(out)
+    for index, episode in enumerate(episodes):
+        np.testing.assert_array_equal(dataset.vectors(index)["action"], np.stack(episode.actions))
+
+
+def test_a_killed_recording_is_put_together_without_a_further_episode(tmp_path: Path) -> None:
+    robot = ToyRobot(12)
+    killed = RobotRecording(tmp_path / "data", robot, 10)
+    killed.add(recorded_episode(robot, 12))
+    killed.release()
+    assert RobotRecording(tmp_path / "data", robot, 10).finish() == 1
+    assert len(RecordedDataset(tmp_path / "data").vectors(0)["action"]) == 12
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="holds no unfinished recording; choose another"):
+        RobotRecording(tmp_path, ToyRobot(1), 10)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    recording = RobotRecording(tmp_path / "new", ToyRobot(1), 10)
+    assert recording.finish() == 0 and not (tmp_path / "new").exists()
 
 
 def test_the_report_counts_ticks_and_orders_percentiles() -> None:
