@@ -144,7 +144,7 @@ def test_limits_are_read_from_a_file_and_wrong_ones_are_refused(tmp_path: Path) 
 def test_the_memory_gets_every_tick_however_late_chunks_are(delay: int) -> None:
     robot, session = ToyRobot(40), LateSession(delay)
     episode = play(robot, session, FAST, Limits.none(2))
-    assert len(session.ticks) == len(robot.sent) == 40 and episode.timings.missed_memory == 0
+    assert session.ticks == len(robot.sent) == 40 and episode.timings.missed_memory == 0
     assert session.asked[:2] == ([0, 4] if delay < 4 else [0, delay])
     numbers = [int(action[0]) for action in robot.sent]
     # Chunk n consists of the number n and counts from the tick at which it arrived.
@@ -200,7 +200,7 @@ def test_a_lost_connection_stops_the_robot() -> None:
     alive = session.observe_soon
 
     def observe_soon(**arrays: Any) -> Future[int]:
-        if len(session.ticks) < 7:
+        if session.ticks < 7:
             return alive(**arrays)
         broken: Future[int] = Future()
         broken.set_exception(ConnectionError("the server is gone"))

@@ -48,7 +48,7 @@ def main(
         sessions: Memories of all clients together.
         sessions_per_peer: Memories of one address (default: three quarters of all, at least 16).
         connections: Connections of all clients together.
-        connections_per_peer: Connections of one address (default: three quarters of all, at least 16).
+        connections_per_peer: Connections of one address (default: likewise).
         max_steps: Sampling steps of one chunk; requests with more are refused.
         idle_seconds: Seconds without a request after which a session is closed.
         device: Where the policy computes (default: a GPU if there is one).
