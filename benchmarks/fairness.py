@@ -1,10 +1,10 @@
-"""Measure how long a robot waits for the server while another client asks for expensive chunks.
+"""Measure how long a robot waits for the server while another client asks for all it can.
 
     python -m benchmarks.fairness --out docs/results/fairness-cpu.json
 
 The robot ticks at 7.5 Hz and asks for a chunk whenever one is used up. Its neighbour, a process of
-its own, has one or more sessions on one connection and asks for chunks without a pause. Server and
-clients share the cores of this machine, with one thread each.
+its own, has one or more sessions on one connection and asks for chunks, or sends observations,
+without a pause. Server and clients share the cores of this machine, with one thread each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +33,29 @@ from chameleon_policy.robot.clock import Clock
 
 COMMAND = "python -m benchmarks.fairness"
 SEED, RATE, STEPS = 0, 7.5, 8
-NEIGHBOURS = ((0, 0), (1, 8), (1, 100), (8, 100))
-"""Sessions of the other client, and the sampling steps of their chunks."""
+NEIGHBOURS = ((0, 0), (1, 8), (1, 100), (8, 100), (8, 0))
+"""Sessions of the other client, and the sampling steps of their chunks; 0: it observes."""
 
 
-def ask_for_chunks(url: str, sessions: int, steps: int, ready: Any) -> None:
-    """Ask for a chunk in every session as soon as the last one has come, for ever."""
+def ask_for_ever(url: str, sessions: int, steps: int, ready: Any) -> None:
+    """Send a request in every session as soon as the last one is answered, for ever."""
     with Client(url, timeout=120) as client:
         seen = observation(client.metadata, np.random.default_rng(SEED))
         opened = [client.open(seed=SEED) for _ in range(sessions)]
         for session in opened:
             session.observe(**seen)
-        chunks = [session.act_soon(steps=steps) for session in opened]
+        requests = [
+            partial(session.act_soon, steps=steps)
+            if steps
+            else partial(session.observe_soon, **seen)
+            for session in opened
+        ]
+        replies: list[Future[Any]] = [request() for request in requests]
         ready.set()
         while True:
-            for index, session in enumerate(opened):
-                client.wait(chunks[index])
-                chunks[index] = session.act_soon(steps=steps)
+            for index, request in enumerate(requests):
+                client.wait(replies[index])
+                replies[index] = request()
 
 
 @contextmanager
@@ -55,7 +63,7 @@ def neighbour(url: str, sessions: int, steps: int) -> Iterator[None]:
     """Run the other client for as long as the block lasts."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
-    process = context.Process(target=ask_for_chunks, args=(url, sessions, steps, ready))
+    process = context.Process(target=ask_for_ever, args=(url, sessions, steps, ready))
     if sessions:
         process.start()
         if not ready.wait(120):
