@@ -2,8 +2,8 @@
 
 Run each as `python -m benchmarks.NAME`. Result files name these commands, so no module is renamed.
 
-- Speed: `performance`, `camo`, `training`, `serving`, `fairness`, `robot_loop`, `exporting`; `floor` and
-  `small_cards` count the operations and the memory that the hardware needs.
+- Speed: `performance`, `camo`, `training`, `serving`, `fairness`, `robot_loop`, `exporting`;
+  `floor` and `small_cards` count the operations and the memory that the hardware needs.
 - Studies: `initialisation`, `half_lives`, `delayed_question`, `which_memory`, `delay_study`,
   `brief_working_state`, `told_answer`, `euler_steps`.
 - Results: `camo_scores` publishes scores, `parameters` counts parameters, `lerobot_scores` compares

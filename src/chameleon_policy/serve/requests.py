@@ -125,7 +125,7 @@ def parse(message: Mapping[str, Any], max_steps: int) -> Request:
         fits = isinstance(secret, str) and len(secret) <= LONGEST_NAME
         # what it is stays out of the reply, and out of logs
         _check(
-            kind, "secret", None if fits else type(secret), "the text that `open` returned", fits
+            kind, "secret", type(secret).__name__, "the text that `open` returned", fits
         )
     elif wanted is Observe:
         tick = given.get("tick")
