@@ -22,9 +22,10 @@ from chameleon_policy.robot.clock import Clock
 from chameleon_policy.robot.latency import summarise_timings
 from chameleon_policy.robot.lerobot_robot import LeRobotRobot
 from chameleon_policy.robot.limits import Limits
-from chameleon_policy.robot.loop import EpisodeReport, LoopSettings, play
+from chameleon_policy.robot.loop import EpisodeReport, play
 from chameleon_policy.robot.plan import Plan
 from chameleon_policy.robot.recording import RobotRecording
+from chameleon_policy.robot.settings import LoopSettings
 from chameleon_policy.seeds import evaluation_seed
 from robot_doubles import LateSession, LocalSession, PoolWithoutDecisions, ToyRobot, done
 

@@ -21,9 +21,9 @@ from chameleon_policy.evaluate.rollouts import roll_out
 from chameleon_policy.policy import ChameleonPolicy, Features, ObjectSlots, preset
 from chameleon_policy.robot.camo_sim import CamoSim
 from chameleon_policy.robot.limits import Limits
-from chameleon_policy.robot.loop import LoopSettings
 from chameleon_policy.robot.recording import RobotRecording
 from chameleon_policy.robot.run import camo_settings, run_episodes
+from chameleon_policy.robot.settings import LoopSettings
 from chameleon_policy.seeds import evaluation_seed
 from chameleon_policy.serve import ServerSettings, running_server
 from robot_doubles import PoolWithoutDecisions

@@ -162,6 +162,17 @@ def test_the_chunk_of_a_client_that_is_gone_is_given_up(policy) -> None:
     assert not rounds.engine._making and gone.slot is None
 
 
+def test_a_server_that_stops_finishes_the_chunks_in_the_making(policy) -> None:
+    rounds = Rounds(policy, "10.0.0.9/0")
+    rounds.ask("10.0.0.9/0", "act", steps=5 * SLICE)
+    rounds.round()
+    rounds.ask("10.0.0.9/0", "observe", tick=1, observation=TICKS[1])
+    rounds.engine.stop()
+    assert rounds.until("10.0.0.9/0") == 4
+    assert [reply["kind"] for _, reply in rounds.replies] == ["chunk"]
+    assert rounds.engine._next_round() is None  # what waits is not begun
+
+
 def test_more_sampling_steps_than_allowed_are_refused(policy) -> None:
     settings = ServerSettings(port=0, max_sampling_steps=60)
     with running_server(policy, settings) as url, Client(url) as client:

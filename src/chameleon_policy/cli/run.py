@@ -15,9 +15,9 @@ from chameleon_policy.cli.options import DEFAULT_DIALS, UNSET, FlatDials, typed
 from chameleon_policy.exit_codes import INTERRUPTED
 from chameleon_policy.provenance import write_result
 from chameleon_policy.report.tables import evaluation_table
-from chameleon_policy.robot.loop import LoopOptions
 from chameleon_policy.robot.loop_table import loop_table
 from chameleon_policy.robot.run import RobotOptions, loop_settings, run_robot
+from chameleon_policy.robot.settings import LoopOptions
 from chameleon_policy.serve.authentication import find_token
 
 DEFAULT_ROBOT, DEFAULT_LOOP = RobotOptions(), LoopOptions()

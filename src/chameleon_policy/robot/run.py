@@ -21,9 +21,10 @@ from chameleon_policy.robot.latency import Timings, summarise_timings
 from chameleon_policy.robot.lerobot_robot import LeRobotRobot
 from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.link import Link
-from chameleon_policy.robot.loop import LoopOptions, LoopSettings, play
+from chameleon_policy.robot.loop import play
 from chameleon_policy.robot.recording import RobotRecording
 from chameleon_policy.robot.robot import Robot
+from chameleon_policy.robot.settings import LoopOptions, LoopSettings
 from chameleon_policy.suite import Spaces
 from chameleon_policy.train.stopping import StopRequest
 

@@ -19,10 +19,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
 from chameleon_client.wire import WireError, decode, encode
+from chameleon_policy.serve.answers import error_reply
 from chameleon_policy.serve.audit import Audit
 from chameleon_policy.serve.book import SessionBook
 from chameleon_policy.serve.door import peer_of
-from chameleon_policy.serve.engine import Engine, error_reply
+from chameleon_policy.serve.engine import Engine
 from chameleon_policy.serve.requests import (
     Close,
     Open,

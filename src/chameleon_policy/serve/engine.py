@@ -25,13 +25,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from chameleon_policy.policy import Observation, VisuomotorPolicy
 from chameleon_policy.policy.checks import check_observation
+from chameleon_policy.serve.answers import (
+    Member,
+    answer,
+    answer_in_batches,
+    compute_batch,
+    error_reply,
+)
 from chameleon_policy.serve.batches import concatenate, finite, image_types
 from chameleon_policy.serve.instructions import Embed
 from chameleon_policy.serve.memories import Memories
@@ -65,22 +71,6 @@ class Counts:
     """Batches of observations: ticks / batches is the mean batch size."""
 
 
-@dataclass(eq=False, slots=True)
-class _Member:
-    """One session's request in a batch."""
-
-    session: Session
-    pending: PendingRequest
-    slot: int
-    observation: Observation | None = None
-    """Checked, a batch of one; None where a chunk is requested."""
-    draft: Draft | None = None
-    """The requested chunk."""
-
-
-Members = Sequence[_Member]
-
-
 class Engine:
     """The owner of the policy and of all memories."""
 
@@ -94,7 +84,7 @@ class Engine:
         with torch.inference_mode():
             self.memories = Memories(policy, max_sessions)
         self._sampler = sampler(policy, self.memories)
-        self._making: dict[Session, _Member] = {}
+        self._making: dict[Session, Member] = {}
         """Requests for chunks in the making, in order of arrival."""
         self._ready: dict[Session, None] = {}
         """Sessions with a waiting request, in order of arrival."""
@@ -210,79 +200,17 @@ class Engine:
             (Resume, self._resume),
         ):
             for session, pending in by_kind[kind]:
-                replies.append(
-                    (pending, self._answer(session, carry_out, session, pending.request))
-                )
-        replies += self._answer_in_batches(
+                replies.append((pending, answer(session, carry_out, session, pending.request)))
+        replies += answer_in_batches(
             by_kind[Observe], self._check_observe, _image_types, self._observe
         )
         for session, pending in by_kind[Act]:
-            member = self._answer(session, self._check_act, session, pending)
-            if isinstance(member, _Member):
+            member = answer(session, self._check_act, session, pending)
+            if isinstance(member, Member):
                 self._making[session] = member
             else:
                 replies.append((pending, member))
         return replies + self._go_on_sampling()
-
-    def _answer_in_batches(
-        self,
-        requests: Sequence[tuple[Session, PendingRequest]],
-        check: Callable[[Session, PendingRequest], _Member],
-        kind: Callable[[_Member], Hashable],
-        compute: Callable[[Members], list[Reply | None]],
-    ) -> list[tuple[PendingRequest, Reply]]:
-        """Check every request alone, then compute those of one kind together."""
-        replies: list[tuple[PendingRequest, Reply]] = []
-        alike: dict[Hashable, list[_Member]] = defaultdict(list)
-        for session, pending in requests:
-            member = self._answer(session, check, session, pending)
-            if isinstance(member, _Member):
-                alike[kind(member)].append(member)
-            else:
-                replies.append((pending, member))
-        for members in alike.values():
-            replies += self._compute_batch(sorted(members, key=lambda member: member.slot), compute)
-        return replies
-
-    def _compute_batch(
-        self, members: Members, compute: Callable[[Members], list[Reply | None]]
-    ) -> list[tuple[PendingRequest, Reply]]:
-        """Return the replies to a batch; compute its members one by one if it fails.
-
-        A chunk that is not done yet has no reply.
-        """
-        if len(members) == 1:
-            answer = self._answer(members[0].session, compute, members)
-            answers = answer if isinstance(answer, list) else [answer]
-        else:
-            try:
-                answers = compute(members)
-            except Exception:
-                LOG.exception("a batch of %d failed; each is computed one by one", len(members))
-                return [
-                    reply for member in members for reply in self._compute_batch([member], compute)
-                ]
-        return [
-            (member.pending, answer)
-            for member, answer in zip(members, answers, strict=True)
-            if answer is not None
-        ]
-
-    def _answer(self, session: Session, carry_out: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the result of `carry_out`, or a reply with its error."""
-        try:
-            return carry_out(*arguments)
-        except RequestError as error:
-            return error_reply(error.code, error.message, session.ticks)
-        except ValueError as error:  # the policy's own checks
-            return error_reply("refused", str(error), session.ticks)
-        except Exception as error:
-            LOG.exception("a request failed")
-            return error_reply(
-                "failed",
-                f"the policy failed ({type(error).__name__}); see the server's log",
-                session.ticks,
-            )
 
     # Sessions
 
@@ -315,7 +243,7 @@ class Engine:
 
     # Observing
 
-    def _check_observe(self, session: Session, pending: PendingRequest) -> _Member:
+    def _check_observe(self, session: Session, pending: PendingRequest) -> Member:
         slot, request = _slot(session), pending.request
         assert isinstance(request, Observe)
         if request.tick != session.ticks:
@@ -335,9 +263,9 @@ class Engine:
             check_observation(observation, self.policy.features, (1,))
         except ValueError as error:
             raise RequestError("bad-observation", str(error)) from None
-        return _Member(session, pending, slot, observation)
+        return Member(session, pending, slot, observation)
 
-    def _observe(self, members: Members) -> list[Reply | None]:
+    def _observe(self, members: Sequence[Member]) -> list[Reply | None]:
         slots = [member.slot for member in members]
         observation = concatenate(
             [member.observation for member in members if member.observation]
@@ -364,7 +292,7 @@ class Engine:
 
     # Acting
 
-    def _check_act(self, session: Session, pending: PendingRequest) -> _Member:
+    def _check_act(self, session: Session, pending: PendingRequest) -> Member:
         slot = _slot(session)
         if session.ticks == 0:
             raise RequestError(
@@ -376,7 +304,7 @@ class Engine:
         noise = session.noise(features.horizon, features.action)[None].to(self.policy.device)
         steps = self.policy.config.sampling_steps if steps is None else steps
         draft = Draft(slot=slot, chunk=noise, steps=steps, peer=session.peer)
-        return _Member(session, pending, slot, draft=draft)
+        return Member(session, pending, slot, draft=draft)
 
     def _go_on_sampling(self) -> list[tuple[PendingRequest, Reply]]:
         """Compute a slice of the chunks in the making; return those that are done."""
@@ -385,14 +313,14 @@ class Engine:
             return []
         chosen = [by_draft[draft] for draft in self._sampler.choose(list(by_draft))]
         chosen.sort(key=lambda member: member.slot)
-        replies = self._compute_batch(chosen, self._act)
+        replies = compute_batch(chosen, self._act)
         answered = {id(pending) for pending, _ in replies}
         for member in chosen:
             if id(member.pending) in answered:
                 del self._making[member.session]
         return replies
 
-    def _act(self, members: Members) -> list[Reply | None]:
+    def _act(self, members: Sequence[Member]) -> list[Reply | None]:
         self._sampler.compute([member.draft for member in members if member.draft])
         over = [member.draft for member in members if member.draft and member.draft.over]
         if not over:
@@ -403,7 +331,7 @@ class Engine:
             for member in members
         ]
 
-    def _reply_with(self, member: _Member, chunk: np.ndarray) -> Reply:
+    def _reply_with(self, member: Member, chunk: np.ndarray) -> Reply:
         session = member.session
         if not np.isfinite(chunk).all():
             return error_reply("not-finite", NOT_FINITE_CHUNK, session.ticks)
@@ -412,18 +340,12 @@ class Engine:
         return {"kind": "chunk", "ticks": session.ticks, "actions": chunk}
 
 
-def error_reply(code: str, message: str, ticks: int | None = None) -> Reply:
-    """Return the reply to a refused request; `ticks` counts the observations in its memory."""
-    reply = {"kind": "error", "code": code, "message": message}
-    return reply if ticks is None else {**reply, "ticks": ticks}
-
-
 def _slot(session: Session) -> int:
     if session.slot is None:  # sent right after an `open` that was refused
         raise RequestError("unknown-session", f"session: {session.name!r} was not opened")
     return session.slot
 
 
-def _image_types(member: _Member) -> Hashable:
+def _image_types(member: Member) -> Hashable:
     assert member.observation is not None
     return image_types(member.observation)

@@ -124,9 +124,7 @@ def parse(message: Mapping[str, Any], max_steps: int) -> Request:
         secret = given.get("secret")
         fits = isinstance(secret, str) and len(secret) <= LONGEST_NAME
         # what it is stays out of the reply, and out of logs
-        _check(
-            kind, "secret", type(secret).__name__, "the text that `open` returned", fits
-        )
+        _check(kind, "secret", type(secret).__name__, "the text that `open` returned", fits)
     elif wanted is Observe:
         tick = given.get("tick")
         _check(kind, "tick", tick, "a whole number from 0 on", _is_whole(tick))
