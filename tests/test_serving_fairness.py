@@ -18,7 +18,7 @@ from chameleon_client import Client, ServerError
 from chameleon_policy.baselines import METHODS
 from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.serve import ServerSettings, running_server
-from chameleon_policy.serve.engine import Engine
+from chameleon_policy.serve.engine import SHARE, Engine
 from chameleon_policy.serve.requests import Act, Close, Observe, Open
 from chameleon_policy.serve.sampling import SLICE
 from chameleon_policy.serve.sessions import PendingRequest, Session
@@ -47,7 +47,8 @@ class Rounds:
         self.round()
         for name in names:
             self.ask(name, "observe", tick=0, observation=TICKS[0])
-        self.round()
+        while self.engine._ready:
+            self.round()
         self.replies.clear()
 
     def ask(self, name: str, kind: str, **fields: Any) -> None:
@@ -93,6 +94,27 @@ def test_an_observation_never_waits_for_the_whole_chunk_of_another(policy, greed
         ("10.0.0.1/0", "observed")
     ] * 2
     assert rounds.until(*crowd) == 100 // SLICE - 3
+
+
+def test_an_address_with_many_sessions_has_its_share_of_a_round(policy) -> None:
+    crowd = [f"10.0.0.9/{number}" for number in range(SHARE + 4)]
+    rounds = Rounds(policy, *crowd)
+    for name in crowd:
+        rounds.ask(name, "observe", tick=1, observation=TICKS[1])
+    rounds.round()
+    assert len(rounds.replies) == SHARE + 4  # nobody else is there
+    rounds = Rounds(policy, *crowd, "10.0.0.1/0")
+    for tick in (1, 2):
+        for name in crowd:
+            rounds.ask(name, "observe", tick=tick, observation=TICKS[tick])
+    rounds.ask("10.0.0.1/0", "observe", tick=1, observation=TICKS[1])
+    for first in ([*crowd[:SHARE], "10.0.0.1/0"], crowd[SHARE:] + crowd[: SHARE - 4]):
+        rounds.round()
+        assert Counter(name for name, _ in rounds.replies) == Counter(first)
+        rounds.replies.clear()
+    rounds.round()
+    assert all(reply["kind"] == "observed" for _, reply in rounds.replies)
+    assert Counter(name for name, _ in rounds.replies) == Counter(crowd[SHARE - 4 :])
 
 
 def test_observations_come_before_the_chunks_of_a_round(policy, monkeypatch) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -57,6 +57,9 @@ NOT_FINITE_CHUNK = (
     "act: the policy planned actions that are not finite numbers; stop the robot. The memory is as "
     "it was: its observations, or the weights, are far from those of training"
 )
+SHARE = 8
+"""Observations of one address in a round, if others have sessions, too: the length of a round is
+what a robot has to wait for."""
 Deliver = Callable[[list[tuple[PendingRequest, Reply]]], object]
 """Called in the computing thread with all replies of a round."""
 
@@ -86,6 +89,7 @@ class Engine:
         self._sampler = sampler(policy, self.memories)
         self._making: dict[Session, Member] = {}
         """Requests for chunks in the making, in order of arrival."""
+        self._open_sessions: set[Session] = set()
         self._ready: dict[Session, None] = {}
         """Sessions with a waiting request, in order of arrival."""
         self._answered: list[Session] = []
@@ -168,13 +172,27 @@ class Engine:
                 del self._making[session]
             if self._stopping:
                 return [] if self._making else None
-            taken = [
-                (session, session.waiting.popleft())
-                for session in self._ready
-                if session not in self._making
-            ]
-            self._ready = {session: None for session in self._ready if session.waiting}
+            taken = [(session, session.waiting.popleft()) for session in self._whose_turn()]
+            # who had to wait comes first the next time
+            for session, _ in taken:
+                del self._ready[session]
+            self._ready |= {session: None for session, _ in taken if session.waiting}
         return taken
+
+    def _whose_turn(self) -> list[Session]:
+        """Return the sessions whose first request the next round carries out."""
+        share = SHARE if len({session.peer for session in self._open_sessions}) > 1 else None
+        observing: Counter[str] = Counter()
+        turn = []
+        for session in self._ready:
+            if session in self._making:
+                continue
+            if isinstance(session.waiting[0].request, Observe):
+                if observing[session.peer] == share:
+                    continue
+                observing[session.peer] += 1
+            turn.append(session)
+        return turn
 
     def _wait(self) -> None:
         """Wait for a request, and a little longer for clients that come back at once."""
@@ -227,6 +245,7 @@ class Engine:
             else self._embed(request.instruction or "")
         )
         slot = self.memories.take()
+        self._open_sessions.add(session)
         seed = session.begin(slot, request.seed, instruction)
         secret = {} if session.secret is None else {"secret": session.secret}
         return {"kind": "opened", "seed": seed, "ticks": 0, **secret}
@@ -239,6 +258,7 @@ class Engine:
         if session.slot is not None:
             self.memories.give_back(session.slot)
         session.slot = None
+        self._open_sessions.discard(session)
         return {"kind": "closed", "ticks": session.ticks}
 
     # Observing
