@@ -203,7 +203,7 @@ class Connection:
         session.unanswered -= 1
         session.last_used = self._empty_since = time.monotonic()
         failed = reply["kind"] == "error"
-        if isinstance(request, Close) or (isinstance(request, Open) and failed):
+        if isinstance(request, Close) or (isinstance(request, Open | Resume) and failed):
             self._book.remove(session)
             self._audit.note("close", self.peer, session.name, reply.get("code", "by its client"))
             if self._sessions.get(request.session) is session:
