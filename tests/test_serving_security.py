@@ -209,7 +209,7 @@ def is_closed(connection: socket.socket, seconds: float) -> bool:
 
 
 def test_half_open_connections_neither_fill_the_files_nor_the_log(policy, caplog) -> None:
-    settings = ServerSettings(port=0, max_connections_per_peer=4)
+    settings = ServerSettings(port=0, max_connections_per_peer=4, handshake_seconds=600)
     with running_server(policy, settings) as url, Client(url) as robot:
         session = robot.open(seed=3)
         held = half_open(url, 24 + HALF_OPEN)
