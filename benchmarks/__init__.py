@@ -2,9 +2,9 @@
 
 Run each as `python -m benchmarks.NAME`. Result files name these commands, so no module is renamed.
 
-- Speed: `performance`, `camo`, `training`, `serving`, `robot_loop`, `exporting`, and `busy` beside
-  a busy process; `floor` and `small_cards` count the operations and the memory that the hardware
-  needs.
+- Speed: `performance`, `camo`, `training`, `serving`, `fairness`, `robot_loop`, `exporting`, and
+  `busy` beside a busy process; `floor` and `small_cards` count the operations and the memory that
+  the hardware needs.
 - Studies: `initialisation`, `half_lives`, `delayed_question`, `which_memory`, `delay_study`,
   `curves` (methods against a dial), `annotated_decisions`, `brief_working_state`, `told_answer`,
   `euler_steps`.

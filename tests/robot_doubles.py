@@ -56,22 +56,26 @@ class LateSession:
 
     def __init__(self, delay: int, horizon: int = 8) -> None:
         self.delay, self.horizon = delay, horizon
-        self.ticks: list[Array] = []
+        self.seen: list[Array] = []
         self.asked: list[int] = []
         self._open: list[tuple[int, Future[Any]]] = []
 
+    @property
+    def ticks(self) -> int:
+        return len(self.seen)
+
     def observe_soon(self, **arrays: Any) -> Future[int]:
-        self.ticks.append(arrays["proprioception"])
+        self.seen.append(arrays["proprioception"])
         for due, future in self._open:
-            if len(self.ticks) > due and not future.done():
+            if len(self.seen) > due and not future.done():
                 number = [each for _, each in self._open].index(future)
                 future.set_result(np.full((self.horizon, 2), number, np.float32))
-        return done(len(self.ticks))
+        return done(len(self.seen))
 
     def act_soon(self, *, steps: int | None = None) -> Future[Any]:
-        self.asked.append(len(self.ticks) - 1)
+        self.asked.append(len(self.seen) - 1)
         future: Future[Any] = Future()
-        self._open.append((len(self.ticks) - 1 + self.delay, future))
+        self._open.append((len(self.seen) - 1 + self.delay, future))
         if not self.delay:
             future.set_result(np.full((self.horizon, 2), len(self._open) - 1, np.float32))
         return future
@@ -83,6 +87,10 @@ class LocalSession:
     def __init__(self, policy: VisuomotorPolicy, seed: int) -> None:
         self._policy, self._state = policy, policy.initial_state()
         self._generator = torch.Generator().manual_seed(seed)
+
+    @property
+    def ticks(self) -> int:
+        return int(self._state.steps)
 
     def observe_soon(self, **arrays: Any) -> Future[int]:
         self._state = self._policy.observe(Observation.single(**arrays), self._state)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chameleon_client import ServerError
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.data import RecordedDataset
 from chameleon_policy.evaluate.rollouts import roll_out
@@ -21,9 +22,10 @@ from chameleon_policy.robot.clock import Clock
 from chameleon_policy.robot.latency import summarise_timings
 from chameleon_policy.robot.lerobot_robot import LeRobotRobot
 from chameleon_policy.robot.limits import Limits
-from chameleon_policy.robot.loop import LoopSettings, play
+from chameleon_policy.robot.loop import EpisodeReport, play
 from chameleon_policy.robot.plan import Plan
 from chameleon_policy.robot.recording import RobotRecording
+from chameleon_policy.robot.settings import LoopSettings
 from chameleon_policy.seeds import evaluation_seed
 from robot_doubles import LateSession, LocalSession, PoolWithoutDecisions, ToyRobot, done
 
@@ -143,7 +145,7 @@ def test_limits_are_read_from_a_file_and_wrong_ones_are_refused(tmp_path: Path) 
 def test_the_memory_gets_every_tick_however_late_chunks_are(delay: int) -> None:
     robot, session = ToyRobot(40), LateSession(delay)
     episode = play(robot, session, FAST, Limits.none(2))
-    assert len(session.ticks) == len(robot.sent) == 40 and episode.timings.missed_memory == 0
+    assert session.ticks == len(robot.sent) == 40 and episode.timings.missed_memory == 0
     assert session.asked[:2] == ([0, 4] if delay < 4 else [0, delay])
     numbers = [int(action[0]) for action in robot.sent]
     # Chunk n consists of the number n and counts from the tick at which it arrived.
@@ -199,7 +201,7 @@ def test_a_lost_connection_stops_the_robot() -> None:
     alive = session.observe_soon
 
     def observe_soon(**arrays: Any) -> Future[int]:
-        if len(session.ticks) < 7:
+        if session.ticks < 7:
             return alive(**arrays)
         broken: Future[int] = Future()
         broken.set_exception(ConnectionError("the server is gone"))
@@ -228,6 +230,27 @@ def test_actions_that_are_not_finite_stop_the_robot() -> None:
     assert (
         robot.stopped == 1 and not robot.sent and "expected finite numbers" in str(episode.stopped)
     )
+
+
+def test_a_place_that_is_not_finite_is_never_sent() -> None:
+    """A broken sensor: holding still would send its NaN, and so would limits of speed."""
+    robot = ToyRobot(10)
+    robot.hold = lambda: np.array([0, np.nan], np.float32)  # type: ignore[method-assign]
+    slow = Limits(low=(-9, -9), high=(9, 9), per_second=(1, 1))
+    for delay in (0, 3):  # with a plan at once, and holding still first
+        robot.begin(0)
+        episode = play(robot, LateSession(delay), FAST, slow)
+        assert not robot.sent and "not finite" in str(episode.stopped)
+    assert robot.stopped == 2
+
+
+def test_an_error_in_place_of_a_chunk_stops_the_robot() -> None:
+    robot, session = ToyRobot(10), LateSession(0)
+    refused: Future[Any] = Future()
+    refused.set_exception(ServerError("not-finite", "act: the policy planned NaN"))
+    session.act_soon = lambda steps=None: refused  # type: ignore[method-assign]
+    episode = play(robot, session, FAST, Limits.none(2))
+    assert robot.stopped == 1 and not robot.sent and "[not-finite]" in str(episode.stopped)
 
 
 def test_an_error_of_the_robot_stops_it_and_the_episode_is_kept() -> None:
@@ -298,8 +321,57 @@ def test_episodes_are_recorded_as_a_dataset(tmp_path: Path) -> None:
         np.testing.assert_array_equal(dataset.vectors(index)["observation.state"], states)
         shown = dataset.frames(index, "front").mean(axis=(1, 2, 3))
         assert np.abs(shown - np.arange(len(shown))).max() < 3
-    with pytest.raises(FileExistsError, match="choose another --record"):
+    with pytest.raises(FileExistsError, match="finished recording; choose another --record"):
         RobotRecording(tmp_path / "data", robot, 10)
+
+
+def recorded_episode(robot: ToyRobot, length: int) -> EpisodeReport:
+    robot.length = length
+    robot.begin(0)
+    return play(robot, LateSession(1), FAST, Limits.none(2))
+
+
+def test_a_killed_recording_goes_on_with_what_was_finished(tmp_path: Path) -> None:
+    """A process that is killed never comes to `finish`; the lock goes with it."""
+    robot, out = ToyRobot(12), tmp_path / "data"
+    episodes = [recorded_episode(robot, length) for length in (12, 7, 5)]
+    killed = RobotRecording(out, robot, 10)
+    assert killed.found == 0
+    for episode in episodes[:2]:
+        killed.add(episode)
+    with pytest.raises(FileExistsError, match="another process is recording into"):
+        RobotRecording(out, robot, 10)
+    killed.release()
+    (out / "meta").mkdir()  # it was killed while it put the dataset together
+    for other, name in ((ToyRobot(12), "rate"), (ToyRobot(12), "x")):
+        other.action_names = ("x", "y") if name == "rate" else ("a", "b")
+        with pytest.raises(ValueError, match=r"2 episodes of .* choose another --record"):
+            RobotRecording(out, other, 20 if name == "rate" else 10)
+    again = RobotRecording(out, robot, 10)
+    assert again.found == 2
+    again.add(episodes[2])
+    assert again.finish() == 3 and not (out / "unfinished").exists()
+    dataset = RecordedDataset(out)
+    for index, episode in enumerate(episodes):
+        np.testing.assert_array_equal(dataset.vectors(index)["action"], np.stack(episode.actions))
+
+
+def test_a_killed_recording_is_put_together_without_a_further_episode(tmp_path: Path) -> None:
+    robot = ToyRobot(12)
+    killed = RobotRecording(tmp_path / "data", robot, 10)
+    killed.add(recorded_episode(robot, 12))
+    killed.release()
+    assert RobotRecording(tmp_path / "data", robot, 10).finish() == 1
+    assert len(RecordedDataset(tmp_path / "data").vectors(0)["action"]) == 12
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="holds no unfinished recording; choose another"):
+        RobotRecording(tmp_path, ToyRobot(1), 10)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    recording = RobotRecording(tmp_path / "new", ToyRobot(1), 10)
+    assert recording.finish() == 0 and not (tmp_path / "new").exists()
 
 
 def test_the_report_counts_ticks_and_orders_percentiles() -> None:
@@ -375,5 +447,16 @@ def test_a_robot_of_lerobot_moves_and_stops_where_it_is() -> None:
     with pytest.raises(ZeroDivisionError):
         robot.stop()  # a camera fails: the arm must hold still all the same
     assert arm.place == {"a.pos": 5, "b.pos": 6}
+
+
+def test_a_robot_of_lerobot_with_a_broken_sensor_is_not_sent_to_its_reading() -> None:
+    arm = FakeArm()
+    robot = LeRobotRobot(arm, "move")
+    arm.connect()
+    robot.begin(0)
+    robot.send(np.array([3.0, 4.0], np.float32))
+    arm.get_observation = lambda: {"a.pos": np.nan, "b.pos": 7.0, "temperature": 30.0}  # type: ignore[method-assign]
+    robot.stop()
+    assert arm.place == {"a.pos": 3, "b.pos": 4}  # the last action
     robot.close()
     assert not arm.connected

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,12 +21,13 @@ from chameleon_policy.evaluate.rollouts import roll_out
 from chameleon_policy.policy import ChameleonPolicy, Features, ObjectSlots, preset
 from chameleon_policy.robot.camo_sim import CamoSim
 from chameleon_policy.robot.limits import Limits
-from chameleon_policy.robot.loop import LoopSettings
 from chameleon_policy.robot.recording import RobotRecording
 from chameleon_policy.robot.run import camo_settings, run_episodes
+from chameleon_policy.robot.settings import LoopSettings
 from chameleon_policy.seeds import evaluation_seed
 from chameleon_policy.serve import ServerSettings, running_server
 from robot_doubles import PoolWithoutDecisions
+from serving_examples import health
 
 SETTINGS = CamoSettings(task="clean-plate", observation="state")
 SEED = evaluation_seed(11)
@@ -212,6 +214,101 @@ def test_a_stopped_server_ends_the_run_and_keeps_the_recording(
     error = capsys.readouterr().err
     assert "the robot was stopped after" in error and "ConnectionLost" in error
     assert 5 <= len(RecordedDataset(tmp_path / "data").vectors(0)["action"]) < 60
+
+
+def test_a_killed_run_goes_on_with_the_same_command(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, scores = tmp_path / "data", tmp_path / "run.json"
+    words = (
+        "--server",
+        url,
+        "--task",
+        "clean-plate",
+        "--rate",
+        1000,
+        "--steps",
+        1,
+        "--timeout",
+        60,
+    )
+    words = (*words, "--first-seed", SEED, "--record", out, "--json", scores)
+    with monkeypatch.context() as patch:  # killed after the first episode
+        patch.setattr(RobotRecording, "finish", lambda recording: recording.release() or 0)
+        assert command(patch, *words) == 0
+    first = len(json.loads(scores.read_text())["result"]["scores"]["rollouts"])
+    assert first == 1 and not (out / "meta").exists()
+    assert command(monkeypatch, *words, "--episodes", 2) == 0
+    assert "holds 1 episodes of a run that was broken off" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert json.loads(scores.read_text())["seeds"] == [SEED + 1]
+    assert RecordedDataset(out).vectors(1)["action"].shape[1] == 10
+
+
+def cut_at(monkeypatch: pytest.MonkeyPatch, tick: int, cut: Callable[[], object]) -> None:
+    """Call `cut` in a tick of the simulated robot."""
+    step, sent = CamoSim.send, []
+
+    def send(robot: CamoSim, action: np.ndarray) -> None:
+        sent.append(action)
+        if len(sent) == tick:
+            cut()
+        step(robot, action)
+
+    monkeypatch.setattr(CamoSim, "send", send)
+
+
+def test_an_episode_goes_on_after_a_lost_connection(
+    policy: ChameleonPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = LoopSettings(rate=100, executed=2, steps=1, patience=60, timeout=60, seconds=0.3)
+    robot = CamoSim(SETTINGS, SEED)
+    with running_server(policy, ServerSettings(port=0)) as url, Client(url) as client:
+        recording = RobotRecording(tmp_path / "data", robot, rate=100)
+        cut_at(monkeypatch, 7, lambda: client._socket.socket.shutdown(socket.SHUT_RDWR))
+        run = run_episodes(
+            robot,
+            client,
+            loop,
+            Limits.none(10),
+            episodes=1,
+            first_seed=SEED,
+            recording=recording,
+            reconnect=60,
+        )
+        served = health(url)
+    robot.close()
+    assert run.stopped is None and run.broken_off == 0
+    (timings,) = run.timings
+    assert timings.ticks == 30 and timings.missed_memory == 0
+    # two of the warm-up, every tick once, and at most one more in which the robot stood still
+    assert 32 <= served["ticks"] <= 33
+    assert recording.finish() == 1
+    assert len(RecordedDataset(tmp_path / "data").vectors(0)["action"]) == 30
+
+
+def test_the_next_episode_begins_when_the_memory_is_gone(
+    policy: ChameleonPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = LoopSettings(rate=100, executed=2, steps=1, patience=60, timeout=60, seconds=0.2)
+    robot, servers = CamoSim(SETTINGS, SEED), ExitStack()
+    first = ExitStack()
+    url = first.enter_context(running_server(policy, ServerSettings(port=0)))
+
+    def restart() -> None:
+        first.close()
+        settings = ServerSettings(port=int(url.rpartition(":")[2]))
+        servers.enter_context(running_server(policy, settings))
+
+    with servers, Client(url) as client:
+        cut_at(monkeypatch, 7, restart)
+        run = run_episodes(
+            robot, client, loop, Limits.none(10), episodes=2, first_seed=SEED, reconnect=60
+        )
+    robot.close()
+    assert run.stopped is None and run.broken_off == 1
+    assert 7 <= run.timings[0].ticks < 20 and run.timings[1].ticks == 20
 
 
 def test_an_episode_is_recorded_when_its_session_cannot_be_closed(

@@ -103,7 +103,7 @@ def test_the_shipped_policy() -> None:
         )
 
 
-def test_sixteen_clients_with_interleaved_episodes_never_share_memory(policy, url) -> None:
+def test_sixteen_clients_with_interleaved_episodes_never_share_memory(policy) -> None:
     lengths = [5 + number % 7 for number in range(16)]
     episodes = [
         episode(STATE_FEATURES, length, seed=number) for number, length in enumerate(lengths)
@@ -117,18 +117,18 @@ def test_sixteen_clients_with_interleaved_episodes_never_share_memory(policy, ur
             # Twice on one connection, the second time in a slot that another session may have used.
             return [over_the_network(client.open(seed=number), episodes[number]) for _ in range(2)]
 
-    before = health(url)
-    with ThreadPoolExecutor(16) as threads:
-        played = list(threads.map(play, range(16)))
-    after = health(url)
+    settings = ServerSettings(port=0, max_sessions_per_peer=32)
+    with running_server(policy, settings) as url:
+        with ThreadPoolExecutor(16) as threads:
+            played = list(threads.map(play, range(16)))
+        served = health(url)
     for number in range(16):
         for chunks in played[number]:
             assert_close(chunks, alone[number])
     # The comparison can tell episodes apart, and there were batches of several sessions.
     for number in range(1, 16):
         assert np.abs(alone[number][1] - alone[0][1]).max() > 1e-2
-    assert after["ticks"] - before["ticks"] == 2 * sum(lengths)
-    assert after["batches"] - before["batches"] < 2 * sum(lengths)
+    assert served["ticks"] == 2 * sum(lengths) and served["batches"] < 2 * sum(lengths)
 
 
 def test_sessions_of_one_client_and_requests_in_advance(policy, client) -> None:
@@ -288,20 +288,21 @@ def test_bad_requests_fail_without_the_others_in_their_batch(policy, url, client
 def test_a_batch_that_fails_is_computed_one_by_one(policy, monkeypatch, caplog) -> None:
     """The robot whose request fails gets the error, the others get their chunks."""
     ticks = episode(STATE_FEATURES, 1, seed=1)
-    expected, act, sizes = in_process(policy, ticks, 5), policy.act, []
+    flow = policy.action_flow
+    expected, condition, sizes = in_process(policy, ticks, 5), flow.condition, []
 
-    def failing(state, **options):
-        sizes.append(len(state))
-        if state.working.abs().max() > 1e30:
+    def failing(working):
+        sizes.append(len(working))
+        if working.abs().max() > 1e29:
             raise RuntimeError("poisoned")
-        return act(state, **options)
+        return condition(working)
 
     def poisoning(batch, memory, advance=policy.advance):
         after = advance(batch, memory)
-        after.working[batch.proprioception[:, 0, 0] > 99] = 1e38
+        after.working[batch.proprioception[:, 0, 0] > 99] = 1e30
         return after
 
-    monkeypatch.setattr(policy, "act", failing)
+    monkeypatch.setattr(flow, "condition", failing)
     monkeypatch.setattr(policy, "advance", poisoning)
     engine, good, bad = Engine(policy, max_sessions=2), Session("good"), Session("bad")
 
@@ -383,7 +384,7 @@ def test_after_a_refused_observation_the_next_one_has_its_number(client) -> None
         (
             {"kind": "reset"},
             "bad-request",
-            "kind: expected one of open, observe, act, close, got 'reset'",
+            "kind: expected one of open, observe, act, close, resume, got 'reset'",
         ),
         ({}, "bad-request", "got nothing"),
         (
@@ -404,7 +405,7 @@ def test_after_a_refused_observation_the_next_one_has_its_number(client) -> None
         (
             {"kind": "act", "session": "mine", "steps": 101},
             "bad-request",
-            "from 1 to 100, or nothing, got 101",
+            "from 1 to 100, or nothing (the server was started with --max-steps 100), got 101",
         ),
         ({"kind": "act", "session": "mine", "steps": True}, "bad-request", "got True"),
         ({"kind": "act", "session": "mine"}, "nothing-observed", "send an observation first"),

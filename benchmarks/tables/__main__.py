@@ -12,6 +12,7 @@ BENCH = ("camo-table.json",)
 BUSY = ("robot-loop-busy.json", "robot-loop-busy-again.json")
 CAMO_SMALL = ("camo-chameleon.json",)
 EMPTIED = ("which-memory-small.json", "which-memory-nano.json")
+FAIRNESS = ("fairness-cpu-before.json", "fairness-cpu.json")
 PROBES = ("probes.json", "probes-nano.json")
 QUESTIONS = ("delayed-question.json", "delayed-question-h200.json")
 SERVING = ("serving-cpu.json", "serving-h200.json")
@@ -72,6 +73,7 @@ TABLES = {
     "robot-loop": Table(scores.robot_loop, ("robot-loop.json",), ("docs/robot.md",)),
     "busy-loop": Table(scores.busy_loop, BUSY, ("docs/robot.md",)),
     "serving": Table(speed.serving, SERVING, ("docs/serving.md",)),
+    "fairness": Table(speed.fairness, FAIRNESS, ("docs/security.md",)),
     "lerobot-server": Table(speed.lerobot_server, ("serving-cpu.json",), ("docs/serving.md",)),
     "lerobot-arrivals": Table(speed.lerobot_arrivals, ("serving-cpu.json",), ("docs/serving.md",)),
     "export-errors": Table(speed.export_errors, ("exporting.json",), ("docs/export.md",)),

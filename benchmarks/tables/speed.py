@@ -272,6 +272,22 @@ def serving(*results: Result) -> str:
     return markdown(" | ".join(["machine", "policy", "in one process", *columns]), rows)
 
 
+def fairness(before: Result, after: Result) -> str:
+    """Compare a robot's waits beside an expensive client before and after chunks had slices."""
+    rows = []
+    for old, new in zip(before["neighbours"], after["neighbours"], strict=True):
+        sessions, steps = new["sessions"], new["steps"]
+        asks = f"chunks of {steps} steps" if steps else "observations"
+        waits = [
+            f"{row[f'{call}_p50_ms']:.0f}, {row[f'{call}_p99_ms']:.0f} ms"
+            for call in ("observe", "act")
+            for row in (old, new)
+        ]
+        rows.append([f"{sessions} x {asks}" if sessions else "nobody", *waits])
+    heading = "beside it | `observe`, before | now | `act`, before | now"
+    return markdown(heading, rows)
+
+
 def lerobot_server(result: Result) -> str:
     """Compare the overhead of LeRobot's policy server with ours."""
     peer, ours = result["lerobot"], result["policies"]["camo-small, 2 x 128 x 128"]

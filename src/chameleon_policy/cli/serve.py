@@ -18,7 +18,15 @@ def main(
     port: int = ServerSettings.port,
     host: str = ServerSettings.host,
     token_file: Annotated[Path | None, UNSET] = None,
+    tls_cert: Annotated[Path | None, UNSET] = None,
+    tls_key: Annotated[Path | None, UNSET] = None,
+    insecure: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    audit: Annotated[Path | None, UNSET] = None,
     sessions: int = ServerSettings.max_sessions,
+    sessions_per_peer: Annotated[int | None, UNSET] = None,
+    connections: int = ServerSettings.max_connections,
+    connections_per_peer: Annotated[int | None, UNSET] = None,
+    max_steps: int = ServerSettings.max_sampling_steps,
     idle_seconds: float = ServerSettings.idle_seconds,
     device: Device = "auto",
 ) -> None:
@@ -33,7 +41,15 @@ def main(
         host: Address to listen on; any but this machine's own needs a token.
         token_file: File with the token that clients have to know (default: the variable
             CHAMELEON_TOKEN).
+        tls_cert: Certificate (PEM): connections are encrypted, and the URL begins with wss://.
+        tls_key: Key of the certificate (PEM).
+        insecure: Accept clients of other machines without encryption, in a network that you trust.
+        audit: File for a line about every session and refusal (JSON; default: none).
         sessions: Memories of all clients together.
+        sessions_per_peer: Memories of one address (default: three quarters of all, at least 16).
+        connections: Connections of all clients together.
+        connections_per_peer: Connections of one address (default: likewise).
+        max_steps: Sampling steps of one chunk; requests with more are refused.
         idle_seconds: Seconds without a request after which a session is closed.
         device: Where the policy computes (default: a GPU if there is one).
     """
@@ -42,7 +58,15 @@ def main(
         host=host,
         port=port,
         token=find_token(token_file),
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        insecure=insecure,
+        audit=audit,
         max_sessions=sessions,
+        max_sessions_per_peer=sessions_per_peer,
+        max_connections=connections,
+        max_connections_per_peer=connections_per_peer,
+        max_sampling_steps=max_steps,
         idle_seconds=idle_seconds,
         max_sessions_per_connection=min(sessions, ServerSettings.max_sessions_per_connection),
     )

@@ -111,12 +111,14 @@ class LeRobotRobot:
         self._robot.send_action(dict(zip(self.action_names, map(float, action), strict=True)))
 
     def stop(self) -> None:
-        """Hold the present position, or the last action if positions are not observed."""
+        """Hold the present position, or the last action if no position can be read."""
         try:
             if self._shows_positions:
-                self._held = _vector(self._robot.get_observation(), self.action_names)
+                place = _vector(self._robot.get_observation(), self.action_names)
+                if np.isfinite(place).all():
+                    self._held = place
         finally:  # the arm must hold still even if a camera fails
-            if self._held is not None:
+            if self._held is not None and np.isfinite(self._held).all():
                 self.send(self._held)
 
     def close(self) -> None:

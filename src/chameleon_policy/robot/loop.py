@@ -6,7 +6,8 @@ before, and the new one is blended in at the present tick. With `patience` a tic
 for a chunk that is due. With enough patience and without blending, the actions are those of a
 rollout, except that rollouts drop chunks at decisions and average the chunks of ACT.
 
-The robot is stopped when the connection is lost, when the memory falls behind by more than
+The robot is stopped when the connection is lost (and goes on if the same memory can be reached
+again), when the memory falls behind by more than
 `timeout`, when actions are not finite numbers, on request, and when the robot itself fails.
 """
 
@@ -28,12 +29,17 @@ from chameleon_policy.robot.latency import Timings
 from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.plan import Plan
 from chameleon_policy.robot.robot import Array, Robot, RobotObservation
+from chameleon_policy.robot.settings import LoopSettings
 
 T = TypeVar("T")
 
 
 class Session(Protocol):
     """A memory on a server, as `chameleon_client` provides it."""
+
+    @property
+    def ticks(self) -> int:
+        """Number of observations in the memory, as of the server's last reply."""
 
     def observe_soon(
         self, *, proprioception: Any, images: Any = ..., objects: Any = ...
@@ -48,44 +54,8 @@ class StoppedError(RuntimeError):
     """The reason why the robot was stopped before the end of an episode."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoopOptions:
-    """Settings of the loop with a default."""
-
-    blend: int = 2
-    """Ticks over which a new chunk takes over from the last one."""
-    steps: int | None = None
-    """Sampling steps of a chunk (default: the policy's own number)."""
-    patience: float = 0.0
-    """Seconds for which a tick waits for a chunk that is due, before it goes on with the last
-    one."""
-    timeout: float = 1.0
-    """Seconds by which the memory may fall behind before the robot is stopped."""
-    seconds: float | None = None
-    """Longest episode; a simulated one ends by itself."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoopSettings(LoopOptions):
-    """Settings of the loop."""
-
-    rate: float
-    """Ticks per second."""
-    executed: int
-    """Ticks from one chunk to the next."""
-
-    def __post_init__(self) -> None:
-        Clock(self.rate)
-        Plan(executed=self.executed, blend=self.blend)
-        for name, smallest in (("patience", 0.0), ("timeout", 1e-3), ("seconds", 1e-3)):
-            value = getattr(self, name)
-            if value is not None and not value >= smallest:
-                raise ValueError(f"--{name} must be at least {smallest:g} seconds, got {value:g}")
-
-    @property
-    def ticks(self) -> int | None:
-        """Longest episode in ticks."""
-        return None if self.seconds is None else max(1, round(self.seconds * self.rate))
+class LostError(StoppedError):
+    """The loss of the connection."""
 
 
 @dataclass(eq=False)
@@ -100,6 +70,8 @@ class EpisodeReport:
     """Why the robot was stopped, if it was."""
     interrupted: bool = False
     """Whether it was stopped on request."""
+    lost: bool = False
+    """Whether it was stopped because the connection was lost."""
     error: Exception | None = None
     """The error of the robot itself, if there was one."""
 
@@ -113,25 +85,29 @@ def play(
     clock: Clock | None = None,
     keep_observations: bool = True,
     interrupted: Callable[[], bool] = lambda: False,
+    resume: Callable[[], Session | None] = lambda: None,
 ) -> EpisodeReport:
     """Play one episode and report it, also if the robot was stopped.
 
-    `interrupted` is called before every tick; the robot is stopped when it returns True.
+    `interrupted` is called before every tick; the robot is stopped when it returns True. `resume`
+    is called when the connection is lost and the robot was stopped; the episode goes on if it
+    returns its session on another connection.
     """
     clock = clock or Clock(settings.rate)
     report = EpisodeReport()
     loop = _Loop(robot, session, settings, limits, clock.period, report, keep_observations)
     try:
         with _no_garbage_collection():
-            while not robot.over and (
-                settings.ticks is None or len(report.actions) < settings.ticks
-            ):
-                if interrupted():
-                    report.interrupted = True
-                    raise StoppedError("interrupted")
-                clock.tick()
-                loop.tick()
-        loop.wait_for_memory()
+            while True:
+                try:
+                    _run(loop, robot, settings, clock, report, interrupted)
+                    break
+                except LostError as error:
+                    robot.stop()
+                    if (again := resume()) is None:
+                        report.stopped, report.lost = str(error), True
+                        break
+                    loop.go_on(again)
     except StoppedError as error:
         robot.stop()
         report.stopped = str(error)
@@ -145,6 +121,25 @@ def play(
     timings.ticks = len(report.actions)
     timings.missed_memory = loop.ticks - loop.remembered
     return report
+
+
+def _run(
+    loop: _Loop,
+    robot: Robot,
+    settings: LoopSettings,
+    clock: Clock,
+    report: EpisodeReport,
+    interrupted: Callable[[], bool],
+) -> None:
+    """Carry out ticks until the episode is over and all of it is in the memory."""
+    loop.send_lacking()
+    while not robot.over and (settings.ticks is None or len(report.actions) < settings.ticks):
+        if interrupted():
+            report.interrupted = True
+            raise StoppedError("interrupted")
+        clock.tick()
+        loop.tick()
+    loop.wait_for_memory()
 
 
 def _stop_after(robot: Robot, error: BaseException) -> None:
@@ -176,6 +171,15 @@ class _RequestedChunk:
     chunk: Future[Any]
 
 
+@dataclass(frozen=True)
+class _SentObservation:
+    """An observation that is not known to be in the memory, and when it was sent."""
+
+    at: float
+    observation: RobotObservation
+    confirmed: Future[int]
+
+
 class _Loop:
     """The state of a running episode; `tick` carries out one tick."""
 
@@ -197,12 +201,41 @@ class _Loop:
         """Number of observations that were sent."""
         self.remembered = 0
         """Number of observations in the memory, by the server's own count."""
-        self._plan = Plan(executed=settings.executed, blend=settings.blend)
-        self._requested: _RequestedChunk | None = None
+        self._unconfirmed: deque[_SentObservation] = deque()
+        self._begin_plan()
         self._observed_at: dict[int, float] = {}
         """Times of observations from which no action has been carried out yet, by tick."""
-        self._unconfirmed: deque[tuple[float, Future[int]]] = deque()
+
+    def _begin_plan(self) -> None:
+        self._plan = Plan(executed=self._settings.executed, blend=self._settings.blend)
+        self._requested: _RequestedChunk | None = None
         self._last_action: Array | None = None
+
+    def go_on(self, session: Session) -> None:
+        """Go on in a session on another connection, where the robot was stopped.
+
+        Actions are planned anew from where the robot is.
+        """
+        lacking = self.ticks - session.ticks
+        if lacking > len(self._unconfirmed):
+            raise StoppedError(f"the memory lost {lacking - len(self._unconfirmed)} observations")
+        while len(self._unconfirmed) > lacking:
+            self._unconfirmed.popleft()
+        self._session, self.remembered = session, session.ticks
+        # an observation on which no action followed has no place in a recording
+        del self._report.observations[len(self._report.actions) :]
+        self._begin_plan()
+
+    def send_lacking(self) -> None:
+        """Send once more what was sent on a connection that was lost, and is not in the memory."""
+        for index, sent in enumerate(self._unconfirmed):
+            self._unconfirmed[index] = self._sent(sent.observation)
+
+    def _sent(self, observation: RobotObservation) -> _SentObservation:
+        now = time.perf_counter()
+        future = _from_server(lambda: self._session.observe_soon(**observation.arrays()))
+        future.add_done_callback(_timer(self._timings.observe, now))
+        return _SentObservation(now, observation, future)
 
     def tick(self) -> None:
         """Carry out one tick."""
@@ -211,10 +244,8 @@ class _Loop:
         if self._keep_observations:
             self._report.observations.append(observation)
         self._check_memory(now)
-        future = _from_server(lambda: self._session.observe_soon(**observation.arrays()))
+        self._unconfirmed.append(self._sent(observation))
         self.ticks += 1
-        self._unconfirmed.append((now, future))
-        future.add_done_callback(_timer(self._timings.observe, now))
         self._add_chunk(tick)
         if self._requested is None and self._plan.due(tick):
             self._request(tick, now)
@@ -224,15 +255,15 @@ class _Loop:
     def wait_for_memory(self) -> None:
         """Wait until the memory has all observations."""
         while self._unconfirmed:
-            wait([self._unconfirmed[0][1]], self._settings.timeout)
+            wait([self._unconfirmed[0].confirmed], self._settings.timeout)
             self._check_memory(time.perf_counter())
 
     def _check_memory(self, now: float) -> None:
         """Read the server's replies, in order; an error or a long silence stops the robot."""
-        while self._unconfirmed and self._unconfirmed[0][1].done():
-            _, future = self._unconfirmed.popleft()
-            self.remembered = _from_server(future.result)
-        if self._unconfirmed and now - self._unconfirmed[0][0] > self._settings.timeout:
+        while self._unconfirmed and self._unconfirmed[0].confirmed.done():
+            self.remembered = _from_server(self._unconfirmed[0].confirmed.result)
+            self._unconfirmed.popleft()
+        if self._unconfirmed and now - self._unconfirmed[0].at > self._settings.timeout:
             seconds = f"{self._settings.timeout:g} s (--timeout)"
             raise StoppedError(f"the server has not taken in an observation for {seconds}")
 
@@ -264,6 +295,12 @@ class _Loop:
                 raise StoppedError(f"the policy's {error}") from error
             self._timings.limited += limited
         self._last_action = np.asarray(action, np.float32)
+        # a robot that cannot read its own place has no finite one to hold or to start from
+        if not np.isfinite(self._last_action).all():
+            raise StoppedError(
+                f"the action would be {self._last_action.tolist()}, which is not finite; check the "
+                "robot's sensors"
+            )
         if planned is not None and planned[1] in self._observed_at:
             delay = time.perf_counter() - self._observed_at.pop(planned[1])
             self._timings.end_to_end.append(delay)
@@ -285,5 +322,7 @@ def _from_server(call: Callable[[], T]) -> T:
     """Return the result of a call to the server; any error of it stops the robot."""
     try:
         return call()
+    except ConnectionError as error:
+        raise LostError(f"{type(error).__name__}: {error}") from error
     except Exception as error:
         raise StoppedError(f"{type(error).__name__}: {error}") from error

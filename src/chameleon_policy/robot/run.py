@@ -20,9 +20,11 @@ from chameleon_policy.robot.camo_sim import CamoSim
 from chameleon_policy.robot.latency import Timings, summarise_timings
 from chameleon_policy.robot.lerobot_robot import LeRobotRobot
 from chameleon_policy.robot.limits import Limits
-from chameleon_policy.robot.loop import LoopOptions, LoopSettings, play
+from chameleon_policy.robot.link import Link
+from chameleon_policy.robot.loop import play
 from chameleon_policy.robot.recording import RobotRecording
 from chameleon_policy.robot.robot import Robot
+from chameleon_policy.robot.settings import LoopOptions, LoopSettings
 from chameleon_policy.suite import Spaces
 from chameleon_policy.train.stopping import StopRequest
 
@@ -46,6 +48,9 @@ class RobotOptions:
     """Episodes, one after another."""
     first_seed: int = FIRST_SEED
     """Seed of the first episode: of the policy's noise and, for camo-sim, of the scene."""
+    reconnect: float = 0.0
+    """Seconds to connect again after a lost connection. The robot is stopped meanwhile; the episode
+    goes on if the server has kept its memory (30 s), and otherwise the next one begins."""
 
 
 @dataclass(eq=False)
@@ -54,6 +59,10 @@ class RobotRun:
 
     timings: list[Timings] = field(default_factory=list)
     """Measurements of every episode."""
+    found: int = 0
+    """Episodes of the recording that an earlier process had finished."""
+    broken_off: int = 0
+    """Episodes after which the next one began on another connection."""
     stopped: str | None = None
     """Why the last episode was stopped, if it was."""
     interrupted: bool = False
@@ -64,7 +73,12 @@ class RobotRun:
     def as_dict(self) -> dict[str, Any]:
         """Return the results for a JSON file."""
         scores = {} if self.evaluation is None else {"scores": self.evaluation.as_dict()}
-        return {"stopped": self.stopped, "loop": summarise_timings(self.timings), **scores}
+        return {
+            "stopped": self.stopped,
+            "broken_off": self.broken_off,
+            "loop": summarise_timings(self.timings),
+            **scores,
+        }
 
 
 def camo_settings(metadata: Metadata, task: str, **dials: Any) -> CamoSettings:
@@ -168,13 +182,22 @@ def run_robot(
 ) -> RobotRun:
     """Open the robot, play all episodes, and record them in the folder `record`.
 
-    Ctrl-C and SIGTERM stop the robot before the next tick.
+    Ctrl-C and SIGTERM stop the robot before the next tick. Episodes of a recording whose process
+    was killed are not played again.
     """
+    if not options.reconnect >= 0:
+        raise ValueError(f"--reconnect must be at least 0 seconds, got {options.reconnect:g}")
     with closing(open_robot(options, client.metadata, dials)) as robot, StopRequest() as stop:
         limits = robot.limits
         if options.limits is not None:
             limits = Limits.read(options.limits, robot.action_names, limits)
         recording = None if record is None else RobotRecording(record, robot, settings.rate)
+        found = 0 if recording is None else recording.found
+        if found:
+            announce(
+                f"{record} holds {found} episodes of a run that was broken off; going on with "
+                f"{max(0, options.episodes - found)} of {options.episodes}"
+            )
         try:
             with progress_bar(f"running {options.robot}", options.episodes) as advance:
                 return run_episodes(
@@ -185,6 +208,7 @@ def run_robot(
                     episodes=options.episodes,
                     first_seed=options.first_seed,
                     recording=recording,
+                    reconnect=options.reconnect,
                     interrupted=lambda: stop.signal is not None,
                     progress=advance,
                 )
@@ -207,43 +231,52 @@ def run_episodes(
     episodes: int,
     first_seed: int,
     recording: RobotRecording | None = None,
+    reconnect: float = 0.0,
     interrupted: Callable[[], bool] = lambda: False,
     progress: Callable[[int], object] = lambda done: None,
 ) -> RobotRun:
-    """Play episodes one after another, each with a memory of its own, until one is stopped."""
+    """Play episodes one after another, each with a memory of its own, until one is stopped.
+
+    Episodes that `recording` found are not played again. After a lost connection the robot is
+    stopped and connected again for at most `reconnect` seconds.
+    """
     check_counts(episodes=episodes)
-    run, rollouts = RobotRun(), []
-    for episode in range(episodes):
-        robot.begin(episode)
-        if episode == 0:
-            _warm_up(robot, client, settings)
-            robot.begin(episode)  # it may have moved since
-        session = client.open(seed=first_seed + episode, instruction=_instruction(robot, client))
-        report = play(
-            robot,
-            session,
-            settings,
-            limits,
-            keep_observations=recording is not None,
-            interrupted=interrupted,
-        )
-        try:
-            if report.stopped is None:
-                session.close()  # now, because the server closes sessions that are idle
-        finally:  # the connection may be lost here
-            if recording is not None:
-                recording.add(report)
-        run.timings.append(report.timings)
-        if isinstance(robot, CamoSim) and robot.played is not None:
-            rollouts.append(Rollout(robot.played, np.stack(report.actions)))
-        if report.error is not None:
-            raise report.error
-        if report.stopped is not None:
-            ticks = len(report.actions)
-            run.interrupted = report.interrupted
-            run.stopped = f"the robot was stopped after {ticks} ticks: {report.stopped}"
-            break
-        progress(episode + 1)
+    run, rollouts = RobotRun(found=0 if recording is None else recording.found), []
+    with closing(Link(client, reconnect, interrupted)) as link:
+        for episode in range(run.found, episodes):
+            robot.begin(episode)
+            if episode == run.found:
+                _warm_up(robot, client, settings)
+                robot.begin(episode)  # it may have moved since
+            session = link.open(seed=first_seed + episode, instruction=_instruction(robot, client))
+            report = play(
+                robot,
+                session,
+                settings,
+                limits,
+                keep_observations=recording is not None,
+                interrupted=interrupted,
+                resume=link.resume,
+            )
+            try:
+                if report.stopped is None:
+                    link.end_episode()
+            finally:  # the connection may be lost here
+                if recording is not None:
+                    recording.add(report)
+            run.timings.append(report.timings)
+            if isinstance(robot, CamoSim) and robot.played is not None:
+                rollouts.append(Rollout(robot.played, np.stack(report.actions)))
+            if report.error is not None:
+                raise report.error
+            if report.lost and link.connected and episode + 1 < episodes:
+                run.broken_off += 1
+            elif report.stopped is not None:
+                ticks = len(report.actions)
+                run.interrupted = report.interrupted
+                run.stopped = f"the robot was stopped after {ticks} ticks: {report.stopped}"
+                break
+            progress(episode + 1)
     if isinstance(robot, CamoSim) and rollouts:
         run.evaluation = Evaluation(robot.settings, rollouts)
     return run

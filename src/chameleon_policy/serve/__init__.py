@@ -1,8 +1,8 @@
 """A policy server: many robots, one memory each, computed together.
 
-Read in this order: settings, authentication -> requests -> memories -> sessions -> engine ->
-connection -> health -> server. The client's package describes the messages, in
-chameleon_client.wire, without torch.
+Read in this order: settings, authentication -> requests -> memories, batches -> sessions ->
+sampling, answers -> engine -> audit, book, connection -> door, health -> server. The package of the
+client describes the messages, in chameleon_client.wire, without torch.
 """
 
 from chameleon_policy.serve.authentication import find_token

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from contextlib import suppress
 from typing import Any
@@ -18,18 +19,35 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
 from chameleon_client.wire import WireError, decode, encode
-from chameleon_policy.serve.engine import Engine, error_reply
-from chameleon_policy.serve.requests import Close, Open, Request, RequestError, number_of, parse
+from chameleon_policy.serve.answers import error_reply
+from chameleon_policy.serve.audit import Audit
+from chameleon_policy.serve.book import SessionBook
+from chameleon_policy.serve.door import peer_of
+from chameleon_policy.serve.engine import Engine
+from chameleon_policy.serve.requests import (
+    Close,
+    Open,
+    Request,
+    RequestError,
+    Resume,
+    number_of,
+    parse,
+)
 from chameleon_policy.serve.sessions import PendingRequest, Reply, Session
 from chameleon_policy.serve.settings import ServerSettings
 
 LOG = logging.getLogger("chameleon_policy.serve")
+PARTINGS: dict[int | None, str] = {
+    CloseCode.NORMAL_CLOSURE: "its client left",
+    CloseCode.GOING_AWAY: "the server was stopped",
+}
+"""Reasons of sessions that end with their connection, by its close code."""
 
 
 class Connection:
     """A connection that reads requests, submits them to the engine and writes replies.
 
-    `all_sessions` holds the sessions of all connections.
+    `book` holds the sessions of all connections.
     """
 
     def __init__(
@@ -38,12 +56,15 @@ class Connection:
         engine: Engine,
         settings: ServerSettings,
         max_bytes: int,
-        all_sessions: set[Session],
+        book: SessionBook,
+        audit: Audit,
     ) -> None:
         self._socket, self._engine = socket, engine
         self._settings, self._max_bytes = settings, max_bytes
-        self._all_sessions = all_sessions
+        self._book, self._audit = book, audit
         self._sessions: dict[str, Session] = {}
+        self.peer = peer_of(socket.remote_address)
+        """Address of the client."""
         # one place is taken by the greeting, which is sent first
         self._room = asyncio.Semaphore(settings.max_waiting - 1)
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
@@ -64,9 +85,10 @@ class Connection:
         except ConnectionClosed:
             pass  # this is how connections end
         except WireError as error:
+            self._drop_all("sent bytes that are no message")
             await self._socket.close(CloseCode.INVALID_DATA, _truncate(str(error)))
         finally:
-            self._drop_all()
+            self._leave()
             for task in (reader, writer, gone):
                 task.cancel()
             await asyncio.gather(reader, writer, gone, return_exceptions=True)
@@ -83,7 +105,7 @@ class Connection:
         limit = self._settings.idle_seconds
         for name, session in list(self._sessions.items()):
             if not session.unanswered and now - session.last_used > limit:
-                self._drop(self._sessions.pop(name))
+                self._book.drop(self._sessions.pop(name), f"idle for {limit:g} s")
         if self._sessions:
             self._empty_since = now
         return now - self._empty_since > limit
@@ -114,11 +136,13 @@ class Connection:
 
     def _take(self, request: Request) -> None:
         """Submit a request to the engine, or raise a RequestError."""
-        session = (
-            self._open(request)
-            if isinstance(request, Open)
-            else self._sessions.get(request.session)
-        )
+        session: Session | None
+        if isinstance(request, Open):
+            session = self._open(request)
+        elif isinstance(request, Resume):
+            session = self._resume(request)
+        else:
+            session = self._sessions.get(request.session)
         if session is None:
             raise RequestError(
                 "unknown-session",
@@ -134,6 +158,27 @@ class Connection:
         )
 
     def _open(self, request: Open) -> Session:
+        self._check_room(request)
+        for session in self._book.room_for(self.peer):
+            self._book.drop(session, "its client was away, and its place was needed")
+        session = Session(request.session, peer=self.peer)
+        if request.keep:
+            session.secret = secrets.token_urlsafe(32)
+        self._enter(session)
+        self._audit.note("open", self.peer, session.name)
+        return session
+
+    def _resume(self, request: Resume) -> Session:
+        session, owner = self._book.find(request.secret)
+        self._check_room(request)
+        if owner is not None:  # the server has not noticed yet that this connection is lost
+            owner.give_away(session)
+        session.name, session.peer = request.session, self.peer
+        self._enter(session)
+        self._audit.note("resume", self.peer, session.name)
+        return session
+
+    def _check_room(self, request: Open | Resume) -> None:
         if request.session in self._sessions:
             raise RequestError(
                 "session-exists",
@@ -145,22 +190,22 @@ class Connection:
                 "too-many-sessions",
                 f"a connection may have {most} sessions, and this one does; close one first",
             )
-        if len(self._all_sessions) >= self._settings.max_sessions:
-            raise RequestError(
-                "too-many-sessions",
-                f"all {self._settings.max_sessions} sessions of this server are in use; close one, "
-                "try again later, or start the server with more --sessions",
-            )
-        session = self._sessions[request.session] = Session(request.session)
-        self._all_sessions.add(session)
-        return session
+
+    def _enter(self, session: Session) -> None:
+        self._sessions[session.name] = session
+        self._book.enter(session, self)
+
+    def give_away(self, session: Session) -> None:
+        """Forget a session that another connection of its client continues."""
+        del self._sessions[session.name]
 
     def _finish(self, session: Session, request: Request, reply: Reply) -> None:
         session.unanswered -= 1
         session.last_used = self._empty_since = time.monotonic()
         failed = reply["kind"] == "error"
-        if isinstance(request, Close) or (isinstance(request, Open) and failed):
-            self._all_sessions.discard(session)
+        if isinstance(request, Close) or (isinstance(request, Open | Resume) and failed):
+            self._book.remove(session)
+            self._audit.note("close", self.peer, session.name, reply.get("code", "by its client"))
             if self._sessions.get(request.session) is session:
                 del self._sessions[request.session]
         self._reply(request.request, reply)
@@ -187,17 +232,19 @@ class Connection:
                 self._outgoing.task_done()
             self._room.release()
 
-    def _drop_all(self) -> None:
-        for session in self._sessions.values():
-            self._drop(session)
-        self._sessions.clear()
+    def _leave(self) -> None:
+        """Close the sessions of a client that said goodbye; keep those that it may continue."""
+        reason = PARTINGS.get(self._socket.close_code)
+        for session in list(self._sessions.values()):
+            if session.secret is not None and reason is None:
+                self._book.keep(session)
+                del self._sessions[session.name]
+        self._drop_all(reason or "the connection was lost")
 
-    def _drop(self, session: Session) -> None:
-        """Close a session whose client no longer waits for replies."""
-        close = Close(request=0, session=session.name)
-        self._engine.drop(
-            session, PendingRequest(close, lambda reply: self._all_sessions.discard(session))
-        )
+    def _drop_all(self, reason: str) -> None:
+        for session in self._sessions.values():
+            self._book.drop(session, reason)
+        self._sessions.clear()
 
 
 def _truncate(reason: str) -> str:

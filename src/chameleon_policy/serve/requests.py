@@ -18,6 +18,7 @@ Code = Literal[
     "wrong-tick",
     "bad-observation",
     "nothing-observed",
+    "not-finite",
     "refused",
     "failed",
 ]
@@ -52,6 +53,16 @@ class Open(Request):
     kind: ClassVar[str] = "open"
     seed: int | None = None
     instruction: str | None = None
+    keep: bool | None = None
+    """Whether to keep the session for some time if the connection is lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume(Request):
+    """A request to continue an episode that was begun on another connection."""
+
+    kind: ClassVar[str] = "resume"
+    secret: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +89,7 @@ class Close(Request):
     kind: ClassVar[str] = "close"
 
 
-KINDS: dict[str, type[Request]] = {kind.kind: kind for kind in (Open, Observe, Act, Close)}
+KINDS: dict[str, type[Request]] = {kind.kind: kind for kind in (Open, Observe, Act, Close, Resume)}
 
 
 def number_of(message: Mapping[str, Any]) -> int | None:
@@ -109,6 +120,11 @@ def parse(message: Mapping[str, Any], max_steps: int) -> Request:
     _check(kind, "session", name, f"a text of 1 to {LONGEST_NAME} characters", fits)
     if wanted is Open:
         _check_open(given)
+    elif wanted is Resume:
+        secret = given.get("secret")
+        fits = isinstance(secret, str) and len(secret) <= LONGEST_NAME
+        # what it is stays out of the reply, and out of logs
+        _check(kind, "secret", type(secret).__name__, "the text that `open` returned", fits)
     elif wanted is Observe:
         tick = given.get("tick")
         _check(kind, "tick", tick, "a whole number from 0 on", _is_whole(tick))
@@ -116,7 +132,11 @@ def parse(message: Mapping[str, Any], max_steps: int) -> Request:
     elif wanted is Act:
         steps = given.get("steps")
         fits = steps is None or (_is_whole(steps) and 1 <= steps <= max_steps)
-        _check(kind, "steps", steps, f"a whole number from 1 to {max_steps}, or nothing", fits)
+        expected = (
+            f"a whole number from 1 to {max_steps}, or nothing (the server was started with "
+            f"--max-steps {max_steps})"
+        )
+        _check(kind, "steps", steps, expected, fits)
     return wanted(**given)
 
 
@@ -125,6 +145,8 @@ def _check_open(given: Mapping[str, Any]) -> None:
     fits = seed is None or _is_whole(seed)
     _check("open", "seed", seed, "a whole number from 0 to 2^63 - 1, or nothing", fits)
     expected = f"a text of at most {LONGEST_INSTRUCTION} characters, or nothing"
+    keep = given.get("keep")
+    _check("open", "keep", keep, "true, false or nothing", keep is None or isinstance(keep, bool))
     fits = text is None or (isinstance(text, str) and len(text) <= LONGEST_INSTRUCTION)
     _check("open", "instruction", text, expected, fits)
 

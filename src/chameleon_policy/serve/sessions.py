@@ -31,6 +31,12 @@ class Session:
     """An episode. Fields belong to the computing thread unless they say otherwise."""
 
     name: str
+    peer: str = ""
+    """Address of its client."""
+    secret: str | None = None
+    """Text with which its client may continue it on another connection."""
+    gone: bool = False
+    """Whether its client is gone. Guarded by the engine's lock."""
     waiting: deque[PendingRequest] = field(default_factory=deque)
     """Requests in order. Guarded by the engine's lock."""
     answered_at: float | None = None
@@ -46,6 +52,7 @@ class Session:
     ticks: int = 0
     """Number of observations in the memory."""
     instruction: Tensor | None = None
+    seed: int = 0
     _generator: torch.Generator = field(default_factory=torch.Generator)
     _noise: Tensor | None = None
 
@@ -58,9 +65,9 @@ class Session:
     def begin(self, slot: int, seed: int | None, instruction: Tensor | None) -> int:
         """Begin the episode in a slot; return the seed, which is drawn if there is none."""
         self.slot, self.instruction = slot, instruction
-        seed = secrets.randbits(63) if seed is None else seed
-        self._generator.manual_seed(seed)
-        return seed
+        self.seed = secrets.randbits(63) if seed is None else seed
+        self._generator.manual_seed(self.seed)
+        return self.seed
 
     def noise(self, horizon: int, action: int) -> Tensor:
         """Return the noise of the next chunk (H A), the same until `use_noise`."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 import itertools
 import queue
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
@@ -51,18 +53,27 @@ class Client:
     """A connection to the server at `url`, such as ws://127.0.0.1:8765, or wss:// with TLS.
 
     `token` is the token of the server, if it has one; a call waits at most `timeout` seconds for
-    its reply.
+    its reply. `tls_ca` is a file (PEM) with the certificate of the authority that signed the
+    server's, or that itself if it is self-signed; without it, those of this machine are trusted.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout: float = 10.0,
+        tls_ca: Path | str | None = None,
+    ) -> None:
         self.url, self.timeout = url, timeout
+        self._token, self._tls_ca = token, tls_ca
         self._waiting: dict[int, _AwaitedReply] = {}
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._lost: str | None = None
         self._requests, self._episodes = itertools.count(), itertools.count()
         self._outgoing: queue.Queue[bytes | None] = queue.Queue(MAX_UNSENT)
         self._stack = ExitStack()
-        self._socket = _connect(self._stack, url, token, timeout)
+        self._socket = _connect(self._stack, url, token, timeout, _tls(url, tls_ca))
         try:
             self.metadata = Metadata.of(self._decode(self._socket.recv(timeout)))
         except BaseException as error:
@@ -79,18 +90,43 @@ class Client:
         for thread in self._threads:
             thread.start()
 
-    def open(self, *, seed: int | None = None, instruction: str | None = None) -> Session:
+    def open(
+        self, *, seed: int | None = None, instruction: str | None = None, keep: bool = False
+    ) -> Session:
         """Begin an episode with a memory of its own.
 
-        The seed determines the noise of its chunks; without one the server draws it.
+        The seed determines the noise of its chunks; without one the server draws it. With `keep`
+        the server keeps the memory for some time if the connection is lost, for `resume`.
         """
-        name = f"episode-{next(self._episodes)}"
+        name = self._new_name()
         message: dict[str, Any] = {"kind": "open", "session": name}
+        if keep:
+            message["keep"] = True
         if seed is not None:
             message["seed"] = seed
         if instruction is not None:
             message["instruction"] = instruction
-        return Session(self, name, self.wait(self.request(message, lambda reply: reply["seed"])))
+        reply = self.wait(self.request(message))
+        return Session(self, name, reply["seed"], reply.get("secret"))
+
+    def resume(self, session: Session) -> Session:
+        """Continue an episode of a connection that was lost; its `ticks` tell where to go on.
+
+        It must have been opened with `keep`. What was sent and never confirmed may be missing.
+        """
+        if session.secret is None:
+            raise ValueError(f"{session.name} cannot be resumed: open it with keep=True")
+        name = self._new_name()
+        message = {"kind": "resume", "session": name, "secret": session.secret}
+        reply = self.wait(self.request(message))
+        return Session(self, name, reply["seed"], session.secret, reply["ticks"])
+
+    def again(self) -> Client:
+        """Connect once more to the same server, after this connection was lost."""
+        return Client(self.url, token=self._token, timeout=self.timeout, tls_ca=self._tls_ca)
+
+    def _new_name(self) -> str:
+        return f"episode-{next(self._episodes)}"
 
     def request(
         self,
@@ -209,7 +245,23 @@ class Client:
         self.close()
 
 
-def _connect(stack: ExitStack, url: str, token: str | None, timeout: float) -> ClientConnection:
+def _tls(url: str, authority: Path | str | None) -> ssl.SSLContext | None:
+    """Return how the server has to prove who it is, or None for an address without encryption."""
+    if not url.startswith("wss://"):
+        if authority is not None:
+            raise ValueError(f"{url}: tls_ca is for addresses that begin with wss://")
+        return None
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except OSError as error:  # also what OpenSSL finds wrong with it
+        raise ValueError(
+            f"tls_ca: {authority} is no file of certificates in PEM: {error}"
+        ) from error
+
+
+def _connect(
+    stack: ExitStack, url: str, token: str | None, timeout: float, tls: ssl.SSLContext | None
+) -> ClientConnection:
     """Return an open websocket that `stack` closes, or raise a ConnectionLost."""
     try:
         return stack.enter_context(
@@ -218,6 +270,7 @@ def _connect(stack: ExitStack, url: str, token: str | None, timeout: float) -> C
                 additional_headers={} if token is None else {"Authorization": f"Bearer {token}"},
                 # compressing images takes longer than sending them over a local network
                 compression=None,
+                ssl=tls,
                 proxy=None,
                 open_timeout=timeout,
                 close_timeout=min(timeout, 2.0),
@@ -229,6 +282,11 @@ def _connect(stack: ExitStack, url: str, token: str | None, timeout: float) -> C
     except InvalidStatus as error:
         raise ConnectionLost(
             f"{url}: {error.response.body.decode(errors='replace').strip() or error}"
+        ) from error
+    except ssl.SSLCertVerificationError as error:
+        raise ConnectionLost(
+            f"{url}: the server's certificate is not trusted ({error.verify_message}); give the "
+            "certificate of its authority, or its own if it is self-signed, as tls_ca (--tls-ca)"
         ) from error
     except (OSError, InvalidHandshake) as error:
         raise ConnectionLost(

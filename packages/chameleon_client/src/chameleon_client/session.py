@@ -19,13 +19,20 @@ class Session:
     Several threads may use it; observations are numbered in the order of the calls.
     """
 
-    def __init__(self, client: Client, name: str, seed: int) -> None:
+    def __init__(
+        self, client: Client, name: str, seed: int, secret: str | None = None, ticks: int = 0
+    ) -> None:
         self._client, self.name = client, name
         self.seed = seed
         """Determines the noise of every chunk; drawn by the server if none was given."""
+        self.secret = secret
+        """Text with which `Client.resume` continues it on another connection, drawn by the server.
+
+        Whoever has it can do the same.
+        """
         self._lock = threading.Lock()
         self._counting = threading.Lock()
-        self._ticks = self._sent = 0
+        self._ticks, self._sent = ticks, 0
 
     @property
     def ticks(self) -> int:
