@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import shutil
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -37,6 +38,8 @@ ATTEMPTS = 20
 """If an expert fails this often at an episode, each time from another seed, the settings are at
 fault.
 """
+RESTARTS = 3
+"""Times that a dead process is replaced before the recording is given up."""
 
 
 def find_recording(dataset: Path) -> Path | None:
@@ -71,12 +74,7 @@ def record(
         parts / "lock",
         f"another process is recording into {out}; wait for it, or choose another --out",
     ):
-        missing = sorted(set(range(recording.episodes)) - part_indices(parts))
-        done = recording.episodes - len(missing)
-        progress(done)
-        for _ in _in_processes(recording, parts, missing, min(workers, max(1, len(missing)))):
-            done += 1
-            progress(done)
+        _record_missing(recording, parts, workers, progress)
         _write_table(recording, out, parts)
         assemble(parts, out, recording.schema(), range(recording.episodes))
     shutil.rmtree(parts)
@@ -148,6 +146,29 @@ def _check_same(recording: RecordingSettings, settings: Path, out: Path) -> None
         )
 
 
+def _record_missing(
+    recording: RecordingSettings, parts: Path, workers: int, progress: Callable[[int], object]
+) -> None:
+    """Record the episodes that are not on disk yet; begin again if a process dies."""
+    for restarts_left in reversed(range(RESTARTS + 1)):
+        missing = sorted(set(range(recording.episodes)) - part_indices(parts))
+        done = recording.episodes - len(missing)
+        progress(done)
+        try:
+            for _ in _in_processes(recording, parts, missing, min(workers, max(1, len(missing)))):
+                done += 1
+                progress(done)
+            return
+        except BrokenProcessPool as error:
+            died = "a recording process died (killed, or out of memory?)"
+            if not restarts_left:
+                raise ValueError(
+                    f"{died}, {RESTARTS + 1} times; the same command goes on where it stopped, if "
+                    "need be with fewer --workers"
+                ) from error
+            warnings.warn(f"{died}; others take its place", stacklevel=2)
+
+
 def _in_processes(
     recording: RecordingSettings, parts: Path, episodes: list[int], workers: int
 ) -> Iterator[int]:
@@ -174,11 +195,6 @@ def _in_processes(
             finished, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in finished:
                 yield future.result()
-    except BrokenProcessPool as error:
-        raise ValueError(
-            "a recording process died (killed, or out of memory?); "
-            "the same command goes on where it stopped"
-        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
