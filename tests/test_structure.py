@@ -18,6 +18,7 @@ PACKAGE = Path(chameleon_policy.__file__).parent
 ROOMS = (
     "exit_codes",
     "locking",
+    "writing",
     "console",
     "device",
     "provenance",

@@ -147,11 +147,11 @@ def test_a_truncated_checkpoint_is_passed_over(
     process.communicate()
     newest = sorted((out / "checkpoints").glob("step-*.safetensors"))[-1]
     newest.write_bytes(newest.read_bytes()[:-1000])
-    (out / "checkpoints/step-00000099.unfinished").write_bytes(b"half")
+    (out / "checkpoints/.unfinished-step-00000099.safetensors").write_bytes(b"half")
     with pytest.warns(UserWarning, match=f"{newest} cannot be read"):
         run_to_the_end(data, out)
     assert losses(out) == losses(uninterrupted)
-    assert not list((out / "checkpoints").glob("*.unfinished"))
+    assert not list((out / "checkpoints").glob(".unfinished-*"))
 
 
 @pytest.mark.slow
@@ -247,7 +247,7 @@ def test_a_kill_before_the_policy_was_written(
 
 def test_a_kill_at_the_very_beginning(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    for name in ("lock", "run.unfinished"):
+    for name in ("lock", ".unfinished-run.json"):
         (tmp_path / "run" / name).write_text("")
     run_to_the_end(data, tmp_path / "run")
     assert losses(tmp_path / "run") == losses(uninterrupted)

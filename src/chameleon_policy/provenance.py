@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from chameleon_policy.writing import named, whole_file
+
 PROCESS_START = time.time()
 
 
@@ -72,10 +74,10 @@ def write_result(path: Path, result: dict[str, Any], command: str, seeds: Sequen
         "duration_s": round(time.time() - PROCESS_START, 1),
         "result": result,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(json.dumps(document, indent=2) + "\n")
-    unfinished.replace(path)
+    with named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def _cpu_model() -> str:

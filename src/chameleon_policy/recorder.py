@@ -31,6 +31,8 @@ from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.locking import only_process
 from chameleon_policy.seeds import recording_seed
 from chameleon_policy.suite import SUITES, Demonstration, RecordingSettings
+from chameleon_policy.writing import UNFINISHED as WRITING
+from chameleon_policy.writing import whole_file
 
 SETTINGS, TABLE, UNFINISHED = "recording.json", "episodes.parquet", "unfinished"
 """Names in the suite's folder of a dataset."""
@@ -109,7 +111,7 @@ def _prepare(recording: RecordingSettings, out: Path) -> Path:
         )
     if settings.exists():
         _check_same(recording, settings, out)
-    elif out.exists() and (not out.is_dir() or any(path.is_file() for path in out.rglob("*"))):
+    elif out.exists() and (not out.is_dir() or any(map(_is_foreign, out.rglob("*")))):
         raise FileExistsError(
             f"{out} exists and is not an unfinished recording; "
             "choose another --out, or empty it yourself"
@@ -117,14 +119,17 @@ def _prepare(recording: RecordingSettings, out: Path) -> Path:
     try:
         parts.mkdir(parents=True, exist_ok=True)
         if not settings.exists():
-            unfinished = settings.with_suffix(".unfinished")
-            unfinished.write_text(json.dumps(recording.as_dict(), indent=2) + "\n")
-            unfinished.replace(settings)
+            with whole_file(settings) as unfinished:
+                unfinished.write_text(json.dumps(recording.as_dict(), indent=2) + "\n")
     except OSError as error:
         raise ValueError(
             f"cannot write to {out}: {error.strerror or error}. Choose another --out"
         ) from error
     return parts
+
+
+def _is_foreign(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(WRITING)
 
 
 def _check_same(recording: RecordingSettings, settings: Path, out: Path) -> None:
@@ -239,7 +244,8 @@ class Recorder:
             )
         # The annotation first: where a part exists, its annotation does too.
         facts = {"episode_index": episode, "attempts": attempt + 1, **demonstration.annotation}
-        _annotation(self._parts, episode).write_text(json.dumps(facts))
+        with whole_file(_annotation(self._parts, episode)) as unfinished:
+            unfinished.write_text(json.dumps(facts))
         frames, vectors = _arrays(demonstration)
         write_part(
             self._parts,
@@ -282,6 +288,5 @@ def _write_table(recording: RecordingSettings, out: Path, parts: Path) -> None:
         json.loads(_annotation(parts, episode).read_text()) for episode in range(recording.episodes)
     ]
     table = out / recording.suite / TABLE
-    unfinished = table.with_name(f"{TABLE}.unfinished")
-    pq.write_table(pa.Table.from_pylist(rows), unfinished)
-    unfinished.replace(table)
+    with whole_file(table) as unfinished:
+        pq.write_table(pa.Table.from_pylist(rows), unfinished)

@@ -24,6 +24,7 @@ from chameleon_policy.report.pages import Clip
 from chameleon_policy.report.tables import evaluation_table
 from chameleon_policy.suite import find_task
 from chameleon_policy.train.metrics import METRICS, read_metrics
+from chameleon_policy.writing import whole_file
 
 TASK = "clean-plate"
 NAMES = {"chameleon": "Chameleon", "no-memory": "its memoryless twin"}
@@ -94,7 +95,10 @@ def run_demo(config: DemoConfig, workspace: Workspace) -> Path:
     page = out / "index.html"
     facts = _facts(config, minutes, out / SCORES)
     instruction = task_named(TASK).instruction
-    page.write_text(demo_page(TASK, instruction, contenders, facts, shipped_results))
+    with whole_file(page) as unfinished:
+        unfinished.write_text(
+            demo_page(TASK, instruction, contenders, facts, shipped_results), encoding="utf-8"
+        )
     return page
 
 

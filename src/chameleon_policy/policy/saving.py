@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +21,7 @@ from torch import Tensor
 from chameleon_policy.policy.config import PolicyConfig, from_json, to_json
 from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.normalizer import Statistics
+from chameleon_policy.writing import whole_file
 
 if TYPE_CHECKING:
     from chameleon_policy.policy.visuomotor import VisuomotorPolicy
@@ -226,7 +226,5 @@ def _json(data: Any) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a temporary file and rename it, so that a crash never leaves half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    with whole_file(path) as unfinished:
+        unfinished.write_bytes(content)

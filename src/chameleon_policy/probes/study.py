@@ -41,6 +41,7 @@ from chameleon_policy.probes.representations import Episode, gather_material
 from chameleon_policy.probes.separability import separability
 from chameleon_policy.provenance import write_result
 from chameleon_policy.recorder import find_recording
+from chameleon_policy.writing import check_folder, whole_file
 
 FINDINGS = Path("runs/probes")
 """Where `chameleon probe` keeps its findings, and `chameleon report` looks for them, by default."""
@@ -191,6 +192,7 @@ def probe_runs(
         if task != NONE:
             task_named(task)  # or ValueError
     check_names(runs)
+    check_folder(context.out, "--out")
     findings = []
     for run in runs:
         playable = tasks_of(run, tasks, context.device)
@@ -303,7 +305,8 @@ def _measure(
         "addressability": None if addressed is None else addressed.as_dict(),
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(file.with_suffix(".npz"), **_trajectories(material.asked))  # type: ignore[arg-type]
+    with whole_file(file.with_suffix(".npz")) as unfinished:
+        np.savez_compressed(unfinished, **_trajectories(material.asked))  # type: ignore[arg-type]
     write_result(file, result, command=context.command, seeds=seeds)
 
 

@@ -6,8 +6,8 @@ The same command started again resumes the run, however it was interrupted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +36,7 @@ from chameleon_policy.train.metrics import Logger, open_sinks
 from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.sampling import seed_weights
 from chameleon_policy.train.store import EpisodeStore, check_fit, features_of
+from chameleon_policy.writing import UNFINISHED, check_folder, whole_file
 
 LOCK = "lock"
 NOT_COMPARED = ("git_revision", "training.fused")
@@ -85,22 +86,35 @@ def train(
     episodes = _open(config, config.data)
     _check_augmentation(config.training, episodes)
     if first:
-        out.mkdir(parents=True, exist_ok=True)
+        check_folder(out, "--out")
     with only_process(out / LOCK, refusal) if first else nullcontext():
         trainer, settings = _build(config, episodes, out, accelerator, workers, watch, console)
         if first:
             # whatever can be refused has been: from here on the folder belongs to this run
             _write_settings(out, settings)
         _resume(trainer, console)
-        sinks = open_sinks(out, loggers, settings, trainer.progress) if first else []
-        try:
-            stopped_by = trainer.train(sinks, console)
-        finally:
-            for sink in sinks:
-                sink.close()
+        with _says_what_is_safe(trainer):
+            sinks = open_sinks(out, loggers, settings, trainer.progress) if first else []
+            try:
+                stopped_by = trainer.train(sinks, console)
+            finally:
+                for sink in sinks:
+                    sink.close()
         if first and stopped_by is None:
             _report_plain_training(config.training, trainer.progress.step, console)
         return stopped_by
+
+
+@contextmanager
+def _says_what_is_safe(trainer: Trainer) -> Iterator[None]:
+    """Add to an OSError, as from a full disk, what is kept and how to go on."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{error}; checkpoints and policy of earlier steps in {trainer.run} are whole. Correct "
+            "that, and the same command goes on"
+        ) from error
 
 
 def _resume(trainer: Trainer, console: Console) -> None:
@@ -307,11 +321,10 @@ def _write_settings(out: Path, settings: dict[str, Any]) -> None:
                 "settings to go on with it, or choose another --out"
             )
         return
-    unfinished = path.with_suffix(".unfinished")
-    if any(child.name not in (LOCK, unfinished.name) for child in out.iterdir()):
+    if any(not child.name.startswith((LOCK, UNFINISHED)) for child in out.iterdir()):
         raise FileExistsError(f"{out} holds files of something else; choose another --out")
-    unfinished.write_text(json.dumps(settings, indent=2) + "\n")
-    unfinished.replace(path)
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def _remedy(key: str, before: Any) -> str:

@@ -20,6 +20,7 @@ from chameleon_policy.suite import suite_named
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.held_out import probe_metric
 from chameleon_policy.train.metrics import METRICS, read_metrics
+from chameleon_policy.writing import whole_file
 
 Row = dict[str, Any]
 IDENTITY = (
@@ -83,9 +84,8 @@ class Results:
                 "rows": rows,
             }
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = self.path.with_name(f".{self.path.name}.unfinished")
-            unfinished.write_text(json.dumps(document, indent=2) + "\n")
-            unfinished.replace(self.path)
+            with whole_file(self.path) as unfinished:
+                unfinished.write_text(json.dumps(document, indent=2) + "\n")
             self._last = document
 
     @contextmanager

@@ -14,6 +14,7 @@ from chameleon_policy.report.comparison.methods import PAPER_TITLE, comparisons
 from chameleon_policy.report.comparison.outcomes import Row
 from chameleon_policy.report.pages import render
 from chameleon_policy.suite import DEFAULT_SUITE, suite_named
+from chameleon_policy.writing import whole_file
 
 DISPENSABLE = ("Parameters, M", "Seeds", "Paper")
 """Groups of columns that a narrow terminal leaves out, in this order; then those of the tasks."""
@@ -48,9 +49,8 @@ def draw_tables(
     contents = {".md": markdown(tables), ".tex": latex(tables), ".html": page(tables, suite)}
     for ending, content in contents.items():
         path = results.with_suffix(ending)
-        unfinished = path.with_name(f".{path.name}.unfinished")
-        unfinished.write_text(content)
-        unfinished.replace(path)
+        with whole_file(path) as unfinished:
+            unfinished.write_text(content)
     for table in tables:
         if table.title != PAPER_TITLE:
             console.print(terminal_table(table, console.width, suite_named(suite).tasks))
