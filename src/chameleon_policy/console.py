@@ -1,9 +1,10 @@
-"""Progress bar in the terminal, and checks of options."""
+"""Text and progress bars in the terminal, and checks of options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -14,6 +15,32 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters spelled out, as \\x1b.
+
+    Texts from datasets and checkpoints could otherwise clear the screen or set its title.
+    """
+    return "".join(
+        character
+        if character.isprintable() or character in "\n\t"
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+class Terminal(Console):
+    """A terminal that shows all texts as they are: without rich's markup or control characters."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text without control characters."""
+        return super().render_str(printable(text), **options)
+
 
 Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Type of `progress_bar`, for functions that take one."""
@@ -23,15 +50,15 @@ Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a bar with a rate; yield the function that sets the number of steps done."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
     )
     with Progress(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Terminal(stderr=True)
     ) as bar:
-        line = bar.add_task(description, total=total, rate="")
+        line = bar.add_task(printable(description), total=total, rate="")
 
         def advance(done: int) -> None:
             bar.update(line, completed=done)
