@@ -19,6 +19,7 @@ from chameleon_policy.camo.scoring import Summary
 from chameleon_policy.console import Terminal
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.charts import learning_curves
+from chameleon_policy.report.comparison.cells import Comparison
 from chameleon_policy.report.comparison.methods import comparisons
 from chameleon_policy.report.comparison.rendering import markdown, page, terminal_table
 from chameleon_policy.report.demo_page import Contender, ShippedResult, demo_page
@@ -86,27 +87,19 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-def odd_comparisons():
+def odd_comparisons() -> list[Comparison]:
     """Return tables whose cells, headings and notes are odd."""
-    tables = comparisons([row(), row(method="lstm")])
-    return [
-        replace(
-            table,
-            title=ODD,
-            headings=[replace(each, group=ODD, name=ODD) for each in table.headings],
-            sections={
-                ODD: [
-                    replace(
-                        line, cells=[replace(cell, value=ODD, detail=ODD) for cell in line.cells]
-                    )
-                    for line in lines
-                ]
-                for lines in table.sections.values()
-            },
-            notes=[ODD],
-        )
-        for table in tables
+    return [odd_comparison(table) for table in comparisons([row(), row(method="lstm")])]
+
+
+def odd_comparison(table: Comparison) -> Comparison:
+    lines = [
+        replace(line, cells=tuple(replace(cell, value=ODD, detail=ODD) for cell in line.cells))
+        for section in table.sections.values()
+        for line in section
     ]
+    headings = tuple(replace(each, group=ODD, name=ODD) for each in table.headings)
+    return replace(table, title=ODD, headings=headings, sections={ODD: lines}, notes=(ODD,))
 
 
 class Elements(HTMLParser):
@@ -126,9 +119,7 @@ def test_odd_text_adds_no_element_and_no_handler(pages: dict[str, str], kind: st
     found = Elements(pages[kind]).found
     assert not [tag for tag, _ in found if tag in ("img", "iframe", "object", "base", "link")]
     assert not [name for _, given in found for name in given if name.startswith("on")]
-    links = [
-        value for _, given in found for name, value in given.items() if name in ("src", "href")
-    ]
+    links = [given.get(name) for _, given in found for name in ("src", "href") if name in given]
     assert all((link or "").startswith(("data:", "#")) for link in links)
     scripts = sum(tag == "script" for tag, _ in found)
     assert scripts == {"report": 2, "demo": 0, "comparison": 0}[kind]
