@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from chameleon_policy.data import RecordedDataset
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.videos import save_failures
 from chameleon_policy.exit_codes import REFUSED
-from chameleon_policy.provenance import write_result
+from chameleon_policy.provenance import PROCESS_START, write_result
 from chameleon_policy.recorder import record
 from chameleon_policy.suite import EpisodeResult, SuccessScore
 from chameleon_policy.train.metrics import JsonLines
@@ -186,6 +187,13 @@ def test_scores_on_a_full_disk(small_disk) -> None:
         write_result(scores, {"right": "x" * 4096}, command="eval", seeds=[1])
     assert json.loads(scores.read_text())["result"] == {"right": 1}
     assert list(disk.folder.iterdir()) == [scores]
+
+
+def test_a_jump_of_the_clock_changes_no_duration(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    write_result(tmp_path / "scores.json", {}, command="eval", seeds=[])
+    spent = json.loads((tmp_path / "scores.json").read_text())["duration_s"]
+    assert 0 <= spent <= time.monotonic() - PROCESS_START + 0.1
 
 
 def test_videos_on_a_small_disk(small_disk) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from chameleon_policy.writing import named, whole_file
 
-PROCESS_START = time.time()
+PROCESS_START = time.monotonic()
 
 
 def hardware() -> dict[str, Any]:
@@ -71,7 +71,7 @@ def write_result(path: Path, result: dict[str, Any], command: str, seeds: Sequen
         "hardware": hardware(),
         "software": software(),
         "git_revision": git_revision(),
-        "duration_s": round(time.time() - PROCESS_START, 1),
+        "duration_s": round(time.monotonic() - PROCESS_START, 1),
         "result": result,
     }
     with named(path):

@@ -80,7 +80,7 @@ class Results:
                 "software": software(),
                 "git_revision": git_revision(),
                 # of this process and the interrupted ones before it
-                "duration_s": round(self._spent_before + time.time() - PROCESS_START, 1),
+                "duration_s": round(self._spent_before + time.monotonic() - PROCESS_START, 1),
                 "rows": rows,
             }
             self.path.parent.mkdir(parents=True, exist_ok=True)
