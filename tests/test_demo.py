@@ -65,14 +65,20 @@ def test_the_page_shows_the_scores() -> None:
             Rate.of(30, 36), Rate.of(right, 30), Rate.of(right, 36), 1 / 3, {"<b>odd</b> reason": 6}
         )
 
-    metrics = [
-        {"step": step, "action": 1 / step, "decision_loss": 0.5 / step} for step in (10, 20, 400)
-    ]
+    def metrics(seconds: float) -> list[dict[str, float]]:
+        return [
+            {"step": step, "seconds": seconds, "action": 1 / step, "decision_loss": 0.5 / step}
+            for step in (10, 20, 1400)
+        ]
+
     contenders = [
-        Contender("with", summary(30), metrics, []),
-        Contender("without", summary(10), metrics, []),
+        Contender("with", summary(30), metrics(204.0), []),
+        Contender("without", summary(10), metrics(70.0), []),
     ]
     page = demo_page("clean-plate", "Wipe.", contenders, ["`a fact`"])
+    said = " ".join(page.partition("<h2>")[0].split())  # before the scores
+    assert "3.4 minutes (1,400 steps) for with and 1.2 minutes (1,400 steps) for without" in said
+    assert "z is the answer to remember: 0 is left" in page
     assert "100 [89, 100]" in page
     assert "33 [19, 51]" in page
     assert "&lt;b&gt;odd" in page

@@ -19,6 +19,7 @@ from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.videos import save_rollout
 from chameleon_policy.experiments.pipeline import SCORES, Workspace, recipe_for
 from chameleon_policy.policy.saving import SHIPPED
+from chameleon_policy.probes.theatre import answer_text
 from chameleon_policy.report.demo_page import Contender, ShippedResult, demo_page
 from chameleon_policy.report.pages import Clip
 from chameleon_policy.report.tables import evaluation_table
@@ -140,7 +141,7 @@ def _shipped_results(evaluations: dict[str, Evaluation], folder: Path) -> list[S
     results = []
     for task, evaluation in evaluations.items():
         first = evaluation.rollouts[0]
-        caption = f"Seed {first.played.seed}, z = {first.played.z}."
+        caption = _caption(first)
         clip = _clip(evaluation, first, folder / f"{task}.mp4", caption)
         right = sum(rollout.played.score.success for rollout in evaluation.rollouts)
         instruction = task_named(task).instruction
@@ -162,12 +163,18 @@ def _contender(
     others = [rollout for rollout in rest if rollout.played.z != first.played.z] or rest
     clips = []
     for rollout in (first, *others[:1]):
-        caption = f"Seed {rollout.played.seed}: plate {rollout.played.z} was used."
+        caption = _caption(rollout)
         path = folder / f"{rollout.played.seed}.mp4"
         clips.append(_clip(evaluation, rollout, path, caption))
     summary = evaluation.summary
     assert isinstance(summary, Summary)
     return Contender(name, summary, metrics, clips)
+
+
+def _caption(rollout: Rollout) -> str:
+    """Return seed and answer of an episode."""
+    played = rollout.played
+    return f"Seed {played.seed}; the answer was {answer_text(played.z)} (z = {played.z})."
 
 
 def _clip(evaluation: Evaluation, rollout: Rollout, path: Path, caption: str) -> Clip:

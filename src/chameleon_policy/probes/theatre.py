@@ -193,8 +193,9 @@ def token_layout(features: Features) -> TokenLayout:
     margin = (
         (1 - features.views[0].crop[0] / features.views[0].height) / 2 if features.views else 0.0
     )
+    instruction = "" if features.language is None else "instruction"
     return TokenLayout(
-        {view.name: view.grid for view in features.views}, (*slots, "body", "instruction"), margin
+        {view.name: view.grid for view in features.views}, (*slots, "body", instruction), margin
     )
 
 
