@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import toy_suite
+from benchmarks.reliability import KilledWorkers
 from camo_episodes import WAIT
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Range, Statistics, View
 from chameleon_policy.camo import TASKS
@@ -184,25 +185,8 @@ def test_an_evaluation_with_killed_processes_has_the_same_results(alone: Evaluat
     with KilledWorkers(CLEAN_PLATE, 2, 2, kill_at=(5, 60)) as pool:
         with pytest.warns(UserWarning, match="another one plays its episodes again"):
             rollouts = roll_out(clean_plate_policy(), pool, SEEDS, steps=3)
-        assert len(pool.killed) == 2
+        assert pool.killed == 2
     assert_same(rollouts, alone.rollouts)
-
-
-class KilledWorkers(EnvPool):
-    """Environments whose first worker is killed at certain control steps."""
-
-    def __init__(self, *options, kill_at: tuple[int, ...]) -> None:
-        super().__init__(*options)
-        self.kill_at, self.steps, self.killed = kill_at, 0, set()
-
-    def advance(self, order):
-        self.steps += 1
-        if self.steps in self.kill_at:
-            process = self._workers[0].process
-            process.kill()
-            process.join()
-            self.killed.add(process.pid)
-        return super().advance(order)
 
 
 def test_processes_that_die_again_and_again_are_reported(monkeypatch) -> None:

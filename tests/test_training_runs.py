@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import reliability
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.cli import main
 from chameleon_policy.data import load_episodes, open_datasets
@@ -114,6 +115,13 @@ def test_killed_and_resumed_is_the_same_run(
     assert "Going on" in run_to_the_end(data, out)
     assert losses(out) == losses(uninterrupted)
     assert weights(out) == weights(uninterrupted)
+
+
+@pytest.mark.slow
+def test_twenty_kills_change_nothing() -> None:
+    done = reliability.killed_training(kills=20, seed=0)
+    assert len(set(done["killed_at_steps"])) > 10
+    assert done["differing_lines"] == done["differing_tensors"] == 0
 
 
 @pytest.mark.parametrize(
