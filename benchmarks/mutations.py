@@ -59,32 +59,80 @@ MUTATIONS = (
     Mutation("policy/control_jepa.py", "later >= time", "later > time", JEPA),
     Mutation("policy/control_jepa.py", "1 - self.objective.tar", "self.objective.tar", JEPA),
     Mutation("policy/action_flow.py", "/ (steps - step)", "/ steps", POLICY),
-    Mutation("policy/normalizer.py", "* self.half_range + self.middle", "* self.half_range", POLICY),
-    Mutation("policy/targets.py", "(weight.sum() * size)", "errors.new_tensor(errors.numel())", POLICY),
+    Mutation(
+        "policy/normalizer.py", "* self.half_range + self.middle", "* self.half_range", POLICY
+    ),
+    Mutation(
+        "policy/targets.py", "(weight.sum() * size)", "errors.new_tensor(errors.numel())", POLICY
+    ),
     # scoring
-    Mutation("camo/scoring.py", "sr=Rate.of(right, len(scores))", "sr=Rate.of(right, len(scorable))", SCORING),
-    Mutation("camo/scoring.py", "correct = verdict.choice == z", "correct = bool(verdict.choice)", SCORING),
+    Mutation(
+        "camo/scoring.py",
+        "sr=Rate.of(right, len(scores))",
+        "sr=Rate.of(right, len(scorable))",
+        SCORING,
+    ),
+    Mutation(
+        "camo/scoring.py",
+        "correct = verdict.choice == z",
+        "correct = bool(verdict.choice)",
+        SCORING,
+    ),
     Mutation("rates.py", "spread / (4 * count)", "spread / (2 * count)", SCORING),
-    Mutation("rates.py", "range(min(lost, gained) + 1)", "range(min(lost, gained))", ("tests/test_comparison.py",)),
+    Mutation(
+        "rates.py",
+        "range(min(lost, gained) + 1)",
+        "range(min(lost, gained))",
+        ("tests/test_comparison.py",),
+    ),
     # training
-    Mutation("train/optimizers.py", "1 - min(self.decay, (1 + step) / (10 + step))", "1 - self.decay", TRAINING),
+    Mutation(
+        "train/optimizers.py",
+        "1 - min(self.decay, (1 + step) / (10 + step))",
+        "1 - self.decay",
+        TRAINING,
+    ),
     Mutation("train/loop.py", "        self.policy.update_target()\n", "", TRAINING),
     Mutation("train/loop.py", "loss.total * window.weight /", "loss.total /", TRAINING),
-    Mutation("train/loop.py", "nn.utils.clip_grad_norm_(self.policy.parameters(), config.gradient_clip)", "nn.utils.get_total_norm([each.grad for each in self.policy.parameters() if each.grad is not None])", TRAINING),
+    Mutation(
+        "train/loop.py",
+        "self.policy.parameters(), config.gradient_clip)",
+        "self.policy.parameters(), 1e9)",
+        TRAINING,
+    ),
     Mutation("train/sampling.py", "[seed, ORDER, pass_index]", "[seed, ORDER, 0]", TRAINING),
-    Mutation("train/normalization.py", "mean - deviation, mean + deviation", "mean - deviation, mean", TRAINING),
+    Mutation(
+        "train/normalization.py",
+        "mean - deviation, mean + deviation",
+        "mean - deviation, mean",
+        TRAINING,
+    ),
     Mutation("train/checkpoint.py", "        ema[name].copy_(value)\n", "        pass\n", RUNS),
     # evaluation
-    Mutation("evaluate/rollouts.py", "        if tick.decision:\n", "        if False:\n", ROLLOUTS),
+    Mutation(
+        "evaluate/rollouts.py", "        if tick.decision:\n", "        if False:\n", ROLLOUTS
+    ),
     Mutation("evaluate/rollouts.py", "manual_seed(episode.seed)", "manual_seed(0)", ROLLOUTS),
     Mutation("evaluate/rollouts.py", "        if started:\n", "        if False:\n", ROLLOUTS),
     Mutation("evaluate/executor.py", "math.exp(self._growth", "math.exp(-self._growth", EXECUTOR),
-    Mutation("evaluate/evaluation.py", "    if not training_seeds:\n", "    if training_seeds:\n", ROLLOUTS),
+    Mutation(
+        "evaluate/evaluation.py",
+        "    if not training_seeds:\n",
+        "    if training_seeds:\n",
+        ROLLOUTS,
+    ),
     Mutation("evaluate/pool.py", "for turn in range(max(", "for turn in range(1, max(", WORKERS),
-    Mutation("evaluate/pool.py", "self._silent >= SILENT_BEATS", "self._silent > 10 * SILENT_BEATS", WORKERS),
+    Mutation(
+        "evaluate/pool.py",
+        "self._silent >= SILENT_BEATS",
+        "self._silent > 10 * SILENT_BEATS",
+        WORKERS,
+    ),
     # pages
-    Mutation("report/pages.py", "autoescape=True", "autoescape=False", ("tests/test_hostile_text.py",)),
-)  # fmt: skip
+    Mutation(
+        "report/pages.py", "autoescape=True", "autoescape=False", ("tests/test_hostile_text.py",)
+    ),
+)
 
 
 def main(only: tuple[str, ...] = (), out: Path = Path("runs/mutations.json")) -> None:
