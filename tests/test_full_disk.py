@@ -102,7 +102,7 @@ def assert_same_run(run: Path, expected: Path) -> None:
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "scores.json"
     path.write_text("old")
-    with pytest.raises(OSError, match=f"cannot write {path}: {FULL}"), whole_file(path) as file:
+    with pytest.raises(OSError, match=f"{path}: {FULL}; the earlier"), whole_file(path) as file:
         file.write_text("ne")
         no_space()
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]

@@ -21,7 +21,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     unfinished = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
     try:
-        with named(path):
+        with named(path, "; the earlier file of that name is kept" if path.exists() else ""):
             yield unfinished
             unfinished.replace(path)
     finally:
@@ -30,12 +30,12 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Say in an OSError which file could not be written."""
+def named(path: Path, kept: str = "") -> Iterator[None]:
+    """Say in an OSError which file could not be written, and what is kept."""
     try:
         yield
     except OSError as error:
-        raise OSError(f"cannot write {path}: {error.strerror or error}") from error
+        raise OSError(f"cannot write {path}: {error.strerror or error}{kept}") from error
 
 
 def check_folder(folder: Path, option: str) -> None:
