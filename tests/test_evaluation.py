@@ -31,12 +31,13 @@ from chameleon_policy.evaluate.evaluation import (
 )
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.evaluate.oracle import LastAction, OraclePolicy
-from chameleon_policy.evaluate.pool import EnvPool
+from chameleon_policy.evaluate.pool import EnvPool, Order, Tick
 from chameleon_policy.evaluate.rollouts import Rollout, roll_out
 from chameleon_policy.evaluate.videos import save_failures
 from chameleon_policy.evaluate.watch import watch_training_seeds
 from chameleon_policy.rates import percent
 from chameleon_policy.recorder import record
+from chameleon_policy.suite import EpisodeResult
 from examples import nano
 
 CLEAN_PLATE = CamoSettings(task="clean-plate", observation="state")
@@ -181,12 +182,35 @@ def test_an_episode_begins_with_fresh_memory_and_its_own_noise() -> None:
 
 
 def test_an_evaluation_with_killed_processes_has_the_same_results(alone: Evaluation) -> None:
-    """Kill a worker twice, at an early control step and in the last of its episodes."""
-    with KilledWorkers(CLEAN_PLATE, 2, 2, kill_at=(5, 60)) as pool:
+    """Kill a worker early, and its successor in a later episode."""
+    with KilledWorkers(CLEAN_PLATE, 2, 2, kill_at=(5, 7, 60)) as pool:
         with pytest.warns(UserWarning, match="another one plays its episodes again"):
             rollouts = roll_out(clean_plate_policy(), pool, SEEDS, steps=3)
-        assert pool.killed == 2
+        assert pool.killed == 3
     assert_same(rollouts, alone.rollouts)
+
+
+def test_an_episode_may_end_in_the_step_in_which_its_worker_died() -> None:
+    """The other episode of the worker, which began earlier, goes on."""
+
+    class Pipe:
+        def send(self, order: Order) -> None:
+            self.order = order
+
+        def recv(self) -> dict[int, Tick]:
+            over = {1: EpisodeResult(7, None, None, {}, 1)}
+            return {
+                slot: Tick({}, False, over.get(slot) if isinstance(entry, np.ndarray) else None)
+                for slot, entry in self.order.items()
+            }
+
+    with EnvPool(toy_suite.LitSettings(), 2, 1) as pool:
+        worker = pool._workers[0]
+        real, worker._pipe = worker._pipe, Pipe()
+        worker._episodes = {0: [(6, None), WAIT, WAIT, WAIT], 1: [(7, None), WAIT]}
+        ticks = worker._play_again()
+        worker._pipe = real
+    assert ticks[1].played is not None and ticks[0].played is None
 
 
 def test_processes_that_die_again_and_again_are_reported(monkeypatch) -> None:

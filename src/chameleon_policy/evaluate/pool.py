@@ -178,12 +178,14 @@ class _Worker:
     def _play_again(self) -> _Answer:
         ticks: dict[int, Tick] = {}
         for turn in range(max(map(len, self._episodes.values()))):
-            assert all(tick.played is None for tick in ticks.values()), "it ended earlier this time"
             orders = {slot: each[turn] for slot, each in self._episodes.items() if turn < len(each)}
             self._pipe.send(orders)
             answer: _Answer = self._pipe.recv()
             if isinstance(answer, Exception):
                 return answer
+            for slot, tick in answer.items():
+                over = turn + 1 == len(self._episodes[slot])
+                assert over or tick.played is None, "the episode ended earlier this time"
             ticks |= answer
         return ticks
 
