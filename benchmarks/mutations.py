@@ -53,7 +53,9 @@ RUNS = ("tests/test_training_runs.py", "-k", "killed_and_resumed")
 MUTATIONS = (
     # policy
     Mutation("policy/ssm.py", "padded[:, steps:]", "padded[:, :-steps]", ("tests/test_ssm.py",)),
-    Mutation("policy/ssm.py", "torch.maximum(rates, least)", "rates + least", EQUATIONS),
+    Mutation(
+        "policy/ssm.py", "torch.maximum(rates, least)", "rates + least", ("tests/test_ssm.py",)
+    ),
     Mutation("policy/memory.py", "bound[..., -2:, :]", "bound[..., :2, :]", EQUATIONS),
     Mutation("policy/memory.py", "return bound + self.upd", "return traces + self.upd", EQUATIONS),
     Mutation("policy/control_jepa.py", "later >= time", "later > time", JEPA),
