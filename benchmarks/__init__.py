@@ -8,6 +8,8 @@ Run each as `python -m benchmarks.NAME`. Result files name these commands, so no
 - Studies: `initialisation`, `half_lives`, `delayed_question`, `which_memory`, `delay_study`,
   `curves` (methods against a dial), `annotated_decisions`, `brief_working_state`, `told_answer`,
   `euler_steps`.
+- Reliability: `reliability` kills, sends malformed messages and waits; `mutations` puts bugs into
+  a copy of the code and lists those that no test finds.
 - Results: `camo_scores` publishes scores, `parameters` counts parameters, `lerobot_scores` compares
   two evaluations, `same_numbers` two revisions, `tables` writes the tables of the documents.
 - Peers: `transformers_peer`, `mamba_peer`, `lerobot_peer`, `lerobot_server_peer` run other people's

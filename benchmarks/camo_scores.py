@@ -18,12 +18,13 @@ from typing import Any
 import tyro
 
 from benchmarks.tables.scores import camo_chameleon, tracks
-from chameleon_policy.camo import TASKS, task_named
+from chameleon_policy.camo import task_named
 from chameleon_policy.experiments.pipeline import HELD_OUT
 from chameleon_policy.experiments.reproduce import SCORES, published_file
 from chameleon_policy.policy.places import CONFIG, NORMALIZER, SHIPPED, WEIGHTS
 from chameleon_policy.rates import Rate
 from chameleon_policy.report.charts import Point, interval_chart, svg
+from chameleon_policy.suite import PAPER_TASKS
 from chameleon_policy.train.held_out import probe_metric
 
 PUBLISHED = published_file("camo")
@@ -64,9 +65,9 @@ def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(set(demonstrations)) < len(documents):
         raise ValueError(f"one folder for each number of demonstrations, got {demonstrations}")
     for each in documents:
-        if list(each["result"]["tasks"]) != list(TASKS):
+        if list(each["result"]["tasks"]) != list(PAPER_TASKS):
             raise ValueError(
-                f"expected scores of {', '.join(TASKS)}, got {', '.join(each['result']['tasks'])}"
+                f"expected scores of {', '.join(PAPER_TASKS)}, got {', '.join(each['result']['tasks'])}"
             )
     first, *others = documents
     beside = {

@@ -25,9 +25,9 @@ from typing import Any
 import tyro
 
 from benchmarks import with_arguments
-from chameleon_policy.camo import TASKS
 from chameleon_policy.provenance import write_result
 from chameleon_policy.seeds import EVALUATION_SEEDS
+from chameleon_policy.suite import PAPER_TASKS
 
 COMMAND = "python -m benchmarks.robot_loop"
 POLICY, STEPS = "camo-small", 8
@@ -88,7 +88,7 @@ def scores(result: dict[str, Any]) -> dict[str, Any]:
 def main(
     episodes: int = 36,
     rates: tuple[float, ...] = (7.5, 30.0),
-    tasks: tuple[str, ...] = tuple(TASKS),
+    tasks: tuple[str, ...] = PAPER_TASKS,
     folder: Path = Path("runs/robot-loop"),
     port: int = 8799,
     out: Path = Path("runs/robot-loop.json"),

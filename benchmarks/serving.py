@@ -86,6 +86,15 @@ def in_process(policy: VisuomotorPolicy, seconds: float) -> dict[str, float]:
 @contextmanager
 def server(policy: VisuomotorPolicy, device: str, threads: int) -> Iterator[str]:
     """Run a server process for a policy; yield its URL."""
+    with server_process(policy, device, threads) as (url, _):
+        yield url
+
+
+@contextmanager
+def server_process(
+    policy: VisuomotorPolicy, device: str, threads: int
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run a server process for a policy; yield its URL and the process."""
     with tempfile.TemporaryDirectory() as folder:
         policy.save_pretrained(Path(folder) / "policy")
         command = [sys.executable, "-c", SERVER, f"{folder}/policy", device]
@@ -96,7 +105,7 @@ def server(policy: VisuomotorPolicy, device: str, threads: int) -> Iterator[str]
             said = process.stdout.readline()
             if " at ws://" not in said:
                 raise RuntimeError(f"the server did not start: {said or process.wait()}")
-            yield said.partition(" at ")[2].partition(",")[0]
+            yield said.partition(" at ")[2].partition(",")[0], process
         finally:
             process.terminate()
             process.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import av
@@ -20,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from chameleon_policy import recorder
 from chameleon_policy.camo import CamoEnv
 from chameleon_policy.camo.recording import Recording, demonstrate
 from chameleon_policy.data import RecordedDataset
@@ -214,21 +217,29 @@ def test_ctrl_c_stops_soon_and_leaves_a_recording_to_continue(tmp_path: Path) ->
     assert 2 <= done < 40
 
 
-def test_a_dead_worker_is_reported_in_one_line(tmp_path: Path) -> None:
-    out = tmp_path / "died"
-    process = subprocess.Popen(
-        [*COMMAND, *LONG.split(), str(out)],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    wait_for_episodes(out, 1, process)
-    workers = [pid for pid, command in group(process.pid).items() if "spawn_main" in command]
-    os.kill(workers[0], signal.SIGKILL)
-    _, said = process.communicate(timeout=60)
-    assert (
-        process.returncode == 2 and "a recording process died" in said and "Traceback" not in said
-    )
+def kill_a_worker() -> Callable[[int], None]:
+    """Return a progress that kills a recording process when the first episode is done."""
+    killed: list[int] = []
+
+    def progress(done: int) -> None:
+        if done and not killed:
+            worker = multiprocessing.active_children()[0]
+            worker.kill()
+            killed.append(done)
+
+    return progress
+
+
+def test_a_dead_worker_is_replaced(recorded: Path, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="a recording process died.*others take its place"):
+        record(STATE, tmp_path / "died", workers=2, progress=kill_a_worker())
+    assert_same_datasets(recorded, tmp_path / "died")
+
+
+def test_workers_that_die_again_and_again_are_reported(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(recorder, "RESTARTS", 0)
+    with pytest.raises(ValueError, match=r"a recording process died.*the same command goes on"):
+        record(STATE, tmp_path / "died", workers=2, progress=kill_a_worker())
 
 
 def test_nothing_is_overwritten(recorded: Path, tmp_path: Path) -> None:

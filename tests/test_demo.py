@@ -12,7 +12,6 @@ import torch
 
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.camo import Summary
-from chameleon_policy.camo.tasks.clean_plate import CleanPlate
 from chameleon_policy.cli import main
 from chameleon_policy.experiments import demo
 from chameleon_policy.rates import Rate
@@ -34,7 +33,7 @@ OPTIONS += ["--shipped-episodes", "1"]
 @pytest.mark.slow
 def test_from_nothing_to_a_page_and_again(tmp_path: Path, capsys, monkeypatch) -> None:
     out = tmp_path / "demo"
-    monkeypatch.setattr(demo, "TASKS", {"clean-plate": CleanPlate})  # the shortest
+    monkeypatch.setattr(demo, "PAPER_TASKS", ("clean-plate",))  # the shortest
     monkeypatch.setattr("sys.argv", ["chameleon", "demo", "--out", str(out), *OPTIONS])
     main()
     assert f"file://{out}/index.html" in capsys.readouterr().out
@@ -51,7 +50,7 @@ def test_from_nothing_to_a_page_and_again(tmp_path: Path, capsys, monkeypatch) -
     )
     # Tensors, not files: the order of a safetensors file's metadata is random.
     weights = load_policy(out / "chameleon/policy").state_dict()
-    monkeypatch.setattr(demo, "TASKS", {})
+    monkeypatch.setattr(demo, "PAPER_TASKS", ())
     main()  # what is there is kept
     assert "is trained already" in capsys.readouterr().out
     again = load_policy(out / "chameleon/policy").state_dict()
@@ -65,14 +64,20 @@ def test_the_page_shows_the_scores() -> None:
             Rate.of(30, 36), Rate.of(right, 30), Rate.of(right, 36), 1 / 3, {"<b>odd</b> reason": 6}
         )
 
-    metrics = [
-        {"step": step, "action": 1 / step, "decision_loss": 0.5 / step} for step in (10, 20, 400)
-    ]
+    def metrics(seconds: float) -> list[dict[str, float]]:
+        return [
+            {"step": step, "seconds": seconds, "action": 1 / step, "decision_loss": 0.5 / step}
+            for step in (10, 20, 1400)
+        ]
+
     contenders = [
-        Contender("with", summary(30), metrics, []),
-        Contender("without", summary(10), metrics, []),
+        Contender("with", summary(30), metrics(204.0), []),
+        Contender("without", summary(10), metrics(70.0), []),
     ]
     page = demo_page("clean-plate", "Wipe.", contenders, ["`a fact`"])
+    said = " ".join(page.partition("<h2>")[0].split())  # before the scores
+    assert "3.4 minutes (1,400 steps) for with and 1.2 minutes (1,400 steps) for without" in said
+    assert "z is the answer to remember: 0 is left" in page
     assert "100 [89, 100]" in page
     assert "33 [19, 51]" in page
     assert "&lt;b&gt;odd" in page

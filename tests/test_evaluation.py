@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,22 +13,31 @@ import numpy as np
 import pytest
 import torch
 
+import toy_suite
+from benchmarks.reliability import KilledWorkers
 from camo_episodes import WAIT
 from chameleon_policy import ChameleonPolicy, Features, ObjectSlots, Range, Statistics, View
 from chameleon_policy.camo import TASKS
 from chameleon_policy.camo.recording import Recording
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.cli import main
+from chameleon_policy.evaluate import pool as pool_module
 from chameleon_policy.evaluate import watch
-from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
+from chameleon_policy.evaluate.evaluation import (
+    FIRST_SEED,
+    Evaluation,
+    evaluate,
+    evaluation_seeds,
+)
 from chameleon_policy.evaluate.loading import load_for_evaluation
 from chameleon_policy.evaluate.oracle import LastAction, OraclePolicy
-from chameleon_policy.evaluate.pool import EnvPool
-from chameleon_policy.evaluate.rollouts import roll_out
+from chameleon_policy.evaluate.pool import EnvPool, Order, Tick
+from chameleon_policy.evaluate.rollouts import Rollout, roll_out
 from chameleon_policy.evaluate.videos import save_failures
 from chameleon_policy.evaluate.watch import watch_training_seeds
 from chameleon_policy.rates import percent
 from chameleon_policy.recorder import record
+from chameleon_policy.suite import EpisodeResult
 from examples import nano
 
 CLEAN_PLATE = CamoSettings(task="clean-plate", observation="state")
@@ -75,20 +86,30 @@ def test_an_expert_without_memory_is_at_chance() -> None:
     assert summary.dsr.high < 0.7
 
 
-def test_the_number_of_processes_does_not_change_results() -> None:
-    policy, seeds = clean_plate_policy(), evaluation_seeds(FIRST_SEED, 3)
-    runs = [
-        evaluate(policy, CLEAN_PLATE, seeds, steps=3, parallel=2, workers=workers)
-        for workers in (0, 2)
-    ]
-    for one, other in zip(runs[0].rollouts, runs[1].rollouts, strict=True):
+SEEDS = evaluation_seeds(FIRST_SEED, 3)
+
+
+@pytest.fixture(scope="module")
+def alone() -> Evaluation:
+    """Return an evaluation in one process."""
+    return evaluate(clean_plate_policy(), CLEAN_PLATE, SEEDS, steps=3, parallel=2, workers=0)
+
+
+def assert_same(rollouts: list[Rollout], expected: list[Rollout]) -> None:
+    for one, other in zip(rollouts, expected, strict=True):
         assert one.played == other.played
         assert np.array_equal(one.actions, other.actions)
-    assert runs[0].as_dict() == runs[1].as_dict()
+
+
+def test_the_number_of_processes_does_not_change_results(alone: Evaluation) -> None:
+    policy = clean_plate_policy()
+    in_two = evaluate(policy, CLEAN_PLATE, SEEDS, steps=3, parallel=2, workers=2)
+    assert_same(in_two.rollouts, alone.rollouts)
+    assert in_two.as_dict() == alone.as_dict()
     others = evaluate(
         policy, CLEAN_PLATE, evaluation_seeds(FIRST_SEED + 5, 1), steps=3, parallel=1, workers=0
     )
-    assert not np.array_equal(others.rollouts[0].actions[:5], runs[0].rollouts[0].actions[:5])
+    assert not np.array_equal(others.rollouts[0].actions[:5], alone.rollouts[0].actions[:5])
 
 
 class CountingPolicy(OraclePolicy):
@@ -160,13 +181,86 @@ def test_an_episode_begins_with_fresh_memory_and_its_own_noise() -> None:
     assert sum(steps == 1 for steps, _ in alone) == 3
 
 
-def test_a_dead_process_is_reported() -> None:
-    with EnvPool(CLEAN_PLATE, 2, 1) as pool:
+def test_an_evaluation_with_killed_processes_has_the_same_results(alone: Evaluation) -> None:
+    """Kill a worker early, and its successor in a later episode."""
+    with KilledWorkers(CLEAN_PLATE, 2, 2, kill_at=(5, 7, 60)) as pool:
+        with pytest.warns(UserWarning, match="another one plays its episodes again"):
+            rollouts = roll_out(clean_plate_policy(), pool, SEEDS, steps=3)
+        assert pool.killed == 3
+    assert_same(rollouts, alone.rollouts)
+
+
+def test_an_episode_may_end_in_the_step_in_which_its_worker_died() -> None:
+    """The other episode of the worker, which began earlier, goes on."""
+
+    class Pipe:
+        def send(self, order: Order) -> None:
+            self.order = order
+
+        def recv(self) -> dict[int, Tick]:
+            over = {1: EpisodeResult(7, None, None, {}, 1)}
+            return {
+                slot: Tick({}, False, over.get(slot) if isinstance(entry, np.ndarray) else None)
+                for slot, entry in self.order.items()
+            }
+
+    with EnvPool(toy_suite.LitSettings(), 2, 1) as pool:
+        worker = pool._workers[0]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(worker, "_pipe", Pipe())
+            worker._episodes = {0: [(6, None), WAIT, WAIT, WAIT], 1: [(7, None), WAIT]}
+            ticks = worker._play_again()
+    assert ticks[1].played is not None and ticks[0].played is None
+
+
+def test_processes_that_die_again_and_again_are_reported(monkeypatch) -> None:
+    monkeypatch.setattr(pool_module, "RESTARTS", 0)
+    with KilledWorkers(CLEAN_PLATE, 2, 1, kill_at=(2,)) as pool:
         pool.advance({0: (FIRST_SEED, None)})
-        pool._processes[0].kill()
-        pool._processes[0].join()
-        with pytest.raises(OSError, match="an evaluation process died"):
+        with pytest.raises(OSError, match=r"an evaluation process died, and so.*fewer --workers"):
             pool.advance({0: WAIT})
+
+
+def test_a_frozen_process_is_replaced() -> None:
+    """A worker that is stopped in mid-episode is killed; the next one shows the same picture."""
+    settings = toy_suite.LitSettings()
+    with EnvPool(settings, 1, 1) as pool, EnvPool(settings, 1, 0) as undisturbed:
+        for each in (pool, undisturbed):
+            each.advance({0: (6, None)})
+        frozen = pool._workers[0].process
+        os.kill(frozen.pid, signal.SIGSTOP)
+        for _ in range(1 + pool_module.SILENT_BEATS):  # the first one sees its last beats
+            pool._workers[0].end_if_frozen()
+        frozen.join(timeout=60)
+        assert frozen.exitcode == -signal.SIGKILL
+        action = {0: np.array([0.5], np.float32)}
+        with pytest.warns(UserWarning, match="died or froze"):
+            tick = pool.advance(action)[0]
+        expected = undisturbed.advance(action)[0].observation
+        assert all(np.array_equal(tick.observation[key], expected[key]) for key in expected)
+
+
+def test_a_pause_of_the_whole_evaluation_is_no_frozen_process() -> None:
+    """However long a stop of everything lasts, it is one beat that did not come."""
+    with EnvPool(toy_suite.LitSettings(), 1, 1) as pool:
+        pool.advance({0: (6, None)})
+        worker = pool._workers[0]
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        for _ in range(pool_module.SILENT_BEATS // 2):
+            worker.end_if_frozen()
+        os.kill(worker.process.pid, signal.SIGCONT)
+        assert not pool.advance({0: np.array([1.0])})[0].played
+        assert worker.process.is_alive()
+
+
+def test_a_frozen_process_does_not_keep_the_pool_open(monkeypatch) -> None:
+    monkeypatch.setattr(pool_module, "CLOSING_SECONDS", 0.1)
+    pool = EnvPool(toy_suite.LitSettings(), 1, 1)
+    pool.advance({0: (6, None)})
+    process = pool._workers[0].process
+    os.kill(process.pid, signal.SIGSTOP)
+    pool.close()
+    assert process.exitcode == -signal.SIGKILL
 
 
 def test_scores_by_answer_and_difficulty() -> None:

@@ -20,6 +20,7 @@ ROOMS = (
     "locking",
     "threads",
     "json_files",
+    "writing",
     "console",
     "device",
     "provenance",
@@ -86,6 +87,20 @@ def test_all_kinds_of_imports_are_read() -> None:
     found = set(imported(path, code))
     inside = "chameleon_policy.camo"
     assert found == {"a.b", "c.d", f"{inside}.tasks.e.g", f"{inside}.h.i", f"{inside}.tasks.j"}
+
+
+def test_times_are_measured_with_a_clock_that_never_jumps() -> None:
+    """Waits, limits and durations use `monotonic` or `perf_counter`: nobody can set those."""
+    clocks = {("time", "time"), ("datetime", "now"), ("datetime", "utcnow")}
+    for path in [*PACKAGE.rglob("*.py"), *(PACKAGE.parents[1] / "packages").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                assert (node.value.id, node.attr) not in clocks, f"{path}:{node.lineno}"
+            assert not (
+                isinstance(node, ast.ImportFrom)
+                and node.module == "time"
+                and "time" in {name.name for name in node.names}
+            ), path
 
 
 def files_of(room: str) -> list[Path]:

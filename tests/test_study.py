@@ -344,7 +344,7 @@ def test_a_report(
     assert episode["layout"]["others"] == [
         *(f"object {number}" for number in range(1, 6)),
         "body",
-        "instruction",
+        "",
     ]
     env = CamoSettings(task="clean-plate", observation="state").make_env()
     env.reset(seed=episode["seed"])

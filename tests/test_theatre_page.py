@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chameleon_policy.probes.theatre import token_layout
+from examples import IMAGE_FEATURES, STATE_FEATURES
 from theatre_browser import (
     EPISODES,
     GUTTER,
@@ -23,7 +25,7 @@ from theatre_browser import (
     state,
     write,
 )
-from theatre_episodes import make_episode, number_of
+from theatre_episodes import LAYOUT, make_episode, number_of
 
 
 def test_the_scrubber_moves_pictures_and_bars(report: Path, show: Open) -> None:
@@ -131,6 +133,9 @@ def test_a_focused_control_keeps_its_own_keys(report: Path, show: Open) -> None:
     page.locator("#forward").focus()
     page.keyboard.press(" ")
     assert state(page, "step", "playing") == [11, False]
+    page.get_by_role("radio", name="as it was").first.check()
+    page.get_by_role("button", name="Pause what follows").click()
+    page.locator("#edit-scrubber").fill("0")
     page.locator("#edit-scrubber").focus()
     page.keyboard.press("ArrowRight")
     assert state(page, "step", "shownAfter") == [11, 21]
@@ -218,12 +223,26 @@ def test_policies_without_patches_or_without_recall(report: Path, show: Open) ->
     assert not page.locator("#layer").is_visible()
 
 
+def test_a_token_without_a_name_is_not_shown(tmp_path: Path, show: Open) -> None:
+    """Policies without language have a token in the place of the instruction."""
+    layouts = [token_layout(features) for features in (STATE_FEATURES, IMAGE_FEATURES)]
+    assert [layout.others[-1] for layout in layouts] == ["", "instruction"]
+    layout = replace(LAYOUT, others=("body", ""))
+    page = show(write(tmp_path, [make_episode(20, decisions=(10,), layout=layout)]))
+    shown = page.locator("#recall-bars .reading:visible .name").all_text_contents()
+    assert shown == ["third camera", "wrist camera", "body"]
+
+
 def test_counterfactuals_change_plot_text_and_film(report: Path, show: Open) -> None:
     page = show(report, reduced_motion="reduce")
     edits = EPISODES[0].counterfactuals
+    checked = "[...document.querySelectorAll('[name=edit]')].findIndex((each) => each.checked)"
+    assert page.evaluate(checked) == 1  # the first that is not "as it was"
     groups = page.locator("#edit-choices legend").all_text_contents()
     assert groups == ["Decision 1, step 20 (2.7 s)", "Decision 2, step 40 (5.3 s)"]
-    assert page.locator(".plan.after").count() == 0  # as it was
+    assert page.locator(".plan.after").count() == 1
+    page.get_by_role("radio", name="as it was").first.check()
+    assert page.locator(".plan.after").count() == 0
     verdicts = {
         1: "took left. ✓ It follows this memory.",
         2: "took nothing. ✗ It does not follow this memory.",
@@ -260,11 +279,9 @@ def test_counterfactuals_change_plot_text_and_film(report: Path, show: Open) -> 
 def test_a_chosen_counterfactual_plays_in_a_loop(report: Path, show: Open) -> None:
     page = show(report)
     first = page.evaluate("theatre.shownAfter")
-    page.get_by_role("radio", name="swap the relevant traces").first.check()
-    page.wait_for_function(f"theatre.shownAfter > {first + 40}")
-    seen = page.evaluate("theatre.shownAfter")
-    page.wait_for_function(f"theatre.shownAfter > {seen}")
-    page.wait_for_function(f"theatre.shownAfter <= {seen}")  # from the beginning
+    page.get_by_role("radio", name="erase the evidence").first.check()
+    page.wait_for_function(f"theatre.shownAfter !== {first}")
+    page.wait_for_function(f"theatre.shownAfter === {first}")  # from the beginning
     page.get_by_role("button", name="Pause what follows").click()
     assert state(page, "step", "playing") == [0, False]  # the stage stands still meanwhile
 

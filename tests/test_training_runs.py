@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import reliability
 from chameleon_policy.baselines import load_policy
 from chameleon_policy.cli import main
 from chameleon_policy.data import load_episodes, open_datasets
@@ -117,6 +118,13 @@ def test_killed_and_resumed_is_the_same_run(
     assert weights(out) == weights(uninterrupted)
 
 
+@pytest.mark.slow
+def test_twenty_kills_change_nothing() -> None:
+    done = reliability.killed_training(kills=20, seed=0)
+    assert len(set(done["killed_at_steps"])) > 10
+    assert done["differing_lines"] == done["differing_tensors"] == 0
+
+
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT]
 )
@@ -148,11 +156,11 @@ def test_a_truncated_checkpoint_is_passed_over(
     process.communicate()
     newest = sorted((out / "checkpoints").glob("step-*.safetensors"))[-1]
     newest.write_bytes(newest.read_bytes()[:-1000])
-    (out / "checkpoints/step-00000099.unfinished").write_bytes(b"half")
+    (out / "checkpoints/.unfinished-step-00000099.safetensors").write_bytes(b"half")
     with pytest.warns(UserWarning, match=f"{newest} cannot be read"):
         run_to_the_end(data, out)
     assert losses(out) == losses(uninterrupted)
-    assert not list((out / "checkpoints").glob("*.unfinished"))
+    assert not list((out / "checkpoints").glob(".unfinished-*"))
 
 
 @pytest.mark.slow
@@ -274,7 +282,7 @@ def test_a_kill_before_the_policy_was_written(
 
 def test_a_kill_at_the_very_beginning(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    for name in ("lock", "run.unfinished"):
+    for name in ("lock", ".unfinished-run.json"):
         (tmp_path / "run" / name).write_text("")
     run_to_the_end(data, tmp_path / "run")
     assert losses(tmp_path / "run") == losses(uninterrupted)

@@ -13,7 +13,6 @@ from chameleon_policy.report.paper import NAMES, PAPER_TASKS, TABLE_1
 
 RATES = ("msr", "dsr", "sr")
 SCORES = "MSR % [95 %] | DSR % [95 %] | SR % [95 %]"
-TASKS = ("clean-plate", "shell-game", "seasonings")
 REMEMBER = tuple(
     NAMES[method]
     for method in (
@@ -206,7 +205,7 @@ def robot_loop(result: Result) -> str:
     """Compare the robot loop with an evaluation in one process."""
     rows: Rows = []
     for rate, tasks in result["rates"].items():
-        for task in TASKS:
+        for task in PAPER_TASKS:
             scores, loop = tasks[task], tasks[task]["loop"]
             delay = loop["end_to_end_ms"]
             cells = [

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from chameleon_policy.json_files import read_json_object
+from chameleon_policy.writing import named, whole_file
 
-PROCESS_START = time.time()
+PROCESS_START = time.monotonic()
 
 
 def hardware() -> dict[str, Any]:
@@ -53,7 +54,7 @@ def git_revision() -> str:
         return os.environ["GIT_REVISION"]
     try:
         revision = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607  # as installed
             cwd=Path(__file__).parent,
             capture_output=True,
             text=True,
@@ -82,13 +83,13 @@ def _write(path: Path, content: dict[str, Any], command: str, seeds: Sequence[in
         "hardware": hardware(),
         "software": software(),
         "git_revision": git_revision(),
-        "duration_s": round(time.time() - PROCESS_START, 1),
+        "duration_s": round(time.monotonic() - PROCESS_START, 1),
         **content,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(json.dumps(document, indent=2) + "\n")
-    unfinished.replace(path)
+    with named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import shutil
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -30,6 +31,8 @@ from chameleon_policy.data.schema import INFO_PATH
 from chameleon_policy.locking import only_process
 from chameleon_policy.seeds import recording_seed
 from chameleon_policy.suite import SUITES, Demonstration, RecordingSettings
+from chameleon_policy.writing import UNFINISHED as WRITING
+from chameleon_policy.writing import whole_file
 
 SETTINGS, TABLE, UNFINISHED = "recording.json", "episodes.parquet", "unfinished"
 """Names in the suite's folder of a dataset."""
@@ -37,6 +40,8 @@ ATTEMPTS = 20
 """If an expert fails this often at an episode, each time from another seed, the settings are at
 fault.
 """
+RESTARTS = 3
+"""Times that a dead process is replaced before the recording is given up."""
 
 
 def find_recording(dataset: Path) -> Path | None:
@@ -71,12 +76,7 @@ def record(
         parts / "lock",
         f"another process is recording into {out}; wait for it, or choose another --out",
     ):
-        missing = sorted(set(range(recording.episodes)) - part_indices(parts))
-        done = recording.episodes - len(missing)
-        progress(done)
-        for _ in _in_processes(recording, parts, missing, min(workers, max(1, len(missing)))):
-            done += 1
-            progress(done)
+        _record_missing(recording, parts, workers, progress)
         _write_table(recording, out, parts)
         assemble(parts, out, recording.schema(), range(recording.episodes))
     shutil.rmtree(parts)
@@ -111,7 +111,7 @@ def _prepare(recording: RecordingSettings, out: Path) -> Path:
         )
     if settings.exists():
         _check_same(recording, settings, out)
-    elif out.exists() and (not out.is_dir() or any(path.is_file() for path in out.rglob("*"))):
+    elif out.exists() and (not out.is_dir() or any(map(_is_foreign, out.rglob("*")))):
         raise FileExistsError(
             f"{out} exists and is not an unfinished recording; "
             "choose another --out, or empty it yourself"
@@ -119,14 +119,17 @@ def _prepare(recording: RecordingSettings, out: Path) -> Path:
     try:
         parts.mkdir(parents=True, exist_ok=True)
         if not settings.exists():
-            unfinished = settings.with_suffix(".unfinished")
-            unfinished.write_text(json.dumps(recording.as_dict(), indent=2) + "\n")
-            unfinished.replace(settings)
+            with whole_file(settings) as unfinished:
+                unfinished.write_text(json.dumps(recording.as_dict(), indent=2) + "\n")
     except OSError as error:
         raise ValueError(
             f"cannot write to {out}: {error.strerror or error}. Choose another --out"
         ) from error
     return parts
+
+
+def _is_foreign(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(WRITING)
 
 
 def _check_same(recording: RecordingSettings, settings: Path, out: Path) -> None:
@@ -148,6 +151,29 @@ def _check_same(recording: RecordingSettings, settings: Path, out: Path) -> None
             f"{out} holds an unfinished recording with other settings ({'; '.join(changed)}). "
             "Give the same settings to go on with it, or choose another --out"
         )
+
+
+def _record_missing(
+    recording: RecordingSettings, parts: Path, workers: int, progress: Callable[[int], object]
+) -> None:
+    """Record the episodes that are not on disk yet; begin again if a process dies."""
+    for restarts_left in reversed(range(RESTARTS + 1)):
+        missing = sorted(set(range(recording.episodes)) - part_indices(parts))
+        done = recording.episodes - len(missing)
+        progress(done)
+        try:
+            for _ in _in_processes(recording, parts, missing, min(workers, max(1, len(missing)))):
+                done += 1
+                progress(done)
+            return
+        except BrokenProcessPool as error:
+            died = "a recording process died (killed, or out of memory?)"
+            if not restarts_left:
+                raise ValueError(
+                    f"{died}, {RESTARTS + 1} times; the same command goes on where it stopped, if "
+                    "need be with fewer --workers"
+                ) from error
+            warnings.warn(f"{died}; others take its place", stacklevel=2)
 
 
 def _in_processes(
@@ -176,11 +202,6 @@ def _in_processes(
             finished, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in finished:
                 yield future.result()
-    except BrokenProcessPool as error:
-        raise ValueError(
-            "a recording process died (killed, or out of memory?); "
-            "the same command goes on where it stopped"
-        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -225,7 +246,8 @@ class Recorder:
             )
         # The annotation first: where a part exists, its annotation does too.
         facts = {"episode_index": episode, "attempts": attempt + 1, **demonstration.annotation}
-        _annotation(self._parts, episode).write_text(json.dumps(facts))
+        with whole_file(_annotation(self._parts, episode)) as unfinished:
+            unfinished.write_text(json.dumps(facts))
         frames, vectors = _arrays(demonstration)
         write_part(
             self._parts,
@@ -268,6 +290,5 @@ def _write_table(recording: RecordingSettings, out: Path, parts: Path) -> None:
         json.loads(_annotation(parts, episode).read_text()) for episode in range(recording.episodes)
     ]
     table = out / recording.suite / TABLE
-    unfinished = table.with_name(f"{TABLE}.unfinished")
-    pq.write_table(pa.Table.from_pylist(rows), unfinished)
-    unfinished.replace(table)
+    with whole_file(table) as unfinished:
+        pq.write_table(pa.Table.from_pylist(rows), unfinished)

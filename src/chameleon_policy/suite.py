@@ -25,6 +25,8 @@ from chameleon_policy.rates import Rate
 SUITES = {"camo": "chameleon_policy.camo.benchmark:CAMO"}
 """Every suite: its name, and module:object, which is imported when it is needed."""
 DEFAULT_SUITE = "camo"
+PAPER_TASKS = ("clean-plate", "shell-game", "seasonings")
+"""Tasks of Camo that the paper has too; those that camo-small was trained on."""
 """The suite of a task whose name stands alone; any other task is named suite/task."""
 
 Answer = int | tuple[int, ...]

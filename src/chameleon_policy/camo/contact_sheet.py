@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 Frame = npt.NDArray[np.uint8]
 PAPER, INK, FAINT = (252, 251, 248), (34, 36, 40), (120, 122, 126)
+WHITE = (255, 255, 255)
 PHASE_COLOURS = {
     "evidence": (214, 120, 32),
     "retention": (110, 116, 124),
@@ -74,17 +75,15 @@ def contact_sheet(
 
 
 def captioned(frame: Frame, left: str, right: str, colour: tuple[int, int, int] = INK) -> Frame:
-    """Return a frame under a strip with a word on a coloured ground and a clock at the right."""
+    """Return a frame under a coloured strip with a word at the left and a clock at the right."""
     height, width = frame.shape[:2]
     strip = max(18, height // 14)
     strip += (strip + height) % 2  # videos need even sizes
-    image = Image.new("RGB", (width, height + strip), PAPER)
+    image = Image.new("RGB", (width, height + strip), colour)
     image.paste(Image.fromarray(frame), (0, strip))
     draw, font = ImageDraw.Draw(image), _font(int(0.62 * strip))
-    word = draw.textlength(left, font)
-    draw.rectangle((0, 0, word + strip, strip), colour)
-    draw.text((strip / 2, strip / 2), left, (255, 255, 255), font, anchor="lm")
-    draw.text((width - strip / 2, strip / 2), right, INK, font, anchor="rm")
+    draw.text((strip / 2, strip / 2), left, WHITE, font, anchor="lm")
+    draw.text((width - strip / 2, strip / 2), right, WHITE, font, anchor="rm")
     return np.asarray(image)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from chameleon_policy.data.lerobot_statistics import image_histogram
 from chameleon_policy.data.schema import Schema
 from chameleon_policy.data.video import encode_video
+from chameleon_policy.writing import named
 
 _PART = re.compile(r"episode-(\d{6,})")
 
@@ -86,21 +87,25 @@ def write_part(
     unfinished = parts / f".unfinished-{final.name}"
     if unfinished.exists():  # an earlier process was killed while it wrote this episode
         shutil.rmtree(unfinished)
-    unfinished.mkdir(parents=True)
-    facts = {
-        "length": length,
-        "instruction": instruction,
-        "sampled_frames": _write_arrays(unfinished, schema, frames, vectors),
-        "schema": schema.to_json(),
-    }
-    (unfinished / "part.json").write_text(
-        json.dumps(facts, indent=2, ensure_ascii=False), encoding="utf-8"
-    )
-    # without this, a power cut could leave a folder with its final name and empty files
-    for path in unfinished.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    unfinished.rename(final)
+    try:
+        with named(final):
+            unfinished.mkdir(parents=True)
+            facts = {
+                "length": length,
+                "instruction": instruction,
+                "sampled_frames": _write_arrays(unfinished, schema, frames, vectors),
+                "schema": schema.to_json(),
+            }
+            (unfinished / "part.json").write_text(
+                json.dumps(facts, indent=2, ensure_ascii=False), encoding="utf-8"
+            )
+            # without this, a power cut could leave a folder with its final name and empty files
+            for path in unfinished.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            unfinished.rename(final)
+    finally:  # a full disk needs the space
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _write_arrays(

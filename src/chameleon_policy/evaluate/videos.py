@@ -8,11 +8,13 @@ from pathlib import Path
 
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.suite import EnvironmentSettings
+from chameleon_policy.writing import whole_file
 
 
 def save_rollout(settings: EnvironmentSettings, rollout: Rollout, path: Path, size: int) -> None:
     """Save a rollout as a video with views of this size."""
-    score = settings.save_video(rollout.played.seed, rollout.actions, path, size)
+    with whole_file(path) as unfinished:
+        score = settings.save_video(rollout.played.seed, rollout.actions, unfinished, size)
     assert score == rollout.played.score, "the same seed and actions must give the same episode"
 
 

@@ -12,18 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chameleon_policy.camo import TASKS, Summary, task_named
+from chameleon_policy.camo import Summary, task_named
 from chameleon_policy.console import check_counts
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, Evaluation, evaluation_seeds
 from chameleon_policy.evaluate.rollouts import Rollout
 from chameleon_policy.evaluate.videos import save_rollout
 from chameleon_policy.experiments.pipeline import SCORES, Workspace, recipe_for
 from chameleon_policy.policy.places import SHIPPED
+from chameleon_policy.probes.theatre import answer_text
 from chameleon_policy.report.demo_page import Contender, ShippedResult, demo_page
 from chameleon_policy.report.pages import Clip
 from chameleon_policy.report.tables import evaluation_table
-from chameleon_policy.suite import find_task
+from chameleon_policy.suite import PAPER_TASKS, find_task
 from chameleon_policy.train.metrics import METRICS, read_metrics
+from chameleon_policy.writing import whole_file
 
 TASK = "clean-plate"
 NAMES = {"chameleon": "Chameleon", "no-memory": "its memoryless twin"}
@@ -70,7 +72,7 @@ def run_demo(config: DemoConfig, workspace: Workspace) -> Path:
         task: workspace.play(
             SHIPPED_POLICY, task, shipped_seeds, parallel=min(len(shipped_seeds), 36)
         )
-        for task in TASKS
+        for task in PAPER_TASKS
     }
     shipped_results = _shipped_results(shipped, out / "clips" / SHIPPED_POLICY.name)
     for each in shipped_results:
@@ -94,7 +96,10 @@ def run_demo(config: DemoConfig, workspace: Workspace) -> Path:
     page = out / "index.html"
     facts = _facts(config, minutes, out / SCORES)
     instruction = task_named(TASK).instruction
-    page.write_text(demo_page(TASK, instruction, contenders, facts, shipped_results))
+    with whole_file(page) as unfinished:
+        unfinished.write_text(
+            demo_page(TASK, instruction, contenders, facts, shipped_results), encoding="utf-8"
+        )
     return page
 
 
@@ -136,7 +141,7 @@ def _shipped_results(evaluations: dict[str, Evaluation], folder: Path) -> list[S
     results = []
     for task, evaluation in evaluations.items():
         first = evaluation.rollouts[0]
-        caption = f"Seed {first.played.seed}, z = {first.played.z}."
+        caption = _caption(first)
         clip = _clip(evaluation, first, folder / f"{task}.mp4", caption)
         right = sum(rollout.played.score.success for rollout in evaluation.rollouts)
         instruction = task_named(task).instruction
@@ -158,12 +163,18 @@ def _contender(
     others = [rollout for rollout in rest if rollout.played.z != first.played.z] or rest
     clips = []
     for rollout in (first, *others[:1]):
-        caption = f"Seed {rollout.played.seed}: plate {rollout.played.z} was used."
+        caption = _caption(rollout)
         path = folder / f"{rollout.played.seed}.mp4"
         clips.append(_clip(evaluation, rollout, path, caption))
     summary = evaluation.summary
     assert isinstance(summary, Summary)
     return Contender(name, summary, metrics, clips)
+
+
+def _caption(rollout: Rollout) -> str:
+    """Return seed and answer of an episode."""
+    played = rollout.played
+    return f"Seed {played.seed}; the answer was {answer_text(played.z)} (z = {played.z})."
 
 
 def _clip(evaluation: Evaluation, rollout: Rollout, path: Path, caption: str) -> Clip:

@@ -24,6 +24,7 @@ from chameleon_policy.suite import SUITES, Mode, RecordingSettings, suite_named
 from chameleon_policy.train.config import RunConfig
 from chameleon_policy.train.recipes import RECIPES, Recipe, RecipeName
 from chameleon_policy.train.training import AlreadyTrainedError, train
+from chameleon_policy.writing import check_folder
 
 SuiteName = Annotated[
     str, tyro.conf.arg(constructor=tyro.extras.literal_type_from_choices(tuple(SUITES)))
@@ -53,6 +54,7 @@ class Workspace:
         if self.out.exists() and not self.out.is_dir():
             raise ValueError(f"--out must name a folder, and {self.out} is a file")
         find_device(self.device)  # or ValueError
+        check_folder(self.out, "--out")
 
     def record(self, recordings: Mapping[Path, RecordingSettings]) -> None:
         """Record demonstrations that are missing."""

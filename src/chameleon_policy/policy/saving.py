@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -27,6 +26,7 @@ from chameleon_policy.policy.features import Features
 from chameleon_policy.policy.normalizer import Statistics
 from chameleon_policy.policy.places import CONFIG, NORMALIZER, WEIGHTS, find_policy
 from chameleon_policy.policy.size_limit import SizeLimit, TooLargeError
+from chameleon_policy.writing import whole_file
 
 if TYPE_CHECKING:
     from chameleon_policy.policy.visuomotor import VisuomotorPolicy
@@ -244,7 +244,5 @@ def _json(data: Any) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a temporary file and rename it, so that a crash never leaves half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    with whole_file(path) as unfinished:
+        unfinished.write_bytes(content)

@@ -28,6 +28,7 @@ from chameleon_policy.evaluate.rollouts import Policy
 from chameleon_policy.json_files import read_json, read_json_object
 from chameleon_policy.policy import ChameleonPolicy
 from chameleon_policy.policy.memory import LayerState
+from chameleon_policy.policy.places import shipped
 from chameleon_policy.policy.ssm import SSMState
 from chameleon_policy.probes.addressability import (
     INTERVENTIONS,
@@ -40,6 +41,8 @@ from chameleon_policy.probes.representations import Episode, gather_material
 from chameleon_policy.probes.separability import separability
 from chameleon_policy.provenance import write_result
 from chameleon_policy.recorder import find_recording
+from chameleon_policy.suite import PAPER_TASKS
+from chameleon_policy.writing import check_folder, whole_file
 
 FINDINGS = Path("runs/probes")
 """Where `chameleon probe` keeps its findings, and `chameleon report` looks for them, by default."""
@@ -122,7 +125,8 @@ def tasks_of(
         task_named(task)  # or ValueError
     found: dict[str, tuple[ChameleonPolicy, CamoSettings]] = {}
     refusals = []
-    for task in wanted or trained_on(run) or TASKS:
+    usual = PAPER_TASKS if str(run) in shipped() else TASKS
+    for task in wanted or trained_on(run) or usual:
         try:
             policy, settings = load_for_evaluation(run, task, device)
         except ValueError as error:
@@ -194,6 +198,7 @@ def probe_runs(
         if task != NONE:
             task_named(task)  # or ValueError
     check_names(runs)
+    check_folder(context.out, "--out")
     findings = []
     for run in runs:
         playable = tasks_of(run, tasks, context.device)
@@ -304,7 +309,8 @@ def _measure(
         "addressability": None if addressed is None else addressed.as_dict(),
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(file.with_suffix(".npz"), **_trajectories(material.asked))  # type: ignore[arg-type]
+    with whole_file(file.with_suffix(".npz")) as unfinished:
+        np.savez_compressed(unfinished, **_trajectories(material.asked))  # type: ignore[arg-type]
     write_result(file, result, command=context.command, seeds=seeds)
 
 

@@ -36,6 +36,8 @@ from chameleon_policy.probes.theatre_episode import (
 )
 from chameleon_policy.train.held_out import LinearProbe
 
+THREE = ("left", "middle", "right")
+"""Names of three candidates."""
 QUESTIONS = {
     "clean-plate": "which plate",
     "shell-game": "which cup",
@@ -184,12 +186,12 @@ def _theatre_episode(
 
 def candidate_names(count: int) -> tuple[str, ...]:
     """Return the names of candidates from left to right, as the third view shows them."""
-    if count == 3:
-        return ("left", "middle", "right")
+    if count == len(THREE):
+        return THREE
     return tuple(f"place {number + 1}" for number in range(count))
 
 
-def answer_text(z: Answer, names: Sequence[str]) -> str:
+def answer_text(z: Answer, names: Sequence[str] = THREE) -> str:
     """Return an answer in words: `left`, or `left, right, left`."""
     return ", ".join(names[choice] for choice in (z if isinstance(z, tuple) else (z,)))
 
@@ -204,8 +206,9 @@ def token_layout(features: Features) -> TokenLayout:
     margin = (
         (1 - features.views[0].crop[0] / features.views[0].height) / 2 if features.views else 0.0
     )
+    instruction = "" if features.language is None else "instruction"
     return TokenLayout(
-        {view.name: view.grid for view in features.views}, (*slots, "body", "instruction"), margin
+        {view.name: view.grid for view in features.views}, (*slots, "body", instruction), margin
     )
 
 

@@ -19,7 +19,10 @@ class TokenLayout:
     cameras.
     """
     others: tuple[str, ...]
-    """Names of the tokens after the patches: object slots, `body`, `instruction`."""
+    """Names of the tokens after the patches: object slots, `body`, `instruction`.
+
+    One without a name stands for nothing that the policy observes, and is not shown.
+    """
     margin: float = 0.0
     """Share of the image's side that the centre crop removes on each side."""
 

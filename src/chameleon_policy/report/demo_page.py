@@ -18,7 +18,16 @@ class Contender:
     name: str
     summary: Summary
     metrics: Sequence[dict[str, Any]]
+    """Lines of metrics.jsonl."""
     clips: Sequence[Clip]
+
+    @property
+    def training(self) -> str:
+        """How long it was trained, in words; empty without metrics."""
+        if not self.metrics:
+            return ""
+        last = self.metrics[-1]
+        return f"{last['seconds'] / 60:.1f} minutes ({last['step']:,} steps)"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PAPER_TASKS = ("clean-plate", "shell-game", "seasonings")
+from chameleon_policy.suite import PAPER_TASKS as PAPER_TASKS
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from chameleon_policy.rates import Rate
 from chameleon_policy.report import paper
 from chameleon_policy.report.charts import Point, interval_chart, rate_bars, svg, trajectory_chart
 from chameleon_policy.report.probe_tables import Finding, tables
+from chameleon_policy.writing import whole_file
 
 NEIGHBOURS = 30
 """Neighbours of a point in UMAP."""
@@ -47,7 +48,8 @@ def publish(
     written = [json_file]
     for name, figure in {**charts(findings), **_trajectories(findings, out, console)}.items():
         path = json_file.with_name(f"{json_file.stem}-{name}.svg")
-        path.write_text(svg(figure), encoding="utf-8")
+        with whole_file(path) as unfinished:
+            unfinished.write_text(svg(figure), encoding="utf-8")
         written.append(path)
     return written
 

@@ -45,6 +45,7 @@ from chameleon_policy.report.pages import Clip
 from chameleon_policy.report.probe_figures import charts
 from chameleon_policy.report.theatre.page import RunReport, report_page
 from chameleon_policy.train.metrics import METRICS, read_metrics
+from chameleon_policy.writing import check_folder, whole_file
 
 CLIP_SIZE = 200
 CLIPS = 2
@@ -85,6 +86,7 @@ def report_runs(
     Findings that `chameleon probe` keeps in the folder `probes` are drawn as well.
     """
     check_names(runs)
+    check_folder(context.out, "--out")
     seeds = evaluation_seeds(FIRST_SEED, report.episodes)
     reports, episodes = [], []
     for run in runs:
@@ -97,10 +99,10 @@ def report_runs(
         each.name: {task: summary.as_dict() for task, summary in each.scores.items()}
         for each in reports
     }
-    context.out.mkdir(parents=True, exist_ok=True)
     page = context.out / "index.html"
     facts = _facts(report, context.command, seeds)
-    page.write_text(report_page(reports, episodes, facts), encoding="utf-8")
+    with whole_file(page) as unfinished:
+        unfinished.write_text(report_page(reports, episodes, facts), encoding="utf-8")
     write_result(
         context.out / "scores.json", {"runs": scores}, command=context.command, seeds=seeds
     )

@@ -29,6 +29,7 @@ from chameleon_policy.policy import VisuomotorPolicy
 from chameleon_policy.policy.config import from_json
 from chameleon_policy.policy.places import check_inside
 from chameleon_policy.policy.saving import serialized
+from chameleon_policy.writing import UNFINISHED, named, whole_file
 
 RUN_SETTINGS, POLICY = "run.json", "policy"
 FORMAT = "chameleon-training"
@@ -90,7 +91,8 @@ class Checkpoints:
         optimizers: Sequence[Optimizer],
     ) -> Path:
         """Write a checkpoint, then remove the oldest ones."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with named(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {f"weights/{name}": tensor for name, tensor in policy.state_dict().items()}
         tensors |= {f"ema/{name}": tensor for name, tensor in ema.items()}
         for name, parameter in policy.named_parameters():
@@ -103,25 +105,16 @@ class Checkpoints:
             {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, metadata
         )
         path = self.folder / f"step-{progress.step:08d}.safetensors"
-        unfinished = path.with_suffix(".unfinished")
-        try:
-            with unfinished.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        except OSError as error:
-            unfinished.unlink(missing_ok=True)  # a full disk needs the room
-            raise OSError(
-                f"the checkpoint {path} could not be written ({error.strerror or error}); earlier "
-                "ones are whole: make room, and the same command goes on from the newest"
-            ) from error
+        with whole_file(path) as unfinished, unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         # checkpoints of later steps are damaged, since the run was resumed from an earlier one
         newer = [other for other in self._newest_first() if other > path]
         for old in [
             *newer,
             *self._newest_first()[len(newer) + self.keep :],
-            *self.folder.glob("*.unfinished"),
+            *self.folder.glob(f"{UNFINISHED}*"),
         ]:
             old.unlink(missing_ok=True)
         return path

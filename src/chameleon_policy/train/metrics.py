@@ -15,6 +15,7 @@ from rich.progress import Progress as Bar
 
 from chameleon_policy.json_files import parse_json
 from chameleon_policy.train.checkpoint import Progress
+from chameleon_policy.writing import named, whole_file
 
 METRICS = "metrics.jsonl"
 Logger = Literal["tensorboard", "wandb"]
@@ -51,19 +52,20 @@ class JsonLines:
                 not is_evaluation or evaluations <= progress.watched
             ):
                 kept.append(line)
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        unfinished.replace(path)
-        self._file = path.open("a", buffering=1)
+        with whole_file(path) as unfinished:
+            unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        self._path, self._file = path, path.open("a", buffering=1)
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """Write one line, without NaN (no deciding step was drawn)."""
         known = {name: value for name, value in metrics.items() if not math.isnan(value)}
-        self._file.write(json.dumps({"step": step, **known}) + "\n")
+        with named(self._path):
+            self._file.write(json.dumps({"step": step, **known}) + "\n")
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with named(self._path):
+            self._file.close()
 
 
 class TensorBoard:

@@ -13,6 +13,7 @@ from typing import Any
 
 from chameleon_policy.json_files import read_json_object
 from chameleon_policy.train.checkpoint import RUN_SETTINGS
+from chameleon_policy.writing import UNFINISHED, whole_file
 
 LOCK = "lock"
 BUDGETS = ("steps", "minutes")
@@ -45,8 +46,7 @@ def write_settings(out: Path, settings: dict[str, Any]) -> Extension | None:
     """
     path = out / RUN_SETTINGS
     if not path.exists():
-        unfinished = _unfinished(path)
-        if any(child.name not in (LOCK, unfinished.name) for child in out.iterdir()):
+        if any(not child.name.startswith((LOCK, UNFINISHED)) for child in out.iterdir()):
             raise FileExistsError(f"{out} holds files of something else; choose another --out")
         _write(path, settings)
         return None
@@ -106,9 +106,5 @@ def _remedy(key: str, before: Any) -> str:
 
 
 def _write(path: Path, settings: dict[str, Any]) -> None:
-    _unfinished(path).write_text(json.dumps(settings, indent=2) + "\n")
-    _unfinished(path).replace(path)
-
-
-def _unfinished(path: Path) -> Path:
-    return path.with_suffix(".unfinished")
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(settings, indent=2) + "\n")

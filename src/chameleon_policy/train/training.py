@@ -6,8 +6,8 @@ The same command started again resumes the run, however it was interrupted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +40,7 @@ from chameleon_policy.train.normalization import statistics_of
 from chameleon_policy.train.resuming import LOCK, Extension, write_settings
 from chameleon_policy.train.sampling import seed_weights
 from chameleon_policy.train.store import EpisodeStore, check_fit, features_of
+from chameleon_policy.writing import check_folder
 
 WatchMaker = Callable[[VisuomotorPolicy], Watch]
 """Prepares the evaluation of a policy in closed loop; refuses, before the first step, a policy that
@@ -85,21 +86,34 @@ def train(
     episodes = _open(config, config.data)
     _check_augmentation(config.training, episodes)
     if first:
-        out.mkdir(parents=True, exist_ok=True)
+        check_folder(out, "--out")
     with only_process(out / LOCK, refusal) if first else nullcontext():
         trainer, settings = _build(config, episodes, out, accelerator, workers, watch, console)
         # whatever can be refused has been: from here on the folder belongs to this run
         extension = write_settings(out, settings) if first else None
         _resume(trainer, extension, console)
-        sinks = open_sinks(out, loggers, settings, trainer.progress) if first else []
-        try:
-            stopped_by = trainer.train(sinks, console)
-        finally:
-            for sink in sinks:
-                sink.close()
+        with _says_what_is_safe(trainer):
+            sinks = open_sinks(out, loggers, settings, trainer.progress) if first else []
+            try:
+                stopped_by = trainer.train(sinks, console)
+            finally:
+                for sink in sinks:
+                    sink.close()
         if first and stopped_by is None:
             _report_plain_training(config.training, trainer.progress.step, console)
         return stopped_by
+
+
+@contextmanager
+def _says_what_is_safe(trainer: Trainer) -> Iterator[None]:
+    """Add to an OSError, as from a full disk, what is kept and how to go on."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{error}; checkpoints and policy of earlier steps in {trainer.run} are whole. Correct "
+            "that, and the same command goes on"
+        ) from error
 
 
 def _resume(trainer: Trainer, extension: Extension | None, console: Console) -> None:

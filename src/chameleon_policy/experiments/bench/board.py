@@ -26,7 +26,7 @@ class Board:
 
     def __init__(self, console: Console, out: Path) -> None:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

@@ -42,7 +42,7 @@ class Processes:
                 if self._stopped:
                     raise ProcessFailedError("stopped before it began")
                 # In a session of its own, so that Ctrl-C reaches it once, through this process.
-                process = subprocess.Popen(
+                process = subprocess.Popen(  # noqa: S603  # a list, without a shell
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=file,

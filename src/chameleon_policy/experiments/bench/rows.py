@@ -21,6 +21,7 @@ from chameleon_policy.suite import suite_named
 from chameleon_policy.train.checkpoint import POLICY
 from chameleon_policy.train.held_out import probe_metric
 from chameleon_policy.train.metrics import METRICS, read_metrics
+from chameleon_policy.writing import whole_file
 
 Row = dict[str, Any]
 IDENTITY = (
@@ -80,13 +81,12 @@ class Results:
                 "software": software(),
                 "git_revision": git_revision(),
                 # of this process and the interrupted ones before it
-                "duration_s": round(self._spent_before + time.time() - PROCESS_START, 1),
+                "duration_s": round(self._spent_before + time.monotonic() - PROCESS_START, 1),
                 "rows": rows,
             }
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = self.path.with_name(f".{self.path.name}.unfinished")
-            unfinished.write_text(json.dumps(document, indent=2) + "\n")
-            unfinished.replace(self.path)
+            with whole_file(self.path) as unfinished:
+                unfinished.write_text(json.dumps(document, indent=2) + "\n")
             self._last = document
 
     @contextmanager

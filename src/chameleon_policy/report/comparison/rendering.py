@@ -9,11 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from chameleon_policy.console import printable
 from chameleon_policy.report.comparison.cells import NOT_RUN, Cell, Comparison, Line
 from chameleon_policy.report.comparison.methods import PAPER_TITLE, comparisons
 from chameleon_policy.report.comparison.outcomes import Row
 from chameleon_policy.report.pages import render
 from chameleon_policy.suite import DEFAULT_SUITE, suite_named
+from chameleon_policy.writing import whole_file
 
 DISPENSABLE = ("Parameters, M", "Seeds", "Paper")
 """Groups of columns that a narrow terminal leaves out, in this order; then those of the tasks."""
@@ -48,9 +50,8 @@ def draw_tables(
     contents = {".md": markdown(tables), ".tex": latex(tables), ".html": page(tables, suite)}
     for ending, content in contents.items():
         path = results.with_suffix(ending)
-        unfinished = path.with_name(f".{path.name}.unfinished")
-        unfinished.write_text(content)
-        unfinished.replace(path)
+        with whole_file(path) as unfinished:
+            unfinished.write_text(content)
     for table in tables:
         if table.title != PAPER_TITLE:
             console.print(terminal_table(table, console.width, suite_named(suite).tasks))
@@ -74,11 +75,12 @@ def markdown(tables: Sequence[Comparison]) -> str:
 
 def _markdown_table(table: Comparison) -> str:
     width = len(table.headings)
-    lines = [f"### {table.title}", "", _markdown_row([str(heading) for heading in table.headings])]
+    headings = [_escape_markdown(str(heading)) for heading in table.headings]
+    lines = [f"### {_escape_markdown(table.title)}", "", _markdown_row(headings)]
     lines.append(_markdown_row(["---"] + ["---:"] * (width - 1)))
     for title, section in table.sections.items():
         # Markdown has no rules between sections: a line with the title and dots stands for one.
-        lines.append(_markdown_row([f"*{title}*"] + ["·"] * (width - 1)))
+        lines.append(_markdown_row([f"*{_escape_markdown(title)}*"] + ["·"] * (width - 1)))
         for line in section:
             name, *cells = (_escape_markdown(str(cell)) for cell in line.cells)
             lines.append(_markdown_row([f"**{name}**" if line.emphasised else name, *cells]))
@@ -160,10 +162,10 @@ def terminal_table(comparison: Comparison, width: int, tasks: Sequence[str]) -> 
         )
     for title, lines in comparison.sections.items():
         table.add_section()
-        table.add_row(Text(title, style="italic dim"))
+        table.add_row(Text(printable(title), style="italic dim"))
         for line in lines:
             table.add_row(
-                *(Text(_joined(line, indices)) for indices in groups.values()),
+                *(Text(printable(_joined(line, indices))) for indices in groups.values()),
                 style="bold" * line.emphasised,
             )
     return table

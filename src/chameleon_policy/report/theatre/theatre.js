@@ -38,6 +38,7 @@ function makeBars(parent, names, { right, chance, both } = {}) {
   parent.style.setProperty("--name", `${clamp(longest + 3, 8, 22)}ch`); // one column for all rows, with room for the mark
   return names.map((name, index) => {
     const row = make("div", index === right ? "reading is-right" : "reading", parent);
+    row.hidden = !name; // a token that stands for nothing that the policy observes
     const label = make("span", "name", row);
     label.textContent = name;
     label.title = name;

@@ -30,7 +30,7 @@ class WhatIf {
       this.screen = new Screen(element("edit-picture"), pictures, episode.first_view);
     }
     element("edit-film").hidden = !this.screen;
-    this.select(0);
+    this.select(this.edits.findIndex((edit) => edit.name !== UNEDITED)); // or 0
   }
 
   #choices() {
