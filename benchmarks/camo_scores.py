@@ -66,9 +66,8 @@ def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         raise ValueError(f"one folder for each number of demonstrations, got {demonstrations}")
     for each in documents:
         if list(each["result"]["tasks"]) != list(PAPER_TASKS):
-            raise ValueError(
-                f"expected scores of {', '.join(PAPER_TASKS)}, got {', '.join(each['result']['tasks'])}"
-            )
+            found = ", ".join(each["result"]["tasks"])
+            raise ValueError(f"expected scores of {', '.join(PAPER_TASKS)}, got {found}")
     first, *others = documents
     beside = {
         str(each["result"]["demonstrations"]): {

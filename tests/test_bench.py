@@ -419,7 +419,7 @@ def test_a_policy_saved_before_the_end_is_not_trained(tmp_path: Path) -> None:
 def test_commands() -> None:
     out = Path("x")
     (job,) = Bench(suite="camo", methods=("chameleon",), seeds=(3,), steps=7).jobs()
-    assert job.tasks == tuple(ALL) and job.run(out) == Path("x/small/chameleon-7steps-seed3")
+    assert job.tasks == (*ALL, "pantry") and job.run(out) == Path("x/small/chameleon-7steps-seed3")
     words = " ".join(job.train_command(out, "cpu", 2))
     assert (
         "--steps 7 --seed 3 --held-out x/held-out/rgb/seed3/clean-plate" in words

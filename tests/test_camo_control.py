@@ -241,8 +241,8 @@ def test_violent_actions_do_not_break_the_simulation(name: str) -> None:
         ({"image_size": (64, 128)}, "whole number between"),
         ({"retention_steps": -1}, "between 0 and 100000"),
         ({"retention_steps": (9, 3)}, "pair between"),
-        ({"swaps": 7}, "between 0 and 6"),
-        ({"swaps": 1.5}, "between 0 and 6"),
+        ({"swaps": 9}, "between 0 and 8"),
+        ({"swaps": 1.5}, "between 0 and 8"),
         (
             {"distractor_hovers": 1},
             "shell-game has no parameter distractor_hovers; its own are: cups, swaps",

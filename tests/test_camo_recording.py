@@ -377,7 +377,7 @@ def test_a_folder_without_permission_is_reported(tmp_path: Path) -> None:
 
 def test_inspect_reports_damaged_files(recorded: Path, tmp_path: Path) -> None:
     for text, message in (
-        ("{", " is damaged"),
+        ("{", " is not valid JSON"),
         ('{"codebase_version": "v3.0"}', ", fps: expected"),
     ):
         copy = shutil.copytree(recorded, tmp_path / "copy", dirs_exist_ok=True)

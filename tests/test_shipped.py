@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from benchmarks import camo_scores
 from benchmarks.tables.scores import camo_chameleon, tracks
 from chameleon_policy import ChameleonPolicy
-from chameleon_policy.camo import TASKS
+from chameleon_policy.camo import task_named
 from chameleon_policy.camo.recording import Recording
 from chameleon_policy.data import load_episodes, open_episodes
 from chameleon_policy.evaluate.evaluation import FIRST_SEED, evaluate, evaluation_seeds
@@ -22,6 +22,7 @@ from chameleon_policy.experiments.pipeline import HELD_OUT
 from chameleon_policy.policy.places import SHIPPED
 from chameleon_policy.rates import Rate
 from chameleon_policy.recorder import record
+from chameleon_policy.suite import PAPER_TASKS
 from chameleon_policy.train.config import RunConfig, TrainingConfig
 from chameleon_policy.train.held_out import probe_metric
 from chameleon_policy.train.training import build_policy
@@ -59,11 +60,11 @@ def test_folder_of_the_same_name_takes_precedence(
 def document(demonstrations: int, right: int) -> dict:
     all_right, some_right = vars(Rate.of(10, 10)), vars(Rate.of(right, 10))
     rates = {"msr": all_right, "dsr": some_right, "sr": some_right}
-    probes = {probe_metric(task.instruction): right / 10 for task in TASKS.values()}
+    probes = {probe_metric(task.instruction): right / 10 for task in map(task_named, PAPER_TASKS)}
     result = {
         "demonstrations": demonstrations,
         "looks": [{"seconds": seconds, **probes} for seconds in (60.0, 120.0)],
-        "tasks": dict.fromkeys(TASKS, rates),
+        "tasks": dict.fromkeys(PAPER_TASKS, rates),
     }
     return {**dict.fromkeys(camo_scores.BESIDE, demonstrations), "result": result}
 
@@ -124,7 +125,7 @@ def test_curves_have_the_intervals_of_the_held_out_episodes(
     camo_scores.figure(document(600, 9)["result"])
     rate = Rate.of(54, HELD_OUT)
     curve = [(minutes, 0.9, rate.low, rate.high) for minutes in (1.0, 2.0)]
-    assert drawn == dict.fromkeys(TASKS, curve)
+    assert drawn == dict.fromkeys(PAPER_TASKS, curve)
 
 
 def test_committed_curves_are_drawn_from_the_committed_scores() -> None:
@@ -140,7 +141,7 @@ def test_policies_are_evaluated_in_float32() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", PAPER_TASKS)
 def test_shipped_policy_succeeds_far_above_chance(task: str) -> None:
     """Evaluate on a few held-out episodes."""
     policy, settings = load_for_evaluation("camo-small", task, "cpu")

@@ -95,7 +95,9 @@ def test_times_are_measured_with_a_clock_that_never_jumps() -> None:
     for path in [*PACKAGE.rglob("*.py"), *(PACKAGE.parents[1] / "packages").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                assert (node.value.id, node.attr) not in clocks, f"{path}:{node.lineno}"
+                told = path.name == "audit.py"  # whose lines say when something happened
+                clock = (node.value.id, node.attr)
+                assert told or clock not in clocks, f"{path}:{node.lineno}"
             assert not (
                 isinstance(node, ast.ImportFrom)
                 and node.module == "time"

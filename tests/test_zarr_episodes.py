@@ -93,7 +93,7 @@ def test_truncated_chunks(version: int, keep: float, tmp_path: Path) -> None:
     truncate(path / ("data/state/2.0" if version == 2 else "data/state/c/2/0"), keep)
     refused(path, r"cut.zarr, data/state, episode 1: rows 6 to 8 are damaged")
     truncate(path / ("data/state/.zarray" if version == 2 else "data/state/zarr.json"), 0.5)
-    refused(path, r"cut.zarr/data/state/\S* is damaged")
+    refused(path, r"cut.zarr/data/state/\S* is (damaged|not valid JSON)")
 
 
 @pytest.mark.parametrize(("key", "size"), [("action", 2), ("state", 5)])

@@ -1,7 +1,7 @@
 """Metadata of zarr arrays, read before zarr itself opens them.
 
-Some codecs run code that the file brings (pickle), and arrays of objects call them. So only arrays
-of plain types with a codec from a short list are opened, whichever codecs are installed.
+Some codecs run code that the file brings, and arrays of objects call them. So only arrays of plain
+types with a codec from a short list are opened, whichever codecs are installed.
 """
 
 from __future__ import annotations

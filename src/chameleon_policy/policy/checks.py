@@ -121,12 +121,16 @@ def check_state(
         )
 
 
+class NotFiniteError(ValueError):
+    """Actions that no robot may carry out."""
+
+
 def check_actions(actions: Tensor) -> None:
-    """Raise a ValueError that names the robots whose actions (B H A) are not finite."""
+    """Raise a NotFiniteError that names the robots whose actions (B H A) are not finite."""
     finite = torch.isfinite(actions)
     if not bool(finite.all()):
         robots = (~finite.flatten(1).all(dim=1)).nonzero().flatten().tolist()
-        raise ValueError(
+        raise NotFiniteError(
             f"act: the actions of robot{'' if len(robots) == 1 else 's'} "
             f"{', '.join(map(str, robots))} are not finite numbers; the memory took in numbers far "
             "from those of the training, or the weights are damaged. Stop the robot, check its "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chameleon_policy.policy import Observation
+from chameleon_policy.policy.checks import NotFiniteError
 from chameleon_policy.serve.requests import RequestError
 from chameleon_policy.serve.sampling import Draft
 from chameleon_policy.serve.sessions import PendingRequest, Reply, Session
@@ -68,6 +69,8 @@ def compute_batch(
     else:
         try:
             answers = compute(members)
+        except NotFiniteError:  # of one robot: no matter for the log
+            return [reply for member in members for reply in compute_batch([member], compute)]
         except Exception:
             LOG.exception("a batch of %d failed; each is computed one by one", len(members))
             return [reply for member in members for reply in compute_batch([member], compute)]
@@ -84,7 +87,9 @@ def answer(session: Session, carry_out: Callable[..., Any], *arguments: Any) -> 
         return carry_out(*arguments)
     except RequestError as error:
         return error_reply(error.code, error.message, session.ticks)
-    except ValueError as error:  # the policy's own checks
+    except NotFiniteError as error:
+        return error_reply("not-finite", str(error), session.ticks)
+    except ValueError as error:  # the policy's other checks
         return error_reply("refused", str(error), session.ticks)
     except Exception as error:
         LOG.exception("a request failed")
