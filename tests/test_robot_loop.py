@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from chameleon_client import ServerError
 from chameleon_policy.camo.settings import CamoSettings
 from chameleon_policy.data import RecordedDataset
+from chameleon_policy.data.resizing import resized
 from chameleon_policy.evaluate.rollouts import roll_out
 from chameleon_policy.policy import ChameleonPolicy, Features, ObjectSlots, preset
 from chameleon_policy.robot.camo_sim import CamoSim
@@ -25,6 +28,8 @@ from chameleon_policy.robot.limits import Limits
 from chameleon_policy.robot.loop import EpisodeReport, play
 from chameleon_policy.robot.plan import Plan
 from chameleon_policy.robot.recording import RobotRecording
+from chameleon_policy.robot.robot import RobotObservation
+from chameleon_policy.robot.run import check_fit
 from chameleon_policy.robot.settings import LoopSettings
 from chameleon_policy.seeds import evaluation_seed
 from robot_doubles import LateSession, LocalSession, PoolWithoutDecisions, ToyRobot, done
@@ -43,6 +48,44 @@ class FakeTime:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+
+
+# Pictures
+
+
+def test_larger_pictures_are_scaled_as_in_training() -> None:
+    rng = np.random.default_rng(0)
+    large, small = (
+        rng.integers(256, size=(*size, 3), dtype=np.uint8) for size in ((48, 64), (18, 24))
+    )
+    seen = RobotObservation(proprioception=np.zeros(2), images={"third": large, "wrist": small})
+    sent = seen.arrays({"third": (18, 24), "wrist": (18, 24)})["images"]
+    np.testing.assert_array_equal(sent["third"], resized(large, (18, 24)))
+    assert sent["wrist"] is small and seen.images["third"] is large
+
+
+@pytest.mark.parametrize(
+    ("camera", "view", "fits"),
+    [
+        ((480, 640), (480, 640), True),
+        ((480, 640), (168, 224), True),
+        ((720, 1280), (126, 224), True),
+        ((480, 480), (168, 224), False),
+        ((480, 640), (224, 168), False),
+        ((120, 160), (168, 224), False),
+    ],
+)
+def test_a_camera_fits_a_view_of_its_size_or_a_smaller_one_of_its_shape(
+    camera: tuple[int, int], view: tuple[int, int], fits: bool
+) -> None:
+    robot = SimpleNamespace(
+        name="arm", state_names="xy", action_names="xy", cameras={"third": (*camera, 3)}
+    )
+    metadata = SimpleNamespace(policy="p", proprioception=2, action=2, views={"third": view})
+    with (
+        nullcontext() if fits else pytest.raises(ValueError, match="larger ones of the same shape")
+    ):
+        check_fit(robot, metadata)
 
 
 # The clock

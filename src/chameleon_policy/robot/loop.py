@@ -233,7 +233,9 @@ class _Loop:
 
     def _sent(self, observation: RobotObservation) -> _SentObservation:
         now = time.perf_counter()
-        future = _from_server(lambda: self._session.observe_soon(**observation.arrays()))
+        future = _from_server(
+            lambda: self._session.observe_soon(**observation.arrays(self._settings.views))
+        )
         future.add_done_callback(_timer(self._timings.observe, now))
         return _SentObservation(now, observation, future)
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from chameleon_policy.data.resizing import resized
+
 Array = npt.NDArray[Any]
 
 
@@ -20,15 +22,25 @@ class RobotObservation:
     images: Mapping[str, Array] = field(default_factory=dict)
     objects: Array | None = None
 
-    def arrays(self) -> dict[str, Any]:
-        """Return the arguments for the client's `observe`."""
+    def arrays(self, views: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+        """Return the arguments for the client's `observe`, with pictures of the policy's sizes.
+
+        Larger ones are scaled down, as training has done it.
+        """
         arrays = {
             "proprioception": np.asarray(self.proprioception, np.float32),
-            "images": dict(self.images),
+            "images": {
+                name: _of_size(image, views.get(name, image.shape[:2]))
+                for name, image in self.images.items()
+            },
         }
         if self.objects is not None:
             arrays["objects"] = np.asarray(self.objects, np.float32)
         return arrays
+
+
+def _of_size(image: Array, size: tuple[int, int]) -> Array:
+    return image if image.shape[:2] == tuple(size) else resized(image, size)
 
 
 class Robot(Protocol):

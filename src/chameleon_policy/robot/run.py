@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ class RobotOptions:
     robot: str = CAMO_SIM
     """camo-sim, or lerobot:FILE with the configuration of any robot of LeRobot (docs/robot.md)."""
     task: str | None = None
-    """For camo-sim: clean-plate, shell-game or seasonings."""
+    """For camo-sim: clean-plate, shell-game, seasonings or pantry."""
     instruction: str = ""
     """For a robot of LeRobot: the task in words."""
     limits: Path | None = None
@@ -106,7 +106,7 @@ def open_robot(
     if name == CAMO_SIM:
         if options.task is None:
             raise ValueError(
-                "camo-sim plays a task: give --task clean-plate, shell-game or seasonings"
+                "camo-sim plays a task: give --task clean-plate, shell-game, seasonings or pantry"
             )
         if options.instruction:
             raise ValueError(
@@ -141,12 +141,22 @@ def check_fit(robot: LeRobotRobot, metadata: Metadata) -> None:
                 "on this robot's recordings"
             )
     sizes = {name: tuple(shape[:2]) for name, shape in robot.cameras.items()}
-    if sizes != dict(metadata.views):
+    if sizes.keys() != metadata.views.keys() or not all(
+        _scales_to(sizes[name], view) for name, view in metadata.views.items()
+    ):
         raise ValueError(
             f"cameras: the policy {metadata.policy} sees {_describe_images(metadata.views)}, the "
-            f"robot {robot.name} has {_describe_images(sizes)}; name and size the cameras in the "
-            "robot's configuration like the policy's views"
+            f"robot {robot.name} has {_describe_images(sizes)}; name the cameras in the robot's "
+            "configuration like the policy's views, with pictures of these sizes, or larger ones "
+            "of the same shape"
         )
+
+
+def _scales_to(camera: tuple[int, ...], view: Sequence[int]) -> bool:
+    """Return whether a camera's pictures, scaled down by one factor, have the size of a view."""
+    longest = max(view)
+    scaled = [round(side * longest / max(camera)) for side in camera]
+    return longest <= max(camera) and scaled == list(view)
 
 
 def loop_settings(
@@ -168,7 +178,7 @@ def loop_settings(
             "episode"
         )
     rate = CONTROL_HZ if rate is None else rate
-    return LoopSettings(rate=rate, executed=executed, **asdict(options))
+    return LoopSettings(rate=rate, executed=executed, views=dict(metadata.views), **asdict(options))
 
 
 def run_robot(
@@ -286,7 +296,7 @@ def _warm_up(robot: Robot, client: Client, settings: LoopSettings) -> None:
     """Compute twice in an extra session, because the first computation takes longest."""
     with client.open(seed=0, instruction=_instruction(robot, client)) as session:
         for _ in range(2):
-            session.observe(**robot.observe().arrays())
+            session.observe(**robot.observe().arrays(settings.views))
             session.act(steps=settings.steps)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from chameleon_policy.robot.clock import Clock
 from chameleon_policy.robot.plan import Plan
@@ -33,6 +34,8 @@ class LoopSettings(LoopOptions):
     """Ticks per second."""
     executed: int
     """Ticks from one chunk to the next."""
+    views: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Height and width of the pictures that the policy sees."""
 
     def __post_init__(self) -> None:
         Clock(self.rate)
