@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from chameleon_policy.policy.attention import TransformerBlock
 from chameleon_policy.policy.config import PolicyConfig
@@ -107,22 +107,14 @@ class ActionFlow(nn.Module):
         return self.endpoint(noised, flow_time, self.condition(working))
 
     def source(
-        self,
-        working: Tensor,
-        steps: int,
-        source: Source | Tensor,
-        generator: torch.Generator | None,
+        self, working: Tensor, steps: int, source: Source | Tensor, generator: Generator | None
     ) -> Tensor:
         """Draw A_0 (B H A) for working states (B D)."""
         shape = (working.shape[0], self.horizon, self.action)
         return starting_chunk(shape, working, steps, source, generator)
 
     def sample(
-        self,
-        working: Tensor,
-        steps: int,
-        source: Source | Tensor,
-        generator: torch.Generator | None,
+        self, working: Tensor, steps: int, source: Source | Tensor, generator: Generator | None
     ) -> Tensor:
         """Sample normalised action chunks (B H A) for working states (B D) by Euler integration."""
         chunk = self.source(working, steps, source, generator)
@@ -131,5 +123,11 @@ class ActionFlow(nn.Module):
         kind, batch = _at_least_float32(chunk), chunk.shape[0]
         for step in range(steps):
             flow_time = torch.full((batch,), step / steps, dtype=kind, device=chunk.device)
-            chunk = chunk + (self.endpoint(chunk, flow_time, context) - chunk) / (steps - step)
+            chunk = self.euler_step(chunk, flow_time, context, steps - step)
         return chunk
+
+    def euler_step(
+        self, chunk: Tensor, flow_time: Tensor, context: list[Tensor], left: int | Tensor
+    ) -> Tensor:
+        """Compute A + (A_hat - A) / left (B H A), with the number of steps left of each chunk."""
+        return chunk + (self.endpoint(chunk, flow_time, context) - chunk) / left

@@ -425,6 +425,10 @@ class FlowPolicy(VisuomotorPolicy):
 
     action_flow: ActionFlow
 
+    def flow_context(self, working: Tensor) -> list[Tensor]:
+        """Compute what an Euler step needs of working states (B ...): keys and values, Eq. 14."""
+        return self.action_flow.condition(self._condition(working.to(self._precision)))
+
     def _errors(self, context: Tensor, targets: Targets) -> tuple[Tensor, Terms]:
         """Compute Eq. 16: squared errors of the clean chunk in normalised units."""
         predicted = self.action_flow(

@@ -85,11 +85,10 @@ class EulerSampler:
 
     def _begin(self, drafts: Sequence[Draft]) -> None:
         working = self._memories.state.working[[draft.slot for draft in drafts]]
-        condition = self._policy._condition(working.to(self._policy._precision))
-        context = [block.split(1) for block in self._policy.action_flow.condition(condition)]
+        blocks = [block.split(1) for block in self._policy.flow_context(working)]
         for index, draft in enumerate(drafts):
-            draft.context = [block[index] for block in context]
-            draft.chunk = draft.chunk.to(condition)
+            draft.context = [block[index] for block in blocks]
+            draft.chunk = draft.chunk.to(draft.context[0])
 
     def _step(self, drafts: Sequence[Draft]) -> None:
         chunk = torch.cat([draft.chunk for draft in drafts])
@@ -99,11 +98,11 @@ class EulerSampler:
         )
         blocks = zip(*(draft.context for draft in drafts), strict=True)
         context = [torch.cat(block) for block in blocks]
-        change = self._policy.action_flow.endpoint(chunk, flow_time, context) - chunk
         left = [draft.steps - draft.done for draft in drafts]
         # a GPU divides by one number and by several with different last bits
         same = len(set(left)) == 1
-        chunk = chunk + change / (left[0] if same else change.new_tensor(left)[:, None, None])
+        each = left[0] if same else chunk.new_tensor(left)[:, None, None]
+        chunk = self._policy.action_flow.euler_step(chunk, flow_time, context, each)
         for draft, after in zip(drafts, chunk.split(1), strict=True):
             draft.chunk, draft.done = after, draft.done + 1
 
