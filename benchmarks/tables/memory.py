@@ -61,9 +61,6 @@ def _steps(value: float) -> str:
 def delayed_question(*results: Result) -> str:
     """List the score of every training seed by method; one column for each toy and training."""
     found = [row for result in results for row in result["rows"]]
-    optimizers = {(row["optimizer"], row["learning_rate"]) for row in found}
-    if len(optimizers) > 1:
-        raise ValueError(f"one table, one optimizer: {sorted(optimizers)}")
     columns = list(dict.fromkeys((_trained(row), count) for row in found for count in _counts(row)))
     rows = []
     for method in (method for method in METHODS if method in {row["method"] for row in found}):
@@ -100,8 +97,10 @@ def _seeds(rows: list[Result], rate: Callable[[Result], Result]) -> str:
     return ", ".join(f"{100 * Rate.from_dict(rate(row)).value:.0f}" for row in ordered) or "-"
 
 
-def _trained(row: Result) -> tuple[str, int, int, str]:
-    return row["task"], row["steps"], row["batch"], row["precision"]
+def _trained(row: Result) -> tuple[str, int, int, str, float, str]:
+    names = ("task", "steps", "batch", "optimizer", "learning_rate", "precision")
+    task, steps, batch, optimizer, rate, precision = (row[name] for name in names)
+    return task, steps, batch, optimizer, rate, precision
 
 
 def _counts(row: Result) -> list[str]:
@@ -109,10 +108,11 @@ def _counts(row: Result) -> list[str]:
     return counts if row["task"] == "tracking" else counts[-1:]
 
 
-def _asked(trained: tuple[str, int, int, str], count: str) -> str:
-    task, steps, batch, precision = trained
+def _asked(trained: tuple[str, int, int, str, float, str], count: str) -> str:
+    task, steps, batch, optimizer, rate, precision = trained
     toy = f"tracking, {count} swaps" if task == "tracking" else f"question, {count} items"
-    return f"{toy} ({steps:,} steps of {batch}, {precision})"
+    named = {"adamw": "AdamW", "muon": "Muon"}[optimizer]
+    return f"{toy} ({steps:,} steps of {batch}, {named} {rate:g}, {precision})"
 
 
 def which_memory(small: Result, nano: Result) -> str:
