@@ -88,7 +88,7 @@ def change_table(draw: Callable[[st.SearchStrategy], Any], path: Path) -> None:
     if draw(st.integers(0, 5)) == 0:
         pq.write_table(table.slice(draw(st.integers(0, 2)), draw(st.integers(0, 3))), path)
         return
-    if draw(st.booleans()):  # one cell, of the same type
+    if len(table) and draw(st.booleans()):  # one cell, of the same type
         cells = table[name].to_pylist()
         for row in draw(st.lists(st.integers(0, len(cells) - 1), max_size=2)):
             cells[row] = draw(values)

@@ -59,7 +59,8 @@ def episode_facts(dataset: RecordedDataset) -> list[dict[str, Any]]:
         length = dataset.episodes[index].length
         counts = [row[name] for name in ("episode_index", "attempts", "seed", "evidence_steps")]
         lists = [row[name] for name in ("z", "decision_steps")]
-        numbers = [*counts, *(number for values in lists for number in values or [None])]
+        whole = all(isinstance(values, list) and values for values in lists)
+        numbers = [*counts, *(number for values in lists for number in values)] if whole else [None]
         if (
             any(type(number) is not int for number in numbers)
             or row["episode_index"] != index
