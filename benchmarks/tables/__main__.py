@@ -14,7 +14,11 @@ CAMO_SMALL = ("camo-chameleon.json",)
 EMPTIED = ("which-memory-small.json", "which-memory-nano.json")
 FAIRNESS = ("fairness-cpu-before.json", "fairness-cpu.json")
 PROBES = ("probes.json", "probes-nano.json")
-QUESTIONS = ("delayed-question.json", "delayed-question-h200.json")
+QUESTIONS = (
+    "delayed-question.json",
+    "delayed-question-h200.json",
+    "delayed-question-muon.json",
+)
 SERVING = ("serving-cpu.json", "serving-h200.json")
 SIZES = ("parameters.json",)
 SPEED = ("performance-h200.json",)
