@@ -39,6 +39,14 @@ def test_frames_are_counted_as_they_are_shown(tmp_path: Path) -> None:
         assert reproduce._frames_per_step(config, tmp_path) == 2 * frames
 
 
+def test_what_was_published_is_reproduced() -> None:
+    """Without a choice, the tasks are those of the published scores."""
+    usual = reproduce.Reproduction(suite="camo")
+    assert list(reproduce.published(usual)["tasks"]) == list(usual.tasks)
+    assert usual.name == "camo"
+    assert reproduce.Reproduction(suite="camo", tasks=("pantry",)).name == "pantry"
+
+
 def test_from_nothing_to_a_score_and_again(
     command: list[str],
     tmp_path: Path,
