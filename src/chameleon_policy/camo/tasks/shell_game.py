@@ -20,6 +20,7 @@ from chameleon_policy.camo.hand import (
     Choreography,
     Script,
     add_hand,
+    drawn_back,
     vary_grip,
 )
 from chameleon_policy.camo.objects import BALL_RADIUS, CUP_HEIGHT, CUP_RIM, add_ball, add_cup
@@ -123,7 +124,7 @@ class ShellGame(Task):
         self._show_ball(scene, covered)
         for left_in_front, pair in zip(rng.random(len(swaps)) < 0.5, swaps, strict=True):
             self._swap(scene, cup_at, pair, bool(left_in_front), covered)
-        scene.move(3, {hand: self._next_to(scene.where(hand), hand) for hand in self.hands})
+        scene.move(3, {hand: drawn_back(scene.where(hand)) for hand in self.hands})
         scene.move(4, {hand: self._away(hand) for hand in self.hands})
         return scene.script()
 
@@ -140,7 +141,7 @@ class ShellGame(Task):
         scene.move(
             5,
             {
-                hand: self._next_to(grip, hand),
+                hand: drawn_back(grip),
                 idle: Pose(np.array([0.86, 1.5 * OUTSIDE[idle], 0.10]), self._grips[idle]),
             },
         )
@@ -150,7 +151,7 @@ class ShellGame(Task):
         scene.highlight()
         scene.move(3, {hand: grip}, carry={hand: (cup,)})
         scene.put(cup, home)
-        scene.move(2, {hand: self._next_to(grip, hand)})
+        scene.move(2, {hand: drawn_back(grip)})
 
     def _swap(
         self,
@@ -184,17 +185,11 @@ class ShellGame(Task):
             scene.put(cup, ends[hand])
         self._put_ball_under(scene, covered)
         cup_at[pair[0]], cup_at[pair[1]] = cup_at[pair[1]], cup_at[pair[0]]
-        scene.move(
-            2, {hand: self._next_to(self._grip(end, hand), hand) for hand, end in ends.items()}
-        )
+        scene.move(2, {hand: drawn_back(self._grip(end, hand)) for hand, end in ends.items()})
 
     def _grip(self, cup: Pose, hand: str) -> Pose:
         """Return the pose of a hand that holds a cup."""
         return Pose(cup.position + (0, 0, GRIP), self._grips[hand])
-
-    def _next_to(self, grip: Pose, hand: str) -> Pose:
-        """Return a grip drawn back from the cup along the forearm."""
-        return grip.translated(*(0.11 * self._grips[hand][:, 0] + (0, 0, 0.02)))
 
     def _away(self, hand: str) -> Pose:
         return Pose(AWAY + (0, OUTSIDE[hand], 0), self._grips[hand])
