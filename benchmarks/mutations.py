@@ -49,6 +49,7 @@ JEPA, SCORING = ("tests/test_control_jepa.py",), ("tests/test_camo_scoring.py",)
 EXECUTOR, TRAINING = ("tests/test_executor.py",), ("tests/test_training.py",)
 ROLLOUTS = ("tests/test_evaluation.py", "-k", "memory or decisions or refused")
 WORKERS = ("tests/test_evaluation.py", "-k", "killed or frozen")
+SERVER = ("tests/test_serving_fairness.py",)
 RUNS = ("tests/test_training_runs.py", "-k", "killed_and_resumed")
 MUTATIONS = (
     # policy
@@ -60,7 +61,7 @@ MUTATIONS = (
     Mutation("policy/memory.py", "return bound + self.upd", "return traces + self.upd", EQUATIONS),
     Mutation("policy/control_jepa.py", "later >= time", "later > time", JEPA),
     Mutation("policy/control_jepa.py", "1 - self.objective.tar", "self.objective.tar", JEPA),
-    Mutation("policy/action_flow.py", "/ (steps - step)", "/ steps", POLICY),
+    Mutation("policy/action_flow.py", "context, steps - step)", "context, steps)", POLICY),
     Mutation(
         "policy/normalizer.py", "* self.half_range + self.middle", "* self.half_range", POLICY
     ),
@@ -130,6 +131,28 @@ MUTATIONS = (
         "self._silent > 10 * SILENT_BEATS",
         WORKERS,
     ),
+    # a task whose question comes late
+    Mutation(
+        "camo/tasks/pantry.py",
+        "self._asked[decisions - 1] if",
+        "self._asked[0] if",
+        ("tests/test_pantry.py",),
+    ),
+    Mutation(
+        "camo/tasks/pantry.py",
+        "if not in_place and frozenset",
+        "if not in_place and not held and frozenset",
+        ("tests/test_camo_cheating.py",),
+    ),
+    # server
+    Mutation(
+        "serve/sampling.py",
+        "[draft.steps - draft.done for draft in drafts]",
+        "[draft.steps for draft in drafts]",
+        SERVER,
+    ),
+    Mutation("serve/sampling.py", "SLICE = 4", "SLICE = 400", SERVER),
+    Mutation("serve/answers.py", '"not-finite", str(error)', '"refused", str(error)', SERVER),
     # pages
     Mutation(
         "report/pages.py", "autoescape=True", "autoescape=False", ("tests/test_hostile_text.py",)
