@@ -174,7 +174,7 @@ def _contender(
 def _caption(rollout: Rollout) -> str:
     """Return seed and answer of an episode."""
     played = rollout.played
-    return f"Seed {played.seed}; the answer was {answer_text(played.z)} (z = {played.z})."
+    return f"Seed {played.seed}; to remember: {answer_text(played.z)} (z = {played.z})."
 
 
 def _clip(evaluation: Evaluation, rollout: Rollout, path: Path, caption: str) -> Clip:
