@@ -75,7 +75,7 @@ def prepared(name: str, arguments: list[str]) -> Callable[[], Any]:
         module = import_module(f"chameleon_policy.cli.{name}")
     # Options of training have defaults that depend on the recipe.
     command = module.command(arguments) if hasattr(module, "command") else module.main
-    return parse(command, f"chameleon {name}", arguments)
+    return parse(command, f"chameleon {getattr(module, 'WORDS', name)}", arguments)
 
 
 def overview() -> str:

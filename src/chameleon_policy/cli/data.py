@@ -12,6 +12,9 @@ from chameleon_policy.console import Terminal, printable
 from chameleon_policy.data import RecordedDataset
 from chameleon_policy.report.dataset_summary import save_contact_sheet, summarise
 
+WORDS = "data inspect"
+"""The command, as `--help` shows it: its first argument has only one value."""
+
 
 def main(
     action: tyro.conf.Positional[Literal["inspect"]],
