@@ -426,6 +426,7 @@ def test_commands() -> None:
         and "--method chameleon" in words
     )
     assert "--no-mirror" not in words and job.log(out) == Path("x/small/chameleon-7steps-seed3.log")
+    assert Bench(suite="camo", tell_answer=True).tasks == tuple(ALL), "six cups cannot be told"
     told = Bench(
         suite="camo",
         methods=("no-memory",),

@@ -20,7 +20,14 @@ from chameleon_policy.experiments.pipeline import (
     recipe_for,
 )
 from chameleon_policy.policy.presets import PresetName, preset
-from chameleon_policy.suite import Mode, RecordingSettings, full_name, suite_named
+from chameleon_policy.suite import (
+    DEFAULT_SUITE,
+    PAPER_TASKS,
+    Mode,
+    RecordingSettings,
+    full_name,
+    suite_named,
+)
 
 HELD_OUT_RECORDING = 1000
 """Added to the seed of a training run; the sum is the seed of its held-out recording."""
@@ -46,7 +53,7 @@ class Bench:
         tuple[str, ...], tyro.conf.arg(name="task", metavar="TASK"), tyro.conf.UseAppendAction
     ] = ()
     """clean-plate, shell-game, seasonings or pantry; give it again for another (default: all
-    four).
+    four, or the first three with --tell-answer).
     From images, one policy learns all of them; from object slots, each has a policy of its own."""
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(name="seed"), tyro.conf.UseAppendAction] = ()
     """Seed of a training run and its demonstrations; give it again for another run (default: 0).
@@ -71,7 +78,9 @@ class Bench:
         object.__setattr__(self, "seeds", self.seeds or (0,))
         check_unique("method", self.methods)
         check_unique("seed", self.seeds)
-        object.__setattr__(self, "tasks", choose_tasks(self.suite, self.tasks))
+        # An answer can be told among three candidates, and pantry has six.
+        told = PAPER_TASKS if self.tell_answer and self.suite == DEFAULT_SUITE else ()
+        object.__setattr__(self, "tasks", choose_tasks(self.suite, self.tasks or told))
         for method in self.methods:
             method_named(method).check_requirements()  # or ValueError, or ImportError
         preset(self.preset)  # or ValueError
